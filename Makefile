@@ -1,0 +1,64 @@
+# Everything is done by `make`, from a fresh clone on. The set-up steps skip themselves when nothing has changed, so
+# each target simply asks for all it needs. PYTHON=/path/to/python3 chooses the interpreter of a new environment.
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup setup-demo setup-dev setup-bench setup-servers install demo test test-lowest lint prove bench clean
+
+VENV := .venv
+LOWEST_VENV := .venv-lowest
+NSQ := github.com/nsqio/nsq/apps
+
+# Servers that were built here come before the machine's own. What is tested is the installed package: a PYTHONPATH
+# from outside could slip another one in.
+export PATH := $(CURDIR)/.servers/bin:$(PATH)
+unexport PYTHONPATH PYTHONHOME
+
+help: ## list what make can do
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name what; do printf '  make %-12s %s\n' "$$name" "$$what"; done
+
+setup: setup-dev setup-servers ## make ready for everything: .venv, nsqd, nsqlookupd, Redis
+
+setup-demo: ## make ready for the demo only: .venv and Redis
+	@scripts/setup-venv $(VENV) runtime build
+	@scripts/setup-redis $(VENV)
+
+setup-dev:
+	@scripts/setup-venv $(VENV) runtime build dev
+
+setup-bench:
+	@scripts/setup-venv $(VENV) runtime build dev bench
+
+setup-servers:
+	@scripts/setup-redis $(VENV)
+	@scripts/go-build servers $(NSQ)/nsqd $(NSQ)/nsqlookupd
+
+install:
+	@scripts/install-wheel $(VENV)
+
+demo: setup-demo install ## run the whole of it on this machine for about 30 s (DEMO_SECONDS=0: until Ctrl-C)
+	@$(VENV)/bin/nsqdigest demo
+
+test: setup install ## run the tests against real servers (ARGS="-k claim -x" goes to pytest)
+	NSQDIGEST_TEST_INSTALLED=1 $(VENV)/bin/pytest $(ARGS)
+
+lint: setup-dev ## check style, types and the shell scripts
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/mypy
+	for script in .ci/run scripts/lib.sh $$(grep -l '^#!.*bash' scripts/*); do bash -n "$$script" || exit 1; done
+
+prove: setup install test-lowest ## run the same tests with bigger numbers, and the lowest dependencies (long)
+	NSQDIGEST_TEST_INSTALLED=1 NSQDIGEST_PROVE=1 HYPOTHESIS_PROFILE=deep $(VENV)/bin/pytest $(ARGS)
+
+test-lowest: setup ## run the tests with the lowest versions that pyproject.toml allows
+	@LOWEST=1 scripts/setup-venv $(LOWEST_VENV) runtime build dev
+	@scripts/install-wheel $(LOWEST_VENV)
+	NSQDIGEST_TEST_INSTALLED=1 $(LOWEST_VENV)/bin/pytest $(wildcard tests/unit tests/lua tests/integration) $(ARGS)
+
+bench: setup-bench setup-servers install ## measure throughput beside peers; writes the table and the picture
+	$(VENV)/bin/python -m bench.throughput $(ARGS)
+
+clean: ## remove all that make has made
+	rm -rf $(VENV) $(LOWEST_VENV) .servers .hypothesis .pytest_cache .mypy_cache .ruff_cache dist
+	find . -path ./.git -prune -o -name __pycache__ -type d -exec rm -rf {} +
