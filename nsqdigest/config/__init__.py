@@ -1,0 +1,56 @@
+"""The operator's file as one frozen tree, validated once; every problem of it in one answer, each with file and line.
+
+`find` says which file, `load` reads it, `parse_text` does the same with text that is already there. All raise
+`ConfigError`, and nothing else, for what an operator can do wrong. Nothing is read or made at import.
+
+- model: the tree · options: every option, declared in one line · rules: what must hold between options
+- reading: text to tree · overrides: the environment's values · readers, texts, units: single values
+- problems, toml_lines: where a mistake stands and how it is said
+- example: config/nsqdigest.toml
+"""
+
+from nsqdigest.config.model import (
+    Address,
+    Admin,
+    Backoff,
+    Config,
+    Headers,
+    Limits,
+    LogSettings,
+    LogSink,
+    MatchValue,
+    Nsq,
+    Policy,
+    Redis,
+    Route,
+    Scheduler,
+    Secret,
+    Sink,
+    WebhookSink,
+)
+from nsqdigest.config.reading import find, load, parse_text
+from nsqdigest.errors import ConfigError
+
+__all__ = [
+    "Address",
+    "Admin",
+    "Backoff",
+    "Config",
+    "ConfigError",
+    "Headers",
+    "Limits",
+    "LogSettings",
+    "LogSink",
+    "MatchValue",
+    "Nsq",
+    "Policy",
+    "Redis",
+    "Route",
+    "Scheduler",
+    "Secret",
+    "Sink",
+    "WebhookSink",
+    "find",
+    "load",
+    "parse_text",
+]

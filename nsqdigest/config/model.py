@@ -1,0 +1,223 @@
+"""The configuration as the daemon sees it: one frozen tree, every quantity with its unit in its name.
+
+Only data stands here. Secrets never show themselves: not in repr, not in a format string, not in a log field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+from urllib.parse import urlsplit
+
+MASK = "***"
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Secret:
+    """Text that only `reveal()` gives away."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"Secret({MASK})"
+
+    __str__ = __repr__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
+class Headers(Mapping[str, str]):
+    """Headers of a webhook. Their values may be credentials, so repr shows the names alone."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> str:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"Headers({', '.join(f'{name}: {MASK}' for name in self._values)})"
+
+
+def without_password(url: str) -> str:
+    """A URL that may be shown. The user's name goes as well: some write the password there."""
+    scheme, separator, rest = url.partition("://")
+    authority, slash, path = rest.partition("/")
+    _, at, host = authority.rpartition("@")
+    return f"{scheme}{separator}{MASK}@{host}{slash}{path}" if at else url
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nsq:
+    nsqd_tcp_addresses: tuple[Address, ...]
+    channel: str
+    max_in_flight: int
+    batch_size: int
+    heartbeat_interval_ms: int
+    msg_timeout_ms: int
+    requeue_delay_ms: int
+    dead_letter_topic: str
+    drain_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    base_ms: int
+    max_duration_ms: int
+    jitter: Literal["full", "equal", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redis:
+    url: str = field(repr=False)
+    namespace: str
+    timeout_ms: int
+    partitions: int
+
+    @property
+    def shown_url(self) -> str:
+        """For logs and messages."""
+        return without_password(self.url)
+
+    def __repr__(self) -> str:
+        return (
+            f"Redis(url={self.shown_url!r}, namespace={self.namespace!r}, timeout_ms={self.timeout_ms}, "
+            f"partitions={self.partitions})"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduler:
+    interval_ms: int
+    lease_ms: int
+    batch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    event_bytes: int
+    key_bytes: int
+    depth: int
+    timelines: int
+    future_ms: int
+    past_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    name: str
+    immediate: bool
+    minimum_delay_ms: int
+    increment_delay_ms: int
+    maximum_delay_ms: int
+    growth: Literal["none", "exponential"]
+    growth_steps: int
+    intervals_ms: tuple[int, ...]
+    capacity: int
+    dedupe_window_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sink:
+    name: str
+    type: str
+    concurrency: int
+    timeout_ms: int
+    max_attempts: int
+    max_age_ms: int
+    retry_base_ms: int
+    retry_cap_ms: int
+    retry_after_max_ms: int
+    max_body_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookSink(Sink):
+    url: str = field(repr=False)
+    """Not in repr: the path of a webhook is often what keeps strangers out of it."""
+    allow_http: bool
+    secrets: tuple[Secret, ...]
+    headers: Mapping[str, str]
+
+    @property
+    def shown_url(self) -> str:
+        """For logs and messages: where it goes, without the path."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSink(Sink):
+    path: str
+
+
+MatchValue = str | int | bool | float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    name: str
+    topic: str
+    match: tuple[tuple[str, tuple[MatchValue, ...]], ...]
+    timeline: str
+    key: str
+    timestamp: str
+    group: str
+    policy: str
+    sink: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admin:
+    listen: Address | None
+    token: Secret | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    level: Literal["debug", "info", "warning", "error"]
+    format: Literal["auto", "human", "json"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    source: str
+    """The file, as the user named it."""
+    nsq: Nsq
+    backoff: Backoff
+    redis: Redis
+    scheduler: Scheduler
+    limits: Limits
+    policies: Mapping[str, Policy]
+    sinks: Mapping[str, Sink]
+    routes: tuple[Route, ...]
+    admin: Admin
+    log: LogSettings
+    warnings: tuple[str, ...] = ()
+    """What works but is seldom meant; each placed like a problem."""

@@ -1,0 +1,305 @@
+"""Every option: its name, how it is read, its default as the file would say it, and what the example says about it.
+
+One line here is all that an option takes, beside the attribute of the tree that it becomes. Bounds are those of the
+servers (nsqd refuses or silently clamps what lies beyond) or of the scripts; others only catch slips.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from nsqdigest.config import rules, texts
+from nsqdigest.config.model import Admin, Backoff, Limits, LogSettings, LogSink, Nsq, Policy, Redis, Route, Scheduler
+from nsqdigest.config.model import WebhookSink as Webhook
+from nsqdigest.config.problems import Spot
+from nsqdigest.config.readers import (
+    Address,
+    Choice,
+    Duration,
+    HeaderTable,
+    HiddenText,
+    ListOf,
+    MatchTable,
+    Reader,
+    Size,
+    Switch,
+    Text,
+    Unresolved,
+    WebhookSecrets,
+    Whole,
+)
+
+REQUIRED: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    key: str
+    read: Reader
+    default: Any
+    doc: str
+    sample: Any = None
+    """What the example file says where there is no default."""
+    attribute: str = ""
+
+    @property
+    def field(self) -> str:
+        return self.attribute or self.key + self.read.suffix
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The options of one table. `absent`: keys not served by this version, with the value that asks for nothing."""
+
+    build: Callable[..., Any]
+    options: tuple[Option, ...]
+    absent: tuple[tuple[str, Any], ...] = ()
+    absent_tables: tuple[str, ...] = ()
+    rules: tuple[Callable[[dict[str, Any], Spot], None], ...] = ()
+
+    @property
+    def by_key(self) -> dict[str, Option]:
+        return {option.key: option for option in self.options}
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (*self.by_key, *(key for key, _ in self.absent), *self.absent_tables)
+
+
+NSQ = Section(
+    Nsq,
+    (
+        Option(
+            "nsqd_tcp_addresses",
+            ListOf(Address(4150), '"127.0.0.1:4150"', required=True, unique=True),
+            REQUIRED,
+            "each nsqd that has the topics",
+            ["127.0.0.1:4150"],
+        ),
+        Option("channel", Text(texts.channel), "nsqdigest", "daemons that share it share the work"),
+        Option(
+            "max_in_flight",
+            Whole(1, 1_000_000),
+            2500,
+            "messages worked on at a time, per topic, over all its connections",
+        ),
+        Option("batch_size", Whole(1, 500), 500, "messages in one write to Redis, at most"),
+        Option(
+            "heartbeat_interval", Duration("1s", "60s"), "30s", "twice that of silence and the connection is given up"
+        ),
+        Option("msg_timeout", Duration("1s", "15m", zero=True), "0s", "0s: what nsqd has"),
+        Option(
+            "requeue_delay", Duration("0s", "1h"), "1s", "ceiling of the jittered delay after a failure of the store"
+        ),
+        Option(
+            "dead_letter_topic",
+            Text(texts.optional_topic),
+            "nsqdigest.dead",
+            'published to the nsqd it came from; "": kept requeued, loudly',
+        ),
+        Option("drain_timeout", Duration("0s", "10m"), "20s", "how long a stop waits for what is under way"),
+    ),
+    absent=(
+        ("lookupd_http_addresses", []),
+        ("lookupd_poll_interval", "60s"),
+        ("lookupd_poll_jitter", 0.3),
+        ("compression", "none"),
+        ("auth_secret", ""),
+    ),
+    absent_tables=("tls",),
+    rules=(rules.nsq,),
+)
+
+BACKOFF = Section(
+    Backoff,
+    (
+        Option("base", Duration("10ms", "1h"), "1s", "level 1 waits around 2 x base, each further level twice as long"),
+        Option("max_duration", Duration("10ms", "1h", zero=True), "2m", "the longest wait; 0s: never back off"),
+        Option("jitter", Choice(("full", "equal", "none")), "full", '"full", "equal" or "none"'),
+    ),
+    absent=(("strategy", "exponential"), ("slow_start", True)),
+    rules=(rules.backoff,),
+)
+
+REDIS = Section(
+    Redis,
+    (
+        Option(
+            "url", HiddenText(texts.redis_url), "redis://127.0.0.1:6379/0", "rediss:// for TLS, unix:// for a socket"
+        ),
+        Option("namespace", Text(texts.name), "nsqdigest", "the first part of every key"),
+        Option("timeout", Duration("10ms", "5m"), "5s", "of one call"),
+        Option("partitions", Whole(0, 1024), 0, "0: 1 on a single server; it can not change later"),
+    ),
+    absent=(("durability", "reply"), ("replicas", 1)),
+)
+
+SCHEDULER = Section(
+    Scheduler,
+    (
+        Option(
+            "interval", Duration("10ms", "1m"), "1s", "the longest sleep of the timer; it wakes when something is due"
+        ),
+        Option("lease", Duration("1s", "1d"), "60s", "at least twice the timeout of every sink"),
+        Option("batch", Whole(1, 500), 200, "timelines claimed at a time"),
+    ),
+)
+
+LIMITS = Section(
+    Limits,
+    (
+        Option("event", Size("1B", "1MiB"), "64KiB", "the body of an event; larger: dead letter"),
+        Option("key", Size("1B", "4KiB"), "256B", "keys of records and names of timelines"),
+        Option("depth", Whole(1, 512), 64, "of an event's JSON; the outermost brackets are 1"),
+        Option("timelines", Whole(1, 1_000_000_000), 1_000_000, "at a time"),
+        Option("future", Duration(), "5m", "how far a timestamp field may lie ahead; beyond: dead letter"),
+        Option("past", Duration(), "0s", "and behind; 0s: no limit"),
+    ),
+)
+
+POLICY = Section(
+    Policy,
+    (
+        Option(
+            "immediate", Switch(), True, "false: the first digest after minimum_delay, postponed like the later ones"
+        ),
+        Option("minimum_delay", Duration(), "5m", "between two digests of a timeline"),
+        Option("increment_delay", Duration(), "30s", "each event postpones the next digest by so much ..."),
+        Option("maximum_delay", Duration(), "30m", "... never past this after the last digest (or the first event)"),
+        Option(
+            "growth",
+            Choice(("none", "exponential")),
+            "none",
+            '"exponential": the delay doubles with each digest, growth_steps times',
+        ),
+        Option(
+            "growth_steps",
+            Whole(0, 32),
+            2,
+            "how often: after the first digest once, after the second twice ...",
+        ),
+        Option(
+            "intervals",
+            ListOf(Duration(), '"30s", "5m"'),
+            [],
+            "before the first (not when immediate), after the first ...; then minimum_delay",
+        ),
+        Option("capacity", Whole(1, 1_000_000), 500, "records that a timeline keeps: the newest"),
+        Option("dedupe_window", Duration(), "15m", "so long after its digest a redelivered event is not shown again"),
+    ),
+    absent=(("at", ""), ("zone", "UTC"), ("quiet", ""), ("on_retry", "frozen")),
+    rules=(rules.policy,),
+)
+
+_EVERY_SINK = (
+    Option("timeout", Duration("10ms", "1h"), "15s", "of one attempt"),
+    Option("concurrency", Whole(1, 1000), 8, "digests on their way at a time"),
+    Option("max_attempts", Whole(0, 1_000_000), 0, "for one digest; 0: max_age decides"),
+    Option("max_age", Duration("1s"), "72h", "since the digest was opened; older: dead, and can be replayed"),
+    Option("retry_base", Duration("10ms", "1d"), "1s", "the shortest wait before the next attempt"),
+    Option("retry_cap", Duration("10ms", "7d"), "15m", "the longest"),
+    Option("retry_after_max", Duration("0s", "7d"), "1h", "a longer Retry-After is cut to this"),
+    Option("max_body", Size("4KiB", "64MiB"), "256KiB", "of a digest; it shows fewer records rather than grow beyond"),
+)
+
+SINKS: dict[str, Section] = {
+    "webhook": Section(
+        Webhook,
+        (
+            Option(
+                "url",
+                HiddenText(texts.webhook_url),
+                REQUIRED,
+                "http:// only to this machine, or with allow_http",
+                "https://example.com/hook",
+            ),
+            Option("allow_http", Switch(), False, "digests in the clear over the network"),
+            Option(
+                "secret",
+                WebhookSecrets(),
+                "",
+                '"env:HOOK_SECRET" with whsec_...; a list while rotating; "": not signed',
+                attribute="secrets",
+            ),
+            Option("headers", HeaderTable(), {}, '{authorization = "env:HOOK_AUTHORIZATION"}'),
+            *_EVERY_SINK,
+        ),
+        rules=(rules.retries, rules.webhook),
+    ),
+    "log": Section(
+        LogSink,
+        (Option("path", Text(texts.file_name), "-", '"-": stdout'), *_EVERY_SINK),
+        rules=(rules.retries,),
+    ),
+}
+LATER_SINKS = ("nsq", "email")
+
+ROUTE = Section(
+    Route,
+    (
+        Option(
+            "name", Text(texts.optional_name), "", '"": the topic; unique; a new name leaves the old timelines behind'
+        ),
+        Option("topic", Text(texts.topic), REQUIRED, "where the events come from", "events"),
+        Option("match", MatchTable(), {}, '{severity = "error"} or {"event.kind" = ["error", "fatal"]}'),
+        Option(
+            "timeline",
+            Unresolved(texts.template),
+            REQUIRED,
+            'whose digest an event is for: "user:{user.id}"; {{ and }} are braces',
+            "{user}",
+        ),
+        Option(
+            "key",
+            Unresolved(texts.optional_template),
+            "",
+            '"": the message itself; of the same key the newer record wins',
+        ),
+        Option(
+            "timestamp",
+            Unresolved(texts.optional_field_path),
+            "",
+            '"meta.at": a number (below 1e11: s, else ms) or RFC 3339; "": that of NSQ',
+        ),
+        Option(
+            "group", Unresolved(texts.optional_field_path), "", "path of the field that groups the records of a digest"
+        ),
+        Option("policy", Text(texts.name), "default", "one of [policies.NAME]"),
+        Option("sink", Text(texts.name), REQUIRED, "one of [sinks.NAME]", "out"),
+    ),
+)
+
+ADMIN = Section(
+    Admin,
+    (
+        Option(
+            "listen",
+            Address(4180, optional=True),
+            "127.0.0.1:4180",
+            '/livez and /readyz; "": off; other machines only with a token',
+        ),
+        Option("token", HiddenText(texts.token), "", "env:NAME or file:PATH"),
+    ),
+    rules=(rules.admin,),
+)
+
+LOG = Section(
+    LogSettings,
+    (
+        Option("level", Choice(("debug", "info", "warning", "error")), "info", '"debug", "info", "warning" or "error"'),
+        Option("format", Choice(("auto", "human", "json")), "auto", '"human", "json"; "auto": human on a terminal'),
+    ),
+)
+
+SECTIONS: dict[str, Section] = {
+    "nsq": NSQ,
+    "backoff": BACKOFF,
+    "redis": REDIS,
+    "scheduler": SCHEDULER,
+    "limits": LIMITS,
+    "admin": ADMIN,
+    "log": LOG,
+}
+TABLES = ("nsq", "backoff", "redis", "scheduler", "limits", "policies", "sinks", "routes", "admin", "log")

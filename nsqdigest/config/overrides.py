@@ -1,0 +1,117 @@
+"""`NSQDIGEST__SECTION__KEY=value` puts one value over the file's, before anything is read.
+
+Names are compared without case; in the name of a sink or policy, `_` also stands for `-` and `.`, which no shell allows
+in a variable. A name that fits no option is a problem: a slip must not leave the file's value in force silently.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+from nsqdigest.config.options import POLICY, SECTIONS, SINKS, Option, Section
+from nsqdigest.config.problems import Findings, nearest
+from nsqdigest.config.readers import WebhookSecrets
+from nsqdigest.config.toml_lines import KeyPath
+
+PREFIX = "NSQDIGEST__"
+
+
+class _Refused(Exception):
+    pass
+
+
+def apply(tree: dict[str, Any], findings: Findings) -> None:
+    """Changes the tree, and notes who said what."""
+    for variable in sorted(findings.environ):
+        if not variable.upper().startswith(PREFIX):
+            continue
+        try:
+            path, option = _target(variable[len(PREFIX) :].lower().split("__"), tree)
+            if path in findings.overridden_by:
+                raise _Refused(f"sets the same as {findings.overridden_by[path]}; leave one of them out")
+        except _Refused as refused:
+            findings.variable_problem(variable, str(refused))
+            continue
+        table: Any = tree
+        for step in path[:-1]:
+            table = table.setdefault(step, {}) if isinstance(table, dict) else None
+        if isinstance(table, dict):
+            findings.overridden_by[path] = variable
+            table[path[-1]] = _value(findings.environ[variable], option)
+
+
+def _target(names: list[str], tree: dict[str, Any]) -> tuple[KeyPath, Option | None]:
+    section_name, *rest = names
+    if section_name == "routes":
+        raise _Refused("a route can not be overridden; write it in the file")
+    if section_name in ("policies", "sinks"):
+        return _named_target(section_name, rest, tree)
+    section = SECTIONS.get(section_name)
+    if section is None:
+        guess = nearest(section_name, (*SECTIONS, "policies", "sinks"))
+        known = ", ".join((*SECTIONS, "policies", "sinks")).upper()
+        raise _Refused(
+            "unknown section; " + (f"did you mean {PREFIX}{guess.upper()}__…?" if guess else f"known are {known}")
+        )
+    if rest and rest[0] in section.absent_tables:
+        raise _Refused(f"{section_name}.{rest[0]} is not available in this version; leave it out")
+    key = "__".join(rest)
+    return (section_name, key), _option(section, key, f"{PREFIX}{section_name.upper()}")
+
+
+def _named_target(table: str, names: list[str], tree: dict[str, Any]) -> tuple[KeyPath, Option | None]:
+    if len(names) < 2:
+        raise _Refused(f"names no option; write {PREFIX}{table.upper()}__NAME__OPTION")
+    wanted, key = "__".join(names[:-1]), names[-1]
+    in_file = tree.get(table)
+    existing = list(in_file) if isinstance(in_file, dict) else []
+    if table == "policies" and "default" not in existing:
+        existing.append("default")
+    fitting = [each for each in existing if _variable_name(each) == wanted]
+    kind = "policy" if table == "policies" else "sink"
+    if not fitting:
+        guess = nearest(wanted, existing)
+        raise _Refused(f'there is no {kind} "{wanted}" in the file' + (f'; did you mean "{guess}"?' if guess else ""))
+    if len(fitting) > 1:
+        raise _Refused(f"fits {' and '.join(fitting)}; rename one of them, or write the value in the file")
+    name = fitting[0]
+    section = POLICY if table == "policies" else _sink_section(tree, name)
+    if table == "sinks" and key == "type":
+        return (table, name, key), None
+    return (table, name, key), _option(section, key, f"{PREFIX}{table.upper()}__{wanted.upper()}")
+
+
+def _variable_name(name: str) -> str:
+    return name.lower().replace("-", "_").replace(".", "_")
+
+
+def _sink_section(tree: dict[str, Any], name: str) -> Section:
+    sink = tree["sinks"][name]
+    kind = sink.get("type") if isinstance(sink, dict) else None
+    return SINKS.get(kind, SINKS["webhook"]) if isinstance(kind, str) else SINKS["webhook"]
+
+
+def _option(section: Section, key: str, stem: str) -> Option | None:
+    if key not in section.keys:
+        guess = nearest(key, section.by_key)
+        raise _Refused("unknown key" + (f"; did you mean {stem}__{guess.upper()}?" if guess else ""))
+    return section.by_key.get(key)
+
+
+def _value(text: str, option: Option | None) -> Any:
+    how = "text" if option is None else option.read.override
+    if option is not None and isinstance(option.read, WebhookSecrets) and text.startswith("["):
+        how = "list"
+    if how == "text" and option is not None:
+        return text
+    # Two values in one text would be two keys here, and a value that only begins like TOML does not parse.
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        parsed = {}
+    if parsed.keys() == {"value"} and (how != "list" or isinstance(parsed["value"], list)):
+        return parsed["value"]
+    if how == "list":
+        return [each.strip() for each in text.split(",")] if text.strip() else []
+    return text

@@ -1,0 +1,194 @@
+"""Where a mistake stands and how it is said: all of them are gathered, in the order of the file.
+
+A reader raises `Wrong` for the one value it was given and knows nothing of files; a `Spot` knows the place. A value
+that came out of `env:` or `file:`, or that may be a credential, is never repeated in a message.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from nsqdigest.config.toml_lines import KeyPath, line_of
+
+_SHOWN_CHARACTERS = 60
+_LARGEST_SECRET_FILE_BYTES = 64 * 1024
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+class Invalid:
+    """Stands for a value whose problem has been noted."""
+
+
+INVALID: Final = Invalid()
+
+
+class Wrong(Exception):
+    """What is wrong with a value ("is not a duration") and the way out ("write …").
+
+    `blind_way` is the way out that gives nothing of the value away.
+    """
+
+    def __init__(self, what: str, way: str, blind_way: str | None = None) -> None:
+        super().__init__(what, way)
+        self.what = what
+        self.way = way
+        self.blind_way = way if blind_way is None else blind_way
+
+
+def show(value: Any) -> str:
+    """A value of the file as it would be written, on one line and not too long."""
+    if isinstance(value, str):
+        text = value if len(value) <= _SHOWN_CHARACTERS else value[: _SHOWN_CHARACTERS - 1] + "…"
+        return json.dumps(text, ensure_ascii=not text.isprintable())
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        text = str(value) if not isinstance(value, int) or abs(value) < 10**20 else "a number of many digits"
+        return text
+    return "a list" if isinstance(value, list) else "a table" if isinstance(value, dict) else "a date"
+
+
+def toml(value: Any) -> str:
+    """A value of an option as the file writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return f"[{', '.join(toml(each) for each in value)}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {toml(each)}" for key, each in value.items()) + "}"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The known word that was probably meant, or ""."""
+    by_lower = {name.lower().replace("-", "_"): name for name in known}
+    close = difflib.get_close_matches(word.lower().replace("-", "_"), by_lower, n=1, cutoff=0.6)
+    return by_lower[close[0]] if close else ""
+
+
+def dotted(path: KeyPath) -> str:
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        else:
+            text += ("." if text else "") + (
+                step if _BARE_KEY.fullmatch(step) else json.dumps(step, ensure_ascii=False)
+            )
+    return text
+
+
+@dataclass(slots=True)
+class Findings:
+    """Everything found about one file and the environment that overrides it."""
+
+    source: str
+    environ: Mapping[str, str]
+    lines: Mapping[KeyPath, int] = field(default_factory=dict)
+    overridden_by: dict[KeyPath, str] = field(default_factory=dict)
+    """Which variable of the environment set what stands at a path."""
+    _problems: list[tuple[bool, int, str]] = field(default_factory=list)
+    _warnings: list[tuple[bool, int, str]] = field(default_factory=list)
+
+    def _place(self, path: KeyPath, text: str) -> tuple[bool, int, str]:
+        for length in range(len(path), 0, -1):
+            if variable := self.overridden_by.get(path[:length]):
+                return (True, 0, f"environment {variable}: {text}")
+        line = line_of(self.lines, path)
+        return (False, line, f"{self.source}:{line}: {dotted(path)}: {text}")
+
+    def problem(self, path: KeyPath, text: str) -> None:
+        self._problems.append(self._place(path, text))
+
+    def variable_problem(self, variable: str, text: str) -> None:
+        self._problems.append((True, 0, f"environment {variable}: {text}"))
+
+    def warning(self, path: KeyPath, text: str) -> None:
+        self._warnings.append(self._place(path, text))
+
+    @property
+    def problems(self) -> list[str]:
+        """The file's in the order of its lines, then the environment's."""
+        return [text for _, _, text in sorted(self._problems, key=lambda each: each[:2])]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return tuple(text for _, _, text in sorted(self._warnings, key=lambda each: each[:2]))
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """One place of the configuration."""
+
+    findings: Findings
+    path: KeyPath = ()
+
+    def __truediv__(self, step: str | int) -> Spot:
+        return Spot(self.findings, (*self.path, step))
+
+    @property
+    def written(self) -> bool:
+        """Whether the file or the environment says something here; otherwise the default stands."""
+        return self.path in self.findings.lines or self.path in self.findings.overridden_by
+
+    def problem(self, text: str) -> None:
+        self.findings.problem(self.path, text)
+
+    def warning(self, text: str) -> None:
+        self.findings.warning(self.path, text)
+
+    def first_written(self, *keys: str) -> Spot:
+        """Of several keys that are wrong together, the first that somebody wrote; else the table."""
+        return next((self / key for key in keys if (self / key).written), self / keys[0])
+
+    def resolve(self, value: Any) -> tuple[Any, str]:
+        """What `env:NAME` or `file:PATH` stands for, with that name; any other value comes back as it is."""
+        if not isinstance(value, str):
+            return value, ""
+        if value.startswith("env:"):
+            return self._of_environment(value.removeprefix("env:")), value
+        if value.startswith("file:"):
+            return self._of_file(value.removeprefix("file:")), value
+        return value, ""
+
+    def _of_environment(self, name: str) -> str:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise Wrong("names no variable of the environment", 'write one like "env:HOOK_SECRET"')
+        value = self.findings.environ.get(name)
+        if value is None:
+            raise Wrong(f"stands for {name}, which the environment does not have", f"set {name}")
+        if not value:
+            raise Wrong(f"stands for {name}, which is empty in the environment", f"set {name}")
+        return value
+
+    def _of_file(self, name: str) -> str:
+        if not name or "\0" in name:
+            raise Wrong("names no file", 'write one like "file:hook.secret"')
+        path = Path(self.findings.source).parent / name
+        try:
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode):
+                raise Wrong(f"stands for {path}, which is not a plain file", "name a file that holds the value alone")
+            if status.st_mode & 0o077:
+                raise Wrong(f"stands for {path}, which others than its owner may use", f"run: chmod 600 {path}")
+            if status.st_size > _LARGEST_SECRET_FILE_BYTES:
+                raise Wrong(f"stands for {path}, which is too large", "name a file that holds the value alone")
+            text = path.read_bytes().decode("utf-8")
+        except FileNotFoundError:
+            way = "make it; a relative path starts at the folder of this file"
+            raise Wrong(f"stands for {path}, which is not there", way) from None
+        except OSError as error:
+            raise Wrong(f"stands for {path}, which can not be read: {error.strerror}", "make it readable") from None
+        except UnicodeDecodeError:
+            raise Wrong(f"stands for {path}, which is not UTF-8 text", "write the value alone into it") from None
+        text = text.rstrip("\r\n")
+        if not text:
+            raise Wrong(f"stands for {path}, which is empty", "write the value into it")
+        return text

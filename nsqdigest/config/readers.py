@@ -1,0 +1,283 @@
+"""How one value of the file becomes one value of the tree, whatever option it belongs to.
+
+A reader is called with the TOML value and its place; it answers the value as the daemon wants it, or raises `Wrong`.
+Only `take` turns that into a problem, so that one mistake never hides another.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from nsqdigest.config import texts, units
+from nsqdigest.config.model import Headers
+from nsqdigest.config.problems import INVALID, Spot, Wrong, nearest, show
+
+OUR_HEADERS = ("content-type", "nsqdigest-attempt")
+FRAMING_HEADERS = ("connection", "content-length", "transfer-encoding")
+
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    suffix: ClassVar[str] = ""
+    """The unit, as the attribute's name carries it."""
+    override: ClassVar[Literal["text", "data", "list"]] = "text"
+    """How a variable of the environment says such a value: as it is, as TOML, or as TOML or between commas."""
+    resolves: ClassVar[bool] = True
+    """Whether `env:` and `file:` mean something here."""
+    hidden: ClassVar[bool] = False
+    """Whether a message must not repeat the value."""
+
+    def __call__(self, value: Any, spot: Spot) -> Any:
+        raise NotImplementedError
+
+
+def take(read: Reader, value: Any, spot: Spot) -> Any:
+    """The value as the reader understands it, or INVALID once its problem is noted."""
+    origin = ""
+    try:
+        if read.resolves:
+            try:
+                value, origin = spot.resolve(value)
+            except Wrong as wrong:
+                spot.problem(f"{show(value)} {wrong.what}; {wrong.way}")
+                return INVALID
+        return read(value, spot)
+    except Wrong as wrong:
+        if read.hidden or origin:
+            subject = f"the value of {show(origin)}" if origin else "the value"
+            spot.problem(f"{subject} {wrong.what}; {wrong.blind_way}")
+        else:
+            spot.problem(f"{show(value)} {wrong.what}; {wrong.way}")
+        return INVALID
+
+
+def text_of(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    blind = "write it in quotes"
+    if isinstance(value, list | dict):
+        raise Wrong("is not text", blind)
+    written = show(value)
+    raise Wrong("is not text", f'write "{written}"' if isinstance(value, int | float) else blind, blind)
+
+
+@dataclass(frozen=True, slots=True)
+class Text(Reader):
+    """Text that a function checks, and may turn into something else."""
+
+    check: Callable[[str], Any]
+
+    def __call__(self, value: Any, spot: Spot) -> Any:
+        return self.check(text_of(value))
+
+
+class HiddenText(Text):
+    __slots__ = ()
+    hidden = True
+
+
+class Unresolved(Text):
+    """Text of the operator's events, in which `env:` is nothing but letters."""
+
+    __slots__ = ()
+    resolves = False
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Reader):
+    words: tuple[str, ...]
+
+    def __call__(self, value: Any, spot: Spot) -> str:
+        listing = ", ".join(show(word) for word in self.words[:-1]) + f" or {show(self.words[-1])}"
+        text = value if isinstance(value, str) else ""
+        if text in self.words:
+            return text
+        guess = nearest(text, self.words)
+        raise Wrong(f"is not {listing}", f'write "{guess}"' if guess else f"write {listing}", f"write {listing}")
+
+
+@dataclass(frozen=True, slots=True)
+class Switch(Reader):
+    override = "data"
+
+    def __call__(self, value: Any, spot: Spot) -> bool:
+        if isinstance(value, bool):
+            return value
+        guess = {"true": "true", "yes": "true", "on": "true", "1": "true"}.get(str(value).strip().lower())
+        guess = guess or {"false": "false", "no": "false", "off": "false", "0": "false"}.get(str(value).strip().lower())
+        raise Wrong("is neither true nor false", f"write {guess or 'true or false'}", "write true or false")
+
+
+@dataclass(frozen=True, slots=True)
+class Whole(Reader):
+    lowest: int
+    highest: int
+    override = "data"
+
+    def __call__(self, value: Any, spot: Spot) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            written = str(value).strip().replace(",", "").replace("_", "")
+            is_number = not isinstance(value, bool) and re.fullmatch(r"-?[0-9]{1,15}(?:\.0*)?", written)
+            like = f"write one from {self.lowest} to {self.highest}"
+            raise Wrong("is not a whole number", f"write {int(float(written))}" if is_number else like, like)
+        if value < self.lowest:
+            raise Wrong("is too small", f"write {self.lowest} or more")
+        if value > self.highest:
+            raise Wrong("is too large", f"write {self.highest} or less")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Duration(Reader):
+    shortest: str = "0s"
+    longest: str = "3650d"
+    zero: bool = False
+    """Whether 0 stands apart, with a meaning of its own."""
+    suffix = "_ms"
+
+    def __call__(self, value: Any, spot: Spot) -> int:
+        duration_ms = units.duration_ms(value)
+        if duration_ms == 0 and self.zero:
+            return 0
+        if duration_ms < units.duration_ms(self.shortest):
+            raise Wrong("is too short", f'write "{self.shortest}" or more' + (', or "0s"' if self.zero else ""))
+        if duration_ms > units.duration_ms(self.longest):
+            raise Wrong("is too long", f'write "{self.longest}" or less')
+        return duration_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Size(Reader):
+    smallest: str
+    largest: str
+    suffix = "_bytes"
+
+    def __call__(self, value: Any, spot: Spot) -> int:
+        size_bytes = units.size_bytes(value)
+        if size_bytes < units.size_bytes(self.smallest):
+            raise Wrong("is too small", f'write "{self.smallest}" or more')
+        if size_bytes > units.size_bytes(self.largest):
+            raise Wrong("is too large", f'write "{self.largest}" or less')
+        return size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Address(Reader):
+    usual_port: int
+    optional: bool = False
+    """Whether "" means none."""
+
+    def __call__(self, value: Any, spot: Spot) -> Any:
+        text = text_of(value)
+        return None if self.optional and not text else units.address(text, self.usual_port)
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf(Reader):
+    element: Reader
+    sample: str
+    required: bool = False
+    unique: bool = False
+    override = "list"
+    resolves = False
+
+    @property
+    def suffix(self) -> str:  # type: ignore[override]
+        return self.element.suffix
+
+    def __call__(self, value: Any, spot: Spot) -> Any:
+        if not isinstance(value, list):
+            way = f"write [{show(value)}]" if isinstance(value, str) else f"write one like [{self.sample}]"
+            raise Wrong("is not a list", way)
+        if self.required and not value:
+            raise Wrong("has nothing in it", f"write one like [{self.sample}]")
+        taken = [take(self.element, each, spot / index) for index, each in enumerate(value)]
+        if self.unique:
+            for index, each in enumerate(taken):
+                if each is not INVALID and each in taken[:index]:
+                    (spot / index).problem(f"{show(value[index])} stands there twice; leave one of them out")
+        return INVALID if INVALID in taken else tuple(taken)
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookSecrets(Reader):
+    """One secret, a list of them while rotating, or "" for none."""
+
+    hidden = True
+
+    def __call__(self, value: Any, spot: Spot) -> Any:
+        if value == "":
+            return ()
+        if isinstance(value, list):
+            taken = [take(HiddenText(texts.webhook_secret), each, spot / index) for index, each in enumerate(value)]
+            return INVALID if INVALID in taken else tuple(taken)
+        return (texts.webhook_secret(text_of(value)),)
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderTable(Reader):
+    override = "data"
+
+    def __call__(self, value: Any, spot: Spot) -> Any:
+        if not isinstance(value, dict):
+            raise Wrong("is not a table", 'write one like {"x-team" = "shop"}')
+        known: set[str] = set()
+        taken: dict[str, Any] = {}
+        for name, text in value.items():
+            lower = name.lower()
+            if lower in known:
+                (spot / name).problem("stands there twice; leave one of them out")
+            elif lower.startswith("webhook-") or lower in OUR_HEADERS:
+                (spot / name).problem("is a header that nsqdigest sets; leave it out")
+            elif lower in FRAMING_HEADERS:
+                (spot / name).problem("is a header that HTTP itself needs; leave it out")
+            elif not _HEADER_NAME.fullmatch(name):
+                (spot / name).problem("is not the name of a header; write letters, digits and -")
+            else:
+                taken[name] = take(HiddenText(texts.header_value), text, spot / name)
+            known.add(lower)
+        return INVALID if len(taken) < len(value) or INVALID in taken.values() else Headers(taken)
+
+
+@dataclass(frozen=True, slots=True)
+class MatchTable(Reader):
+    override = "data"
+    resolves = False
+
+    def __call__(self, value: Any, spot: Spot) -> Any:
+        if not isinstance(value, dict):
+            raise Wrong("is not a table", 'write one like {severity = "error"}')
+        taken = [(name, take(_WANTED, wanted, spot / name)) for name, wanted in value.items()]
+        for name in value:
+            take(_PATH, name, spot / name)
+        return INVALID if any(wanted is INVALID for _, wanted in taken) else tuple(taken)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted(Reader):
+    """The value, or the values, that a field may have for the route to take the event."""
+
+    resolves = False
+
+    def __call__(self, value: Any, spot: Spot) -> Any:
+        if isinstance(value, dict):
+            inner = next(iter(value), "kind")
+            raise Wrong("is not a value", f"write a path in quotes: {show(f'{spot.path[-1]}.{inner}')} = …")
+        values = value if isinstance(value, list) else [value]
+        if not values:
+            raise Wrong("has nothing in it, so that nothing would match", "write the values, or leave the field out")
+        for each in values:
+            if not isinstance(each, str | int | float) or (isinstance(each, float) and not math.isfinite(each)):
+                subject = "is nothing" if not isinstance(value, list) else f"holds {show(each)}, which is nothing"
+                raise Wrong(f"{subject} a field can be compared with", "write text, numbers, true or false")
+        return tuple(values)
+
+
+_WANTED = _Wanted()
+_PATH = Unresolved(texts.field_path)

@@ -1,0 +1,163 @@
+"""What must hold between values: each rule gets those that were read, and speaks up where they do not fit together.
+
+A value that could not be read is not there: its problem has been noted, and no rule adds a second one because of it.
+Rules never see the whole file, except the three at the end.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from nsqdigest.config.model import Address
+from nsqdigest.config.problems import Spot, nearest, show
+from nsqdigest.config.units import format_duration
+
+Values = dict[str, Any]
+
+NSQD_HTTP_PORT = 4151
+
+
+def _have(values: Values, *names: str) -> bool:
+    return all(name in values for name in names)
+
+
+def is_loopback(host: str) -> bool:
+    if host.rstrip(".").lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def nsq(values: Values, spot: Spot) -> None:
+    for index, address in enumerate(values.get("nsqd_tcp_addresses", ())):
+        if address.port == NSQD_HTTP_PORT:
+            (spot / "nsqd_tcp_addresses" / index).warning(
+                f"{NSQD_HTTP_PORT} is the HTTP port of most nsqds; the TCP port of most is {NSQD_HTTP_PORT - 1}"
+            )
+
+
+def backoff(values: Values, spot: Spot) -> None:
+    if _have(values, "base_ms", "max_duration_ms") and 0 < values["max_duration_ms"] < values["base_ms"]:
+        base = format_duration(values["base_ms"])
+        spot.first_written("max_duration", "base").problem(
+            f'max_duration is shorter than base; write max_duration = "{base}" or more, or "0s" to never back off'
+        )
+
+
+def policy(values: Values, spot: Spot) -> None:
+    if values.get("growth") == "exponential" and values.get("intervals_ms"):
+        spot.first_written("intervals", "growth").problem(
+            'growth and intervals exclude each other; leave one out (growth = "none" or intervals = [])'
+        )
+        return
+    if not _have(values, "immediate", "minimum_delay_ms", "maximum_delay_ms", "growth", "growth_steps", "intervals_ms"):
+        return
+    largest_ms = values["minimum_delay_ms"]
+    how = "minimum_delay"
+    causes = ["minimum_delay"]
+    if values["growth"] == "exponential":
+        largest_ms <<= values["growth_steps"]
+        how = f"minimum_delay, doubled {values['growth_steps']} times"
+        causes += ["growth_steps", "growth"]
+    intervals_ms = values["intervals_ms"][1 if values["immediate"] else 0 :]
+    if intervals_ms and max(intervals_ms) > largest_ms:
+        largest_ms = max(intervals_ms)
+        how = "the longest of intervals"
+        causes = ["intervals"]
+    if largest_ms > values["maximum_delay_ms"]:
+        maximum, largest = format_duration(values["maximum_delay_ms"]), format_duration(largest_ms)
+        spot.first_written("maximum_delay", *causes).problem(
+            f"the largest delay is {largest} ({how}), but maximum_delay is {maximum}; "
+            f'write maximum_delay = "{largest}" or more, or a shorter delay'
+        )
+
+
+def retries(values: Values, spot: Spot) -> None:
+    if _have(values, "retry_base_ms", "retry_cap_ms") and values["retry_base_ms"] > values["retry_cap_ms"]:
+        base = format_duration(values["retry_base_ms"])
+        spot.first_written("retry_cap", "retry_base").problem(
+            f'retry_cap is shorter than retry_base; write retry_cap = "{base}" or more'
+        )
+
+
+def webhook(values: Values, spot: Spot) -> None:
+    if values.get("secrets") == ():
+        spot.first_written("secret").warning(
+            'digests are not signed, so a receiver can not know whose they are; write secret = "env:NAME"'
+        )
+    if not _have(values, "url", "allow_http"):
+        return
+    parts = urlsplit(values["url"])
+    if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+        if values["allow_http"]:
+            (spot / "url").warning(f"digests go to {parts.hostname} in the clear")
+        else:
+            (spot / "url").problem(
+                f"http:// would send digests to {parts.hostname} in the clear; write https://, or allow_http = true"
+            )
+
+
+def admin(values: Values, spot: Spot) -> None:
+    if not _have(values, "listen", "token"):
+        return
+    listen: Address | None = values["listen"]
+    if listen is not None and not is_loopback(listen.host) and values["token"] is None:
+        (spot / "listen").problem(
+            f'{show(str(listen))} can be reached from other machines; write token = "env:NAME" as well, '
+            f'or listen = "127.0.0.1:{listen.port}"'
+        )
+
+
+def lease_and_timeouts(scheduler: Values, sinks: Mapping[str, Values], root: Spot) -> None:
+    """Half a lease is what remains for a send that begins right after a renewal came late."""
+    lease_ms = scheduler.get("lease_ms")
+    timeouts = [(sink["timeout_ms"], name) for name, sink in sinks.items() if "timeout_ms" in sink]
+    if lease_ms is None or not timeouts:
+        return
+    timeout_ms, name = max(timeouts)
+    if lease_ms >= 2 * timeout_ms:
+        return
+    lease, timeout, needed = (format_duration(each) for each in (lease_ms, timeout_ms, 2 * timeout_ms))
+    lease_spot = root / "scheduler" / "lease"
+    spot = lease_spot if lease_spot.written else (root / "sinks" / name).first_written("timeout")
+    spot.problem(
+        f"scheduler.lease is {lease}, less than twice the timeout of sink {show(name)}, {timeout}; "
+        f'write lease = "{needed}" or more under [scheduler], or timeout = "{format_duration(lease_ms // 2)}" or less'
+    )
+
+
+def routes(routes: Sequence[Values], policies: Sequence[str], sinks: Sequence[str], root: Spot) -> None:
+    """Every route has a name of its own, and the policy and the sink that it names exist."""
+    first_of_name: dict[str, int] = {}
+    for index, route in enumerate(routes):
+        spot = root / "routes" / index
+        if "topic" in route and route.get("name") == "":
+            route["name"] = route["topic"].removesuffix("#ephemeral")
+        name = route.get("name")
+        if name is not None and name in first_of_name:
+            other = f"routes[{first_of_name[name]}]"
+            spot.first_written("name").problem(
+                f'{show(name)} is the name of {other} too; write name = "{name}-2" or so'
+            )
+        elif name is not None:
+            first_of_name[name] = index
+        for key, known, table in (("policy", policies, "policies"), ("sink", sinks, "sinks")):
+            wanted = route.get(key)
+            if wanted is not None and wanted not in known:
+                guess = nearest(wanted, known)
+                way = f'did you mean "{guess}"?' if guess else f"write [{table}.{wanted}]"
+                spot.first_written(key).problem(f"there is no {key} {show(wanted)}; {way}")
+
+
+def dead_letters(nsq: Values, routes: Sequence[Values], root: Spot) -> None:
+    topic = nsq.get("dead_letter_topic")
+    for index, route in enumerate(routes):
+        if topic and route.get("topic") == topic:
+            (root / "routes" / index / "topic").problem(
+                f"{show(topic)} is nsq.dead_letter_topic; dead letters would come back as events; write another topic"
+            )

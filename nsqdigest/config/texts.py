@@ -1,0 +1,179 @@
+"""What a text of the file must look like to be a name, a template, a URL or a secret.
+
+Each function takes the text and answers what stands for it in the tree, or raises `Wrong`; an `optional_` one takes ""
+as well. What may hold a credential (URLs, secrets) never gets into a message, not even in part.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable
+from urllib.parse import SplitResult, parse_qs, urlsplit
+
+from nsq.protocol import valid_channel_name, valid_topic_name
+
+from nsqdigest.config.model import Secret
+from nsqdigest.config.problems import Wrong
+from nsqdigest.events import Template, TemplateError, check_path
+
+REDIS_URL_SETTINGS = frozenset(
+    ("db", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_check_hostname", "ssl_cert_reqs", "ssl_keyfile")
+)
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_SECRET_WAY = 'write whsec_ and the base64 of 24 to 64 random bytes (such as "openssl rand -base64 32" prints)'
+
+
+def name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise Wrong("is not a name", "write up to 64 letters, digits, _ . and -")
+    return text
+
+
+def optional_name(text: str) -> str:
+    return name(text) if text else ""
+
+
+def _nsq_name(text: str, what: str, valid: Callable[[str], bool]) -> str:
+    if not valid(text) or "\n" in text:
+        raise Wrong(
+            f"is not a {what}'s name", 'write up to 64 letters, digits, _ . and -, perhaps ending in "#ephemeral"'
+        )
+    return text
+
+
+def topic(text: str) -> str:
+    return _nsq_name(text, "topic", valid_topic_name)
+
+
+def optional_topic(text: str) -> str:
+    return topic(text) if text else ""
+
+
+def channel(text: str) -> str:
+    return _nsq_name(text, "channel", valid_channel_name)
+
+
+def template(text: str) -> str:
+    try:
+        Template.parse(text)
+    except TemplateError as error:
+        raise _of_template(text, error) from None
+    return text
+
+
+def optional_template(text: str) -> str:
+    return template(text) if text else ""
+
+
+def field_path(text: str) -> str:
+    try:
+        check_path(text)
+    except TemplateError as error:
+        raise _of_template(text, error) from None
+    return text
+
+
+def optional_field_path(text: str) -> str:
+    return field_path(text) if text else ""
+
+
+def _of_template(text: str, error: TemplateError) -> Wrong:
+    """Its own words; the text, which they begin with where it is not empty, is in front of every problem anyway."""
+    what, _, way = str(error).removeprefix(f'"{text}" ').rpartition("; ")
+    return Wrong(what if what.startswith(("has", "is", "can")) else f"can not be used: {what}", way)
+
+
+def file_name(text: str) -> str:
+    if not text or "\0" in text:
+        raise Wrong("is not a file's name", 'write one, or "-" for stdout')
+    return text
+
+
+def webhook_secret(text: str) -> Secret:
+    try:
+        if not text.startswith("whsec_"):
+            raise ValueError
+        length_bytes = len(base64.b64decode(text.removeprefix("whsec_"), validate=True))
+    except (ValueError, binascii.Error):
+        raise Wrong("is not a webhook secret", _SECRET_WAY) from None
+    if not 24 <= length_bytes <= 64:
+        raise Wrong(f"holds {length_bytes} bytes", _SECRET_WAY)
+    return Secret(text)
+
+
+def token(text: str) -> Secret | None:
+    if not text:
+        return None
+    if not re.fullmatch(r"[!-~]+", text):
+        raise Wrong("can not stand in an authorization header", "write printable ASCII without blanks")
+    return Secret(text)
+
+
+def header_value(text: str) -> str:
+    if _CONTROL.search(text):
+        raise Wrong("has a line break or another control character", "leave it out")
+    return text
+
+
+def _url(text: str, example: str) -> SplitResult:
+    """The parts of a URL whose port and host can be relied upon. Its text never gets into a message."""
+    way = f"write one like {example}"
+    if _CONTROL.search(text) or " " in text:
+        raise Wrong("has a blank or a control character", "leave it out")
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise Wrong("is not a URL", way) from None
+    if port == 0:
+        raise Wrong("has port 0", "a port is 1 to 65535")
+    if not parts.scheme or "://" not in text:
+        raise Wrong("is not a URL", way)
+    return parts
+
+
+def redis_url(text: str) -> str:
+    example = "redis://127.0.0.1:6379/0"
+    parts = _url(text, example)
+    if parts.scheme in ("redis+sentinel", "redis+cluster", "rediss+sentinel", "rediss+cluster"):
+        raise Wrong(
+            f"begins with {parts.scheme}://, which is not available in this version", f"write one like {example}"
+        )
+    if parts.scheme not in ("redis", "rediss", "unix"):
+        raise Wrong("is not the URL of a Redis server", "write redis://, rediss:// (TLS) or unix:// (a socket)")
+    if parts.scheme == "unix":
+        if not parts.path.strip("/"):
+            raise Wrong("names no socket", "write one like unix:///run/redis/redis.sock")
+    elif not parts.hostname:
+        raise Wrong("names no host", f"write one like {example}")
+    elif not re.fullmatch(r"/?[0-9]{0,4}", parts.path):
+        raise Wrong("does not end in the number of a database", f"write one like {example}")
+    if parts.fragment:
+        raise Wrong("has a #", "write %23 where a password has one")
+    for setting in parse_qs(parts.query, keep_blank_values=True):
+        if setting not in REDIS_URL_SETTINGS:
+            allowed = ", ".join(sorted(REDIS_URL_SETTINGS))
+            raise Wrong(
+                "has a setting after its ? that nsqdigest does not hand on", f"leave it out; these are: {allowed}"
+            )
+    return text
+
+
+def webhook_url(text: str) -> str:
+    example = "https://example.com/hook"
+    parts = _url(text, example)
+    if "{" in text or "}" in text:
+        raise Wrong("is a template, which is not available in this version", f"write a fixed URL like {example}")
+    if parts.scheme not in ("http", "https"):
+        raise Wrong("is not the URL of a webhook", f"write one like {example}")
+    if not parts.hostname:
+        raise Wrong("names no host", f"write one like {example}")
+    if "@" in parts.netloc:
+        raise Wrong("holds a user's name or password", 'leave it out; write headers = {authorization = "env:NAME"}')
+    if parts.fragment:
+        raise Wrong("has a #, which is never sent", "leave out what follows it")
+    return text

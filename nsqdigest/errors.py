@@ -1,0 +1,94 @@
+"""Every error this product raises on purpose, typed by whose fault it is and whether trying again helps.
+
+Foreign errors (sockets, the Redis driver, HTTP) are translated into these where they enter; nothing above
+the edge ever sees a driver's own class. Messages say what happened, where, and the way out.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+EXIT_OK = 0
+EXIT_NO = 1
+EXIT_USAGE = 2
+EXIT_UNREACHABLE = 69
+EXIT_CONFIG = 78
+
+
+class NsqdigestError(Exception):
+    """The root. `exit_code` is what a command ends with when this reaches its end."""
+
+    exit_code = EXIT_NO
+
+
+class ConfigError(NsqdigestError):
+    """The operator's file (or environment) is wrong. Holds every problem of it, in the order of the file."""
+
+    exit_code = EXIT_CONFIG
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class Unreachable(NsqdigestError):
+    """A service that the file names does not answer, or answers that it cannot serve us."""
+
+    exit_code = EXIT_UNREACHABLE
+
+
+class ProtocolError(NsqdigestError):
+    """A peer sent bytes that the protocol does not know. The connection is closed; others go on."""
+
+
+class ConnectionLost(NsqdigestError):
+    """A connection ended, or fell silent, while something was still expected of it."""
+
+
+class NsqdRefused(NsqdigestError):
+    """nsqd answered a command with an error frame. `code` is its own word, such as E_BAD_TOPIC."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(f"{code}: {detail}" if detail else code)
+        self.code = code
+
+
+class Applied(StrEnum):
+    """What is known about a write that did not answer as it should."""
+
+    NO = "no"
+    AMBIGUOUS = "ambiguous"
+
+
+class StoreError(NsqdigestError):
+    """Redis did not do, or may not have done, what it was asked. Never a reason to FIN.
+
+    `reason` is a bounded word for logs and metrics; `applied` says whether the write may have happened.
+    """
+
+    exit_code = EXIT_UNREACHABLE
+
+    def __init__(self, reason: str, detail: str, applied: Applied = Applied.AMBIGUOUS) -> None:
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason = reason
+        self.applied = applied
+
+
+class StoreMismatch(NsqdigestError):
+    """The data in Redis was laid out under other settings; starting would split it. Says the way out."""
+
+    exit_code = EXIT_CONFIG
+
+
+class DeadLetterReason(StrEnum):
+    """Why a message can never succeed, whatever is tried again."""
+
+    NOT_UTF8 = "not-utf8"
+    NOT_JSON = "not-json"
+    NOT_AN_OBJECT = "not-an-object"
+    TOO_DEEP = "too-deep"
+    TOO_LARGE = "too-large"
+    MISSING_FIELD = "missing-field"
+    BAD_FIELD = "bad-field"
+    BAD_TIMESTAMP = "bad-timestamp"
+    REFUSED_BY_STORE = "refused-by-store"

@@ -1,0 +1,231 @@
+"""Structured logs: an event's constant dotted name, and data in fields. It observes: it never raises, never steers.
+
+    log = get("consumer")
+    log.warning("consumer.backoff.paused", level=1, wait_s=2.1)
+
+On a terminal a line is for people, elsewhere it is one JSON object. Whatever a field holds, a line stays one line, of
+bounded length, without control characters; only a traceback on a terminal takes more lines. What other libraries log
+comes through the same formatter from WARNING on, as `library.<logger's name>`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import re
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+ROOT = "nsqdigest"
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+FIELD_LIMIT_BYTES = 1024
+TRACEBACK_LIMIT_BYTES = 16 * 1024
+
+_RESERVED = frozenset(("time", "level", "event"))
+# Beside the C0 and C1 controls: line separators, marks that reorder text, and halves of characters.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_PLAIN = re.compile(r"[^\s\"=\\]+")
+_COLOURS = {"debug": "\x1b[2m", "info": "\x1b[32m", "warning": "\x1b[33m", "error": "\x1b[31m"}
+_SHORT = {"debug": "DEBUG", "info": "INFO ", "warning": "WARN ", "error": "ERROR"}
+_DIM, _RESET = "\x1b[2m", "\x1b[0m"
+
+
+class Log:
+    """A part's logger. A call below the level costs a look into a dict and no more."""
+
+    __slots__ = ("_is_enabled_for", "_logger")
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._is_enabled_for = logger.isEnabledFor
+
+    def debug(self, event: str, /, *, exc_info: BaseException | None = None, **fields: Any) -> None:
+        if self._is_enabled_for(logging.DEBUG):
+            self._write(logging.DEBUG, event, exc_info, fields)
+
+    def info(self, event: str, /, *, exc_info: BaseException | None = None, **fields: Any) -> None:
+        if self._is_enabled_for(logging.INFO):
+            self._write(logging.INFO, event, exc_info, fields)
+
+    def warning(self, event: str, /, *, exc_info: BaseException | None = None, **fields: Any) -> None:
+        if self._is_enabled_for(logging.WARNING):
+            self._write(logging.WARNING, event, exc_info, fields)
+
+    def error(self, event: str, /, *, exc_info: BaseException | None = None, **fields: Any) -> None:
+        if self._is_enabled_for(logging.ERROR):
+            self._write(logging.ERROR, event, exc_info, fields)
+
+    def _write(self, level: int, event: str, exc_info: BaseException | None, fields: dict[str, Any]) -> None:
+        # Straight to handle(): the search for the calling line, which nobody is shown, is most of what a record costs.
+        about = (type(exc_info), exc_info, exc_info.__traceback__) if exc_info is not None else None
+        record = self._logger.makeRecord(self._logger.name, level, "", 0, event, (), about)
+        record.fields = fields
+        self._logger.handle(record)
+
+
+def get(name: str) -> Log:
+    """The logger of a part: `consumer`, or a module's own `__name__`."""
+    name = name.removeprefix(f"{ROOT}.")
+    return Log(logging.getLogger(ROOT if name in ("", ROOT) else f"{ROOT}.{name}"))
+
+
+def setup(level: str, format: str, stream: TextIO | None = None) -> None:
+    """Sends all logs of the process to the stream (stderr); again, it replaces what it did before."""
+    stream = sys.stderr if stream is None else stream
+    is_terminal = stream.isatty()
+    human = format == "human" or (format == "auto" and is_terminal)
+    colour = human and is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        if isinstance(handler, _Lines):
+            root.removeHandler(handler)
+            handler.close()
+    root.addHandler(_Lines(stream, Human(colour) if human else Json()))
+    root.setLevel(max(logging.WARNING, LEVELS[level]))
+    logging.getLogger(ROOT).setLevel(LEVELS[level])
+
+
+class _Lines(logging.Handler):
+    def __init__(self, stream: TextIO, formatter: logging.Formatter) -> None:
+        super().__init__()
+        self._stream = stream
+        self.setFormatter(formatter)
+        # A library that set a level of its own would pass the root's by.
+        self.addFilter(lambda record: record.levelno >= logging.WARNING or _is_ours(record))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = self.format(record) + "\n"
+            try:
+                self._stream.write(line)
+            except UnicodeEncodeError:
+                self._stream.write(line.encode("ascii", "backslashreplace").decode("ascii"))
+            self._stream.flush()
+        except Exception:
+            self.handleError(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Nothing: with the log's reader gone there is nobody to tell, and the work goes on."""
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    return record.name == ROOT or record.name.startswith(f"{ROOT}.")
+
+
+def _level_of(record: logging.LogRecord) -> str:
+    return next((name for name, number in reversed(LEVELS.items()) if record.levelno >= number), "debug")
+
+
+def _event_and_fields(record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
+    """Event and fields, cleaned of nothing yet but each small and of a type that JSON knows."""
+    if isinstance(fields := getattr(record, "fields", None), dict):
+        event = str(record.msg)
+    else:
+        event = ROOT if _is_ours(record) else f"library.{record.name}"
+        fields = {"message": _safely(record.getMessage)}
+        if record.exc_info and record.exc_info[1] is not None:
+            fields["error"] = record.exc_info[1]
+    values = {(f"field_{name}" if name in _RESERVED else name): _value(value) for name, value in fields.items()}
+    if record.exc_info and record.exc_info[1] is not None:
+        error = record.exc_info[1]
+        text = _safely(lambda: "".join(traceback.format_exception(error)).rstrip("\n"))
+        values["traceback"] = _cut_front(text, TRACEBACK_LIMIT_BYTES)
+    return event, values
+
+
+def _safely(render: Callable[[], str]) -> str:
+    try:
+        return render()
+    except Exception as error:
+        return f"<can not be shown: {type(error).__name__}>"
+
+
+def _value(value: Any) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return value if value.bit_length() < 256 else "<a number of many digits>"
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    return _cut(_safely(lambda: _text(value)), FIELD_LIMIT_BYTES)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        # One byte more than is shown, so that the cut shows.
+        return bytes(value[: FIELD_LIMIT_BYTES + 1]).decode("utf-8", "backslashreplace")
+    if isinstance(value, BaseException):
+        text = str(value)
+        if type(value).__module__.startswith(f"{ROOT}."):
+            return text or type(value).__name__
+        return f"{type(value).__name__}: {text}" if text else type(value).__name__
+    if isinstance(value, list | tuple | set | frozenset):
+        return ", ".join(_text(each) for each in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{_text(name)}={_text(each)}" for name, each in value.items())
+    return str(value)
+
+
+def _cut(text: str, limit_bytes: int) -> str:
+    if len(text) * 4 <= limit_bytes:
+        return text
+    encoded = text.encode("utf-8", "surrogatepass")
+    if len(encoded) <= limit_bytes:
+        return text
+    return encoded[: limit_bytes - 3].decode("utf-8", "ignore") + "…"
+
+
+def _cut_front(text: str, limit_bytes: int) -> str:
+    """Keeps the end: of a traceback that is where it happened."""
+    encoded = text.encode("utf-8", "surrogatepass")
+    return text if len(encoded) <= limit_bytes else "…" + encoded[-(limit_bytes - 3) :].decode("utf-8", "ignore")
+
+
+def _escape(match: re.Match[str]) -> str:
+    return f"\\u{ord(match.group()):04x}"
+
+
+class Json(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        event, fields = _event_and_fields(record)
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line = {"time": moment.replace("+00:00", "Z"), "level": _level_of(record), "event": event, **fields}
+        # Escaped after encoding, in JSON's own way, so that a reader gets back the very text.
+        return _UNSAFE.sub(_escape, json.dumps(line, ensure_ascii=False, separators=(",", ":")))
+
+
+class Human(logging.Formatter):
+    def __init__(self, colour: bool) -> None:
+        super().__init__()
+        self._colour = colour
+
+    def format(self, record: logging.LogRecord) -> str:
+        event, fields = _event_and_fields(record)
+        level = _level_of(record)
+        clock = f"{time.strftime('%H:%M:%S', time.localtime(record.created))}.{int(record.created * 1000) % 1000:03d}"
+        traceback_text = fields.pop("traceback", "")
+        said = " ".join(self._field(name, value) for name, value in fields.items())
+        event = _UNSAFE.sub(_escape, event)
+        if self._colour:
+            line = f"{_DIM}{clock}{_RESET} {_COLOURS[level]}{_SHORT[level]}{_RESET} {event}"
+        else:
+            line = f"{clock} {_SHORT[level]} {event}"
+        for row in traceback_text.split("\n") if traceback_text else ():
+            said += "\n    " + _UNSAFE.sub(_escape, row)
+        return f"{line}  {said}".rstrip()
+
+    def _field(self, name: str, value: Any) -> str:
+        if isinstance(value, str):
+            shown = value if _PLAIN.fullmatch(value) else json.dumps(value, ensure_ascii=False)
+        else:
+            shown = json.dumps(value)
+        shown = _UNSAFE.sub(_escape, shown)
+        return f"{_DIM}{name}={_RESET}{shown}" if self._colour else f"{name}={shown}"
