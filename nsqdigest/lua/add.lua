@@ -1,0 +1,186 @@
+-- add: files records of one route into their timelines. A join: replaying, splitting or reordering batches ends the same.
+--
+-- KEYS  1 waiting zset   2 schedule hash   3 ledger hash   4 losses hash   5 count of timelines
+--       then for each timeline of the first kind: index zset, value hash;
+--       then for each of the second kind (some record may be a repeat): index zset, value hash, snapshot index, memory zset
+-- ARGV  1 now (ms, '' = Redis' clock)    2 capacity (records)          3 increment (ms)
+--       4 base, 5 bound (ms) of a timeline that begins here            6 most timelines of this partition
+--       7 length of what stands before the timeline's name in its keys 8 timelines of the first kind
+--       9 the batch, packed big-endian: per timeline u16 records; per record u16 length + key, and its score as 17
+--         characters: minus the timestamp (ms), zero-padded; a timeline of the second kind has a u8 before each
+--         record, 1: may be a repeat. At most 500 records.
+--       10… the values, in the order of the records
+-- RETURNS { now, added, superseded, over capacity, over the limit of timelines, duplicates, repeated,
+--           { numbers of the timelines that began here and are due at once } }
+--       repeated: exact copies of records that are there; they change nothing and are in no other count
+-- ERRORS none of its own. Its first write is one that maxmemory can refuse, so a full Redis refuses it whole.
+--
+-- @include lib/now.lua
+-- @include lib/bytes.lua
+-- @include lib/schedule.lua
+-- @include lib/ledger.lua
+
+-- Two things here are for speed, and measured. Values are arguments of their own, for Lua hashes every string it is given from end
+-- to end: inside the batch each value would be hashed twice. And a record's score is minus its timestamp, so that the
+-- newest stands first: Redis walks a small set from its head, and a newcomer finds its place there at once. (As text,
+-- since Redis formats and parses a number for every call.) Of equal timestamps the smaller key counts as the newer.
+local FIXED_KEYS, FIXED_ARGUMENTS = 5, 9
+local call, unpack_from = redis.call, struct.unpack
+local waiting, schedules, ledger, losses, timeline_count = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local now = now_ms(ARGV[1])
+local capacity, increment = tonumber(ARGV[2]), tonumber(ARGV[3])
+local first_base, first_bound = tonumber(ARGV[4]), tonumber(ARGV[5])
+local timeline_limit, name_from = tonumber(ARGV[6]), ARGV[7] + 1
+local plain, batch = tonumber(ARGV[8]), ARGV[9]
+
+local added, superseded, over_capacity, over_timelines, duplicates, repeated = 0, 0, 0, 0, 0, 0
+local opened = 0
+
+local function supersede(timeline)
+  superseded = superseded + 1
+  call('HINCRBY', losses, 's' .. timeline, 1)
+end
+
+-- A record whose key is there already with this timestamp or a newer one: of equal timestamps the larger value wins.
+local function latecomer(index, values, timeline, key, score, value)
+  if tonumber(call('ZSCORE', index, key)) == tonumber(score) then
+    local present = call('HGET', values, key)
+    if present == value then
+      repeated = repeated + 1
+      return
+    end
+    if not present or larger_bytes(value, present) then
+      call('HSET', values, key, value)
+    end
+  end
+  added = added + 1
+  supersede(timeline)
+end
+
+-- A full set: a key that is there is renewed in place; a newcomer older than all that is kept is refused before
+-- any write (that is what makes a replay harmless), any other takes the place of the oldest.
+local function into_full_set(index, values, timeline, key, score, value)
+  local present = call('ZSCORE', index, key)
+  if present and tonumber(score) >= tonumber(present) then
+    latecomer(index, values, timeline, key, score, value)
+    return
+  end
+  added = added + 1
+  if present then
+    call('ZADD', index, score, key)
+    call('HSET', values, key, value)
+    supersede(timeline)
+    return
+  end
+  local oldest = call('ZRANGE', index, -1, -1, 'WITHSCORES')
+  local own_score, oldest_score = tonumber(score), tonumber(oldest[2])
+  if own_score < oldest_score or (own_score == oldest_score and larger_bytes(oldest[1], key)) then
+    call('ZADD', index, score, key)
+    call('HSET', values, key, value)
+    call('ZREM', index, oldest[1])
+    call('HDEL', values, oldest[1])
+  end
+  over_capacity = over_capacity + 1
+  call('HINCRBY', losses, 'c' .. timeline, 1)
+end
+
+-- Shown already, or about to be: in the snapshot under way or in the memory of what was delivered.
+local function is_duplicate(snapshot, memory, key, score)
+  local shown = call('ZSCORE', snapshot, key)
+  if shown and tonumber(score) >= tonumber(shown) then
+    return true
+  end
+  shown = call('ZSCORE', memory, key)
+  return shown and tonumber(score) >= tonumber(shown)
+end
+
+local names = {}
+for number = 1, plain do
+  names[number] = string.sub(KEYS[FIXED_KEYS + 2 * number - 1], name_from)
+end
+for number = plain + 1, plain + (#KEYS - FIXED_KEYS - 2 * plain) / 4 do
+  names[number] = string.sub(KEYS[FIXED_KEYS + 2 * plain + 4 * (number - plain) - 3], name_from)
+end
+local known = call('HMGET', schedules, unpack(names))
+local places = timeline_limit - (tonumber(call('GET', timeline_count)) or 0)
+
+local changed, beginnings, due_at_once = {}, {}, {}
+local position, at, value_number = 1, FIXED_KEYS + 1, FIXED_ARGUMENTS
+for number = 1, #names do
+  local timeline, second_kind = names[number], number > plain
+  local index, values = KEYS[at], KEYS[at + 1]
+  local is_new = not known[number]
+  local base, bound, held_before = first_base, first_bound, 0
+  if not is_new then
+    base, bound, held_before = unpack_from(SCHEDULE, known[number])
+  end
+  local held, refused, met_known_key = held_before, is_new and places <= 0, false
+  local records
+  records, position = unpack_from('>H', batch, position)
+  for _ = 1, records do
+    local possible_repeat = 0
+    if second_kind then
+      possible_repeat, position = unpack_from('B', batch, position)
+    end
+    local key, score
+    key, score, position = unpack_from('>Hc0c17', batch, position)
+    value_number = value_number + 1
+    local value = ARGV[value_number]
+    if refused then
+      added = added + 1
+      over_timelines = over_timelines + 1
+    elseif possible_repeat == 1 and is_duplicate(KEYS[at + 2], KEYS[at + 3], key, score) then
+      added = added + 1
+      duplicates = duplicates + 1
+    elseif held >= capacity then
+      into_full_set(index, values, timeline, key, score, value)
+    elseif call('ZADD', index, 'LT', 'CH', score, key) == 0 then
+      met_known_key = true
+      latecomer(index, values, timeline, key, score, value)
+    else
+      added = added + 1
+      if call('HSET', values, key, value) == 1 then
+        held = held + 1
+      else
+        supersede(timeline)
+      end
+    end
+  end
+  if is_new and met_known_key then
+    -- Perhaps left by a call that Redis broke off between two writes (a right was missing): it would wait for ever, so it is
+    -- taken in here. Else (a key twice in this batch) there is nothing more than what was counted.
+    local there = call('ZCARD', index)
+    added, held = added + there - held, there
+  end
+  if held > held_before then
+    opened = opened + held - held_before
+    changed[#changed + 1] = timeline
+    changed[#changed + 1] = struct.pack(SCHEDULE, base, bound, held)
+    if is_new then
+      places = places - 1
+      local due = due_ms(base, bound, increment, held)
+      beginnings[#beginnings + 1] = due
+      beginnings[#beginnings + 1] = timeline
+      if due <= now then
+        due_at_once[#due_at_once + 1] = number
+      end
+    end
+  end
+  at = at + (second_kind and 4 or 2)
+end
+
+if #changed > 0 then
+  call('HSET', schedules, unpack(changed))
+end
+if #beginnings > 0 then
+  call('ZADD', waiting, unpack(beginnings))
+  call('INCRBY', timeline_count, #beginnings / 2)
+end
+count(ledger, 'added', added)
+count(ledger, 'open', opened)
+count(ledger, 'superseded', superseded)
+count(ledger, 'dropped:capacity', over_capacity)
+count(ledger, 'dropped:timelines', over_timelines)
+count(ledger, 'dropped:duplicate', duplicates)
+
+return { now, added, superseded, over_capacity, over_timelines, duplicates, repeated, due_at_once }

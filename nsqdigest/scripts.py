@@ -1,0 +1,129 @@
+"""Loads the Lua scripts, splices their includes in, and maps what Redis says about them back to us.
+
+Rules: a script's text depends on nothing but the files, so its hash is the same in every daemon of a version, and two
+versions side by side each run their own. A line that reads `-- @include lib/x.lua` is replaced by that file; the
+line numbers of a Lua error are mapped back through the splice. What redis-py raises becomes a `StoreError`
+here, by the word Redis used, and what is not known counts as ambiguous: perhaps it was applied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from redis import exceptions as redis_errors
+
+from nsqdigest.errors import Applied, StoreError
+
+_INCLUDE = re.compile(r"^--\s*@include\s+(\S+)\s*$")
+_LINE_IN_ERROR = re.compile(r"(?:user_script|f_[0-9a-f]{40}):(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    name: str
+    text: bytes
+    sha: bytes
+    origin: tuple[tuple[str, int], ...]
+    """For each line of the text, the file below lua/ it came from and its line there."""
+
+    def locate(self, error_text: str) -> str:
+        """The error with its line named as a file of ours."""
+
+        def place(match: re.Match[str]) -> str:
+            line = int(match.group(1))
+            if not 1 <= line <= len(self.origin):
+                return match.group(0)
+            file, file_line = self.origin[line - 1]
+            return f"lua/{file}:{file_line}"
+
+        return _LINE_IN_ERROR.sub(place, error_text)
+
+
+@cache
+def load(name: str) -> Script:
+    root = resources.files("nsqdigest") / "lua"
+    lines: list[str] = []
+    origin: list[tuple[str, int]] = []
+    file = f"{name}.lua"
+    for number, line in enumerate((root / file).read_text("utf-8").splitlines(), 1):
+        include = _INCLUDE.match(line)
+        if include is None:
+            lines.append(line)
+            origin.append((file, number))
+            continue
+        included = include.group(1)
+        for included_number, included_line in enumerate((root / included).read_text("utf-8").splitlines(), 1):
+            lines.append(included_line)
+            origin.append((included, included_number))
+    text = "\n".join(lines).encode()
+    return Script(name, text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode(), tuple(origin))
+
+
+# The words Redis puts first in an error, or inside one from a script (6.2 wraps them): none of these was applied,
+# because add begins with a write that is refused and every other script is refused before its first write.
+_NOT_APPLIED = {
+    "OOM": "redis-full",
+    "READONLY": "redis-readonly",
+    "NOREPLICAS": "redis-noreplicas",
+    "MISCONF": "redis-misconf",
+    "MASTERDOWN": "redis-masterdown",
+    "LOADING": "redis-loading",
+    "BUSY": "redis-busy",
+    "CLUSTERDOWN": "redis-clusterdown",
+    "TRYAGAIN": "redis-tryagain",
+    "NOSCRIPT": "redis-noscript",
+    "NOAUTH": "redis-auth",
+    "WRONGPASS": "redis-auth",
+    "NOPERM": "redis-auth",
+}
+_WORD = re.compile(r"\b(" + "|".join(_NOT_APPLIED) + r")\b")
+# Rights are looked at again for each command of a script: what it wrote before the one that is refused stays.
+_NO_RIGHT_IN_SCRIPT = re.compile(r"The user executing the script can't|ACL failure in script")
+
+_WAY_OUT = {
+    "redis-full": "Redis is at its maxmemory: raise it, or let deliveries free some; intake goes on by itself then",
+    "redis-readonly": "this server is a replica: name the primary in redis.url",
+    "redis-misconf": "Redis cannot write its snapshot to disk: look into its log",
+    "redis-auth": "look at the user and password in redis.url, and at the rights of that user",
+}
+
+
+def translate(error: BaseException, script: Script | None = None) -> StoreError:
+    """What came out of a call to Redis, as one of ours."""
+    if isinstance(error, StoreError):
+        return error
+    text = script.locate(str(error)) if script else str(error)
+    where = f"{script.name}: {text}" if script else text
+    in_script = _NO_RIGHT_IN_SCRIPT.search(text) is not None
+    if in_script or isinstance(error, redis_errors.AuthenticationError | redis_errors.NoPermissionError):
+        applied = Applied.AMBIGUOUS if in_script else Applied.NO
+        return StoreError("redis-auth", f"{where} ({_WAY_OUT['redis-auth']})", applied)
+    if isinstance(error, redis_errors.BusyLoadingError):
+        return StoreError("redis-loading", where, Applied.NO)
+    if isinstance(error, redis_errors.MaxConnectionsError):
+        return StoreError("redis-connections", where, Applied.NO)
+    if isinstance(error, redis_errors.TimeoutError | asyncio.TimeoutError | TimeoutError):
+        return StoreError("redis-timeout", where)
+    if isinstance(error, redis_errors.ConnectionError | OSError):
+        return StoreError("redis-connection", where)
+    if isinstance(error, redis_errors.ResponseError):
+        code = getattr(error, "status_code", None) or text.split(" ", 1)[0]
+        reason = _NOT_APPLIED.get(code)
+        if reason is None and (word := _WORD.search(text)):
+            reason = _NOT_APPLIED[word.group(1)]
+        if isinstance(error, redis_errors.NoScriptError):
+            reason = "redis-noscript"
+        elif isinstance(error, redis_errors.OutOfMemoryError):
+            reason = "redis-full"
+        elif isinstance(error, redis_errors.ReadOnlyError):
+            reason = "redis-readonly"
+        if reason is not None:
+            way_out = f" ({_WAY_OUT[reason]})" if reason in _WAY_OUT else ""
+            return StoreError(reason, where + way_out, Applied.NO)
+        return StoreError("redis-script", where)
+    return StoreError("redis-unknown", f"{type(error).__name__}: {where}")
