@@ -1,0 +1,312 @@
+"""Carries one claimed timeline to its sink: opens its digest, renders it, delivers it, tells the store what became of
+it.
+
+Always so:
+- No send begins with less lease left than the sink's time-out; a lease that is another's by then ends the work,
+  silently.
+- Close only after the receiver accepted. Whatever a sink does becomes one outcome.
+- What Redis does not do is asked of it again until the lease ends; after that maintenance brings the timeline back, and
+  the same digest goes out under its own id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from nsqdigest import delivery, digest, ids, log
+from nsqdigest.errors import StoreError
+from nsqdigest.policy import Plan, Schedule
+from nsqdigest.sinks.base import Outcome, Parcel, Sink, Verdict
+from nsqdigest.timelines import Answer, Claim, NotOpened, Opened, Timelines, first_page, next_page
+
+if TYPE_CHECKING:
+    from nsqdigest.backoff import Controller
+    from nsqdigest.config import Route
+    from nsqdigest.config import Sink as SinkSettings
+    from nsqdigest.metrics import Metrics
+
+_log = log.get("scheduler")
+
+T = TypeVar("T")
+
+_AGAIN_FIRST_S = 0.1
+_AGAIN_CAP_S = 2.0
+_FENCE_GRACE_S = 5.0
+"""A sink that outlives its own time-out by so much is ended from outside."""
+
+
+@dataclass(slots=True)
+class SinkPost:
+    """A sink, its health and its work."""
+
+    settings: SinkSettings
+    sink: Sink
+    controller: Controller
+    health: delivery.Health = field(init=False)
+    active: int = 0
+    is_stopped: bool = False
+
+    def __post_init__(self) -> None:
+        self.health = delivery.Health(self.controller)
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    @property
+    def timeout_s(self) -> float:
+        return self.settings.timeout_ms / 1000
+
+    @property
+    def room(self) -> int:
+        return 0 if self.is_stopped else max(0, self.controller.decision.limit - self.active)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledRoute:
+    settings: Route
+    plan: Plan
+    post: SinkPost
+
+
+class Lease:
+    """How long a claim is ours, by our own clock, counted from before it was asked for."""
+
+    def __init__(self, lease_ms: int) -> None:
+        self._lease_s = lease_ms / 1000
+        self._until_s = time.monotonic() + self._lease_s
+
+    @property
+    def left_s(self) -> float:
+        return self._until_s - time.monotonic()
+
+    def renewed(self, asked_at_s: float) -> None:
+        self._until_s = asked_at_s + self._lease_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Errand:
+    """One digest under way."""
+
+    claim: Claim
+    route: ScheduledRoute
+    lease: Lease
+    opened: Opened
+
+    @property
+    def facts(self) -> digest.Facts:
+        opened = self.opened
+        return digest.Facts(
+            id=opened.id,
+            route=self.claim.route,
+            timeline=self.claim.timeline,
+            sink=self.route.post.name,
+            iteration=opened.iteration,
+            opened_ms=opened.opened_ms,
+            next_earliest_ms=opened.next_earliest_ms,
+            first_ms=opened.first_ms,
+            last_ms=opened.last_ms,
+            total=opened.total,
+            superseded=opened.superseded,
+            over_capacity=opened.over_capacity,
+        )
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What every log line about it names."""
+        return {
+            "route": self.claim.route,
+            "timeline": self.claim.timeline,
+            "digest": self.opened.id,
+            "sink": self.route.post.name,
+            "attempt": self.opened.attempt,
+            "records": self.opened.total,
+        }
+
+
+class Courier:
+    def __init__(
+        self, store: Timelines, lease_ms: int, metrics: Metrics, uniform: Callable[[float, float], float]
+    ) -> None:
+        self._store = store
+        self._lease_ms = lease_ms
+        self._metrics = metrics
+        self._uniform = uniform
+
+    async def carry(self, claim: Claim, route: ScheduledRoute, lease: Lease) -> bool:
+        """Never raises. Answers whether the sink's controller decided anew.
+
+        Where Redis fails before the send, it begins anew while the lease lasts: open gives the same snapshot again.
+        """
+        try:
+            return await self._while_leased(lease, lambda: self._carry(claim, route, lease))
+        except StoreError as error:
+            self._metrics.add("store_errors_total", reason=error.reason)
+            _log.warning(
+                "scheduler.digest.left", route=claim.route, timeline=claim.timeline, reason=error.reason, error=error
+            )
+        except Exception as error:
+            _log.error("scheduler.digest.bug", route=claim.route, timeline=claim.timeline, error=error, exc_info=error)
+        return False
+
+    async def _while_leased(self, lease: Lease, work: Callable[[], Awaitable[T]]) -> T:
+        """Work that may be done again, again and again until Redis does its part of it or the lease is over."""
+        wait_s = _AGAIN_FIRST_S
+        while True:
+            try:
+                return await work()
+            except StoreError:
+                if lease.left_s <= wait_s:
+                    raise
+            await asyncio.sleep(wait_s)
+            wait_s = min(_AGAIN_CAP_S, self._uniform(_AGAIN_FIRST_S, 3 * wait_s))
+
+    async def _carry(self, claim: Claim, route: ScheduledRoute, lease: Lease) -> bool:
+        post = route.post
+        now_ms, asked_at_s = self._store.clock.now_ms(), time.monotonic()
+        new_id = ids.uuid7(now_ms, secrets.randbits(ids.RANDOM_BITS))
+        opened = await self._store.open(claim, self._lease_ms, new_id, route.plan.earliest_next_ms(now_ms))
+        if opened is NotOpened.EMPTY:
+            return False
+        if opened is NotOpened.STALE:
+            self._stale(claim)
+            return False
+        lease.renewed(asked_at_s)
+        errand = _Errand(claim, route, lease, opened)
+        expired = delivery.expired(post.settings, opened.attempt - 1, self._store.clock.now_ms() - opened.opened_ms)
+        if expired is not None:
+            await self._bury(errand, expired, "")
+            return False
+        body = await self._render(errand)
+        if body is None or not await self._has_lease(errand):
+            self._stale(claim)
+            return False
+        epoch = post.controller.decision.epoch
+        outcome = await self._send(errand, body)
+        self._metrics.add("digest_attempts_total", sink=post.name, outcome=outcome.verdict)
+        # The sink's health first: whoever asks for room while the store is told must know it.
+        decided = post.health.heard(outcome, opened.id, epoch, time.monotonic())
+        await self._conclude(errand, outcome)
+        return decided
+
+    # -- before
+
+    async def _render(self, errand: _Errand) -> bytes | None:
+        """The body, read from the snapshot page by page until it is full; None: the snapshot is not ours any more."""
+        settings, opened = errand.route.settings, errand.opened
+        group = tuple(settings.group.split(".")) if settings.group else ()
+        builder = digest.Builder(errand.facts, errand.route.post.settings.max_body_bytes, group)
+        start = seen_bytes = missing = 0
+        count = first_page(opened.total)
+        while start < opened.total and not builder.is_full:
+            if not await self._has_lease(errand):
+                return None
+            page = await self._store.page(errand.claim, opened, start, count)
+            if page is None:
+                return None
+            for record in page:
+                if record is None:
+                    missing += 1
+                else:
+                    seen_bytes += len(record.value)
+                    builder.add(*record)
+            start += len(page)
+            count = next_page(start, seen_bytes, opened.total - start)
+        if missing:
+            _log.error("scheduler.digest.values_missing", **errand.said, missing=missing)
+        return builder.body()
+
+    async def _has_lease(self, errand: _Errand) -> bool:
+        """Enough for one send; renewed where it is not."""
+        if errand.lease.left_s >= errand.route.post.timeout_s:
+            return True
+        asked_at_s = time.monotonic()
+        if await self._store.renew(errand.claim, self._lease_ms) is not Answer.DONE:
+            return False
+        errand.lease.renewed(asked_at_s)
+        return True
+
+    async def _send(self, errand: _Errand, body: bytes) -> Outcome:
+        post, claim, opened = errand.route.post, errand.claim, errand.opened
+        parcel = Parcel(opened.id, claim.route, claim.timeline, opened.attempt, opened.total, body)
+        try:
+            async with asyncio.timeout(post.timeout_s + _FENCE_GRACE_S):
+                return await post.sink.deliver(parcel)
+        except TimeoutError:
+            return Outcome(Verdict.UNAVAILABLE, "no outcome within the time-out")
+        except Exception as error:
+            _log.error("scheduler.sink.bug", **errand.said, error=error, exc_info=error)
+            return Outcome(Verdict.AGAIN, f"{type(error).__name__}: {error}")
+
+    # -- after
+
+    async def _conclude(self, errand: _Errand, outcome: Outcome) -> None:
+        claim, opened, post = errand.claim, errand.opened, errand.route.post
+        now_ms = self._store.clock.now_ms()
+        following = delivery.after(outcome, post.settings, opened.attempt, now_ms - opened.opened_ms, self._uniform)
+        if following.step is delivery.Step.CLOSE:
+            after = self._schedule_after(errand)
+            answer = await self._while_leased(errand.lease, lambda: self._store.close_digest(claim, opened.id, after))
+            if answer is Answer.STALE:
+                self._stale(claim)
+                return
+            self._metrics.add("digests_delivered_total", sink=post.name, route=claim.route)
+            self._metrics.add("digest_records_delivered_total", opened.total, sink=post.name, route=claim.route)
+            _log.info("scheduler.digest.delivered", **errand.said)
+        elif following.step is delivery.Step.AGAIN:
+            _log.warning(
+                "scheduler.digest.failed",
+                **errand.said,
+                verdict=outcome.verdict,
+                detail=outcome.detail,
+                again_s=following.wait_ms / 1000,
+            )
+            await self._while_leased(errand.lease, lambda: self._store.fail(claim, now_ms + following.wait_ms))
+        elif following.step is delivery.Step.BURY:
+            assert following.reason is not None
+            await self._bury(errand, following.reason, outcome.detail)
+        else:
+            post.is_stopped = True
+            _log.error(
+                "scheduler.sink.stopped",
+                **errand.said,
+                detail=outcome.detail,
+                hint="the receiver answered 410 Gone: its digests wait until the daemon is started anew",
+            )
+            await self._while_leased(errand.lease, lambda: self._store.defer(claim, now_ms, after_open=True))
+
+    async def _bury(self, errand: _Errand, reason: delivery.BuryReason, detail: str) -> None:
+        claim, opened, post = errand.claim, errand.opened, errand.route.post
+        after = self._schedule_after(errand)
+        details = msgspec.json.encode(
+            {"facts": errand.facts._asdict(), "reason": reason, "detail": detail, "attempts": opened.attempt}
+        )
+        answer = await self._while_leased(errand.lease, lambda: self._store.bury(claim, opened.id, after, details))
+        if answer is Answer.STALE:
+            self._stale(claim)
+            return
+        self._metrics.add("digests_buried_total", sink=post.name, reason=reason)
+        _log.error("scheduler.digest.buried", **errand.said, reason=reason, detail=detail)
+        for old, old_details in await self._store.dead_over_limit(claim.partition):
+            old_route = msgspec.json.decode(old_details)["facts"]["route"]
+            dropped = await self._store.drop_dead(claim.partition, old, old_route)
+            _log.error(
+                "scheduler.dead.dropped", digest=old, route=old_route, records=dropped, hint="the dead store is full"
+            )
+
+    def _schedule_after(self, errand: _Errand) -> Schedule:
+        """Of the next digest; never before the instant that this one told its receiver."""
+        after = errand.route.plan.after_digest(errand.opened.iteration, self._store.clock.now_ms())
+        base_ms = max(after.base_ms, errand.opened.next_earliest_ms)
+        return Schedule(base_ms, max(base_ms, after.bound_ms))
+
+    def _stale(self, claim: Claim) -> None:
+        self._metrics.add("digests_stale_total", route=claim.route)
+        _log.debug("scheduler.digest.stale", route=claim.route, timeline=claim.timeline)
