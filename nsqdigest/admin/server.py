@@ -1,0 +1,70 @@
+"""`/livez`, `/readyz` and `/metrics` over HTTP, on loopback unless the file says otherwise.
+
+Live means that the event loop turns. Ready means that every check holds; `?verbose` names each. Nothing here writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from aiohttp import web
+
+from nsqdigest.config import Address
+from nsqdigest.errors import Unreachable
+from nsqdigest.metrics import Metrics
+
+
+class Check(NamedTuple):
+    name: str
+    is_well: bool
+    detail: str
+
+
+class AdminServer:
+    def __init__(self, listen: Address, metrics: Metrics, checks: Callable[[], list[Check]]) -> None:
+        self._listen = listen
+        self._metrics = metrics
+        self._checks = checks
+        application = web.Application(client_max_size=64 * 1024)
+        application.router.add_get("/livez", self._livez)
+        application.router.add_get("/readyz", self._readyz)
+        application.router.add_get("/metrics", self._metrics_text)
+        self._runner = web.AppRunner(application, access_log=None)
+
+    async def start(self) -> None:
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self._listen.host, self._listen.port)
+        try:
+            await site.start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise Unreachable(
+                f"admin.listen: cannot listen on {self._listen} ({error.strerror or error}): is another daemon "
+                'running? Choose another port, or "" for none'
+            ) from error
+
+    async def stop(self) -> None:
+        await self._runner.cleanup()
+
+    async def _livez(self, _request: web.Request) -> web.Response:
+        return _plain("ok\n")
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        checks = self._checks()
+        is_well = all(check.is_well for check in checks)
+        lines = [f"[{'+' if check.is_well else '-'}] {check.name}: {check.detail}" for check in checks]
+        summary = "ready" if is_well else "not ready"
+        shown = "verbose" in request.query or not is_well
+        return _plain("\n".join([*lines, summary] if shown else [summary]) + "\n", 200 if is_well else 503)
+
+    async def _metrics_text(self, _request: web.Request) -> web.Response:
+        return web.Response(
+            body=self._metrics.text().encode(), headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"}
+        )
+
+
+def _plain(text: str, status: int = 200) -> web.Response:
+    return web.Response(
+        text=text, status=status, headers={"cache-control": "no-store", "x-content-type-options": "nosniff"}
+    )

@@ -1,0 +1,76 @@
+"""The commands, one module each. Here: what they share, and how an error becomes a message and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from nsqdigest import __version__
+from nsqdigest.errors import ConfigError, NsqdigestError
+
+if TYPE_CHECKING:
+    from nsqdigest.config import Config
+
+_COMMANDS = ("run", "check", "demo")
+
+
+class _Commands(click.Group):
+    """Imports a command's module only when it is asked for: `check` need not wait for what only `run` needs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        from importlib import import_module
+
+        command: click.Command = import_module(f"nsqdigest.cli.{cmd_name}").command
+        return command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="nsqdigest")
+def cli() -> None:
+    """Events from NSQ, gathered in Redis, delivered as digests.
+
+    \b
+    Try it, with nothing but a Redis on this machine:   nsqdigest demo
+    Look a configuration over:                          nsqdigest check -c nsqdigest.toml
+    Run the daemon:                                     nsqdigest run -c nsqdigest.toml
+    """
+
+
+def config_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "-c",
+        "--config",
+        "path",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="The configuration. Without it: NSQDIGEST_CONFIG, ./nsqdigest.toml, /etc/nsqdigest/nsqdigest.toml.",
+    )(command)
+
+
+def load_config(path: Path | None) -> Config:
+    from nsqdigest import config
+
+    return config.load(config.find(path, os.environ), os.environ)
+
+
+def main() -> None:
+    """The program. Errors that are ours end in a message and their exit code, never in a traceback."""
+    try:
+        cli(prog_name="nsqdigest")
+    except ConfigError as error:
+        for problem in error.problems:
+            click.echo(problem, err=True)
+        sys.exit(error.exit_code)
+    except NsqdigestError as error:
+        click.echo(f"nsqdigest: {error}", err=True)
+        sys.exit(error.exit_code)

@@ -1,0 +1,46 @@
+"""`nsqdigest check`: the file alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from nsqdigest.cli import config_option, load_config
+from nsqdigest.errors import ConfigError
+
+
+@click.command("check")
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="Answer as one JSON object.")
+def command(path: Path | None, as_json: bool) -> None:
+    """Look a configuration over, without connecting to anything.
+
+    Every problem is shown at once, each with its line and the way out. Exit code 0: none; 78: some.
+
+    \b
+    Example:
+      nsqdigest check -c nsqdigest.toml
+    """
+    try:
+        config = load_config(path)
+    except ConfigError as error:
+        if not as_json:
+            raise
+        click.echo(json.dumps({"ok": False, "problems": error.problems, "warnings": []}))
+        raise SystemExit(error.exit_code) from None
+    if as_json:
+        click.echo(json.dumps({"ok": True, "problems": [], "warnings": list(config.warnings)}))
+        return
+    for warning in config.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    topics = dict.fromkeys(route.topic for route in config.routes)
+    click.echo(
+        f"{config.source}: ok: {_count(len(config.routes), 'route')} over {_count(len(topics), 'topic')} "
+        f"to {_count(len(config.sinks), 'sink')}"
+    )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
