@@ -1,0 +1,85 @@
+"""What became of each event (pure). It believes no counter: only what arrived at the receivers counts.
+
+A good event has arrived when a digest that the receiver accepted shows it; a broken one when its dead letter, with its
+very bytes, has come. What is published and has not arrived is open, and what is open in the end is lost.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+
+class Account:
+    def __init__(self) -> None:
+        self.published = 0
+        self.delivered = 0
+        self.repeated = 0
+        """Shown once more in another digest."""
+        self.digests: dict[str, bytes] = {}
+        """By id, the hash of the body."""
+        self.dead_letters = 0
+        self.broken = 0
+        self.complaints: list[str] = []
+        """What must never happen, and did."""
+        self._open: set[int] = set()
+        self._open_broken: Counter[bytes] = Counter()
+
+    @property
+    def open(self) -> int:
+        return len(self._open) + self._open_broken.total()
+
+    @property
+    def is_right(self) -> bool:
+        return not self.open and not self.complaints
+
+    def published_event(self, number: int) -> None:
+        self.published += 1
+        self._open.add(number)
+
+    def published_broken(self, body: bytes) -> None:
+        self.published += 1
+        self.broken += 1
+        self._open_broken[body] += 1
+
+    def accepted(self, body: bytes) -> dict[str, Any] | None:
+        """A digest with a good signature. Answers its data; None when it has come before."""
+        digest: dict[str, Any] = msgspec.json.decode(body)["data"]
+        identity, print_of_body = digest["id"], hashlib.sha256(body).digest()
+        if identity in self.digests:
+            if self.digests[identity] != print_of_body:
+                self.complaints.append(f"digest {identity} came with two bodies")
+            return None
+        self.digests[identity] = print_of_body
+        if digest["shown"] != digest["total"]:
+            self.complaints.append(f"digest {identity} shows {digest['shown']} of {digest['total']} events")
+        for record in records_of(digest):
+            number = record["value"]["id"]
+            if number in self._open:
+                self._open.remove(number)
+                self.delivered += 1
+            else:
+                self.repeated += 1
+        return digest
+
+    def dead_lettered(self, letter: dict[str, Any]) -> bytes:
+        """Answers the body of the message that died."""
+        body = base64.b64decode(letter["body"])
+        self.dead_letters += 1
+        if self._open_broken[body]:
+            self._open_broken[body] -= 1
+        else:
+            self.complaints.append(f"a dead letter that nobody expected: {letter['reason']}")
+        return body
+
+
+def records_of(digest: dict[str, Any]) -> list[dict[str, Any]]:
+    """Newest first; of a grouped digest group by group."""
+    if "groups" in digest:
+        return [record for group in digest["groups"] for record in group["records"]]
+    found: list[dict[str, Any]] = digest["records"]
+    return found

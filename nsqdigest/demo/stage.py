@@ -1,0 +1,114 @@
+"""The shop, and what goes wrong on the way: events are published, the store is stopped on cue, two events are broken.
+
+An event is in the account before it is sent, so that none can arrive that is not expected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+
+from nsqdigest.demo.account import Account
+from nsqdigest.demo.narrator import Narrator
+from nsqdigest.demo.shop import POISON, Shop
+from nsqdigest.embedded.redis import EmbeddedRedis
+
+TICK_S = 0.1
+GATHERED_S = 6.0
+"""The longest that demo.toml lets an event wait; so much earlier the publishing ends."""
+SLACK_S = 0.5
+OUTAGE_S = 4.0
+ROUND_S = 40.0
+"""Where there is no end: after so long everything happens again."""
+
+Publish = Callable[[list[bytes]], Awaitable[None]]
+Cue = tuple[float, Callable[[], Awaitable[None]]]
+
+
+class Timing(NamedTuple):
+    """In seconds since the shop opened."""
+
+    ends_s: float | None
+    """None: when it is told to."""
+    stop_s: float
+    outage_s: float
+    broken_s: tuple[float, float]
+
+    @classmethod
+    def of(cls, seconds: int) -> Timing:
+        ends_s = max(seconds - GATHERED_S - SLACK_S, 0.6 * seconds) if seconds else None
+        length_s = ends_s or 24.0
+        return cls(ends_s, 0.35 * length_s, min(OUTAGE_S, 0.2 * length_s), (0.22 * length_s, 0.85 * length_s))
+
+
+class Stage:
+    def __init__(self, timing: Timing, narrator: Narrator, account: Account, redis: EmbeddedRedis) -> None:
+        self._timing = timing
+        self._says = narrator
+        self._account = account
+        self._redis = redis
+        self._published_at_stop: int | None = None
+        """None: Redis runs."""
+
+    async def play(self, shop: Shop, publish: Publish, asked_to_end: asyncio.Event) -> None:
+        """Until its time is over, or it is asked to end. Redis runs again when it returns."""
+        opened_s = time.monotonic()
+        round_from_s = 0.0
+        cues = self._cues(publish)
+        try:
+            while not asked_to_end.is_set():
+                now_s = time.monotonic() - opened_s
+                if self._timing.ends_s is not None and now_s >= self._timing.ends_s:
+                    break
+                if self._timing.ends_s is None and now_s >= round_from_s + ROUND_S:
+                    round_from_s += ROUND_S
+                    cues = self._cues(publish)
+                while cues and now_s >= round_from_s + cues[0][0]:
+                    await cues.pop(0)[1]()
+                await self._publish_what_happened(shop, now_s, publish)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(TICK_S):
+                        await asked_to_end.wait()
+        finally:
+            await self._start_store()
+
+    def _cues(self, publish: Publish) -> list[Cue]:
+        timing = self._timing
+        cues: list[Cue] = [
+            (timing.stop_s, self._stop_store),
+            (timing.stop_s + timing.outage_s, self._start_store),
+        ]
+        cues += [
+            (at_s, partial(self._publish_broken, body, publish))
+            for at_s, body in zip(timing.broken_s, POISON, strict=True)
+        ]
+        return sorted(cues, key=lambda cue: cue[0])
+
+    async def _publish_what_happened(self, shop: Shop, now_s: float, publish: Publish) -> None:
+        events = shop.until(now_s, time.time_ns() // 1_000_000)
+        for event in events:
+            self._account.published_event(event.number)
+        if events:
+            await publish([event.body for event in events])
+
+    async def _publish_broken(self, body: bytes, publish: Publish) -> None:
+        self._says.published_broken(body)
+        self._account.published_broken(body)
+        await publish([body])
+
+    async def _stop_store(self) -> None:
+        self._says.phase(f"Redis is stopped for {self._timing.outage_s:.0f} s. Watch the daemon step back.")
+        self._published_at_stop = self._account.published
+        self._redis.pause()
+
+    async def _start_store(self) -> None:
+        if self._published_at_stop is None:
+            return
+        waiting = self._account.published - self._published_at_stop
+        self._published_at_stop = None
+        self._redis.resume()
+        self._says.phase(f"Redis goes on. {waiting} events were published meanwhile; nsqd has kept them.")

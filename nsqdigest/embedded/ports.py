@@ -1,0 +1,31 @@
+"""Ports for embedded servers, which keep theirs while they are down.
+
+They are drawn from below the range from which Linux and macOS take the local ports of outgoing connections. From inside
+it, a client that tries again and again to reach a server that is down may be given that server's own port: it is then
+connected to itself, and the server cannot come back.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+
+LOWEST_PORT = 10_000
+FIRST_LOCAL_PORT = 32_768
+DRAWS = 100
+
+# Not the seeded one: two runs with the same seed would draw the same ports.
+_random = random.SystemRandom()
+
+
+def draw_port(host: str = "127.0.0.1") -> int:
+    """A port that is free now. Nothing reserves it: somebody else may be faster."""
+    for _ in range(DRAWS):
+        port = _random.randrange(LOWEST_PORT, FIRST_LOCAL_PORT)
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            try:
+                probe.bind((host, port))
+            except OSError:
+                continue
+        return port
+    raise OSError(f"no free port of {host} was found in {DRAWS} draws")
