@@ -1,0 +1,140 @@
+"""Fixtures of every test: real servers, and how much hypothesis tries.
+
+A test that needs a server and finds none is skipped with the reason on a developer's machine; where CI is set that is
+an error, so that a gate can never pass by testing nothing. Tests that use one of the fixtures below are marked
+`servers`.
+
+- `redis_url`, `redis_client`, `redis_async`: one Redis for the whole run, emptied before each test, for tests that only
+  use it.
+- `redis_server`, `nsqd`: processes of the test's own, to be stopped, killed and configured at will.
+- `redis_factory`, `nsqd_factory`: any number of those, with options: `nsqd_factory("--msg-timeout=2s")`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+import pytest
+import redis
+import redis.asyncio
+from hypothesis import HealthCheck, settings
+
+from support.servers import MissingServer, Nsqd, RedisServer, Server, find_binary, started_servers
+
+ServerT = TypeVar("ServerT", bound=Server)
+NsqdFactory = Callable[..., Nsqd]
+RedisFactory = Callable[..., RedisServer]
+
+SERVER_FIXTURES = {"nsqd", "nsqd_factory", "redis_server", "redis_factory", "shared_redis"}
+
+# The machines that run this are shared and slow now and then: how long one example takes says nothing about the code.
+settings.register_profile("normal", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("deep", settings.get_profile("normal"), max_examples=2_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "normal"))
+
+
+# -- the rule for servers that are missing
+
+
+def in_ci() -> bool:
+    return os.environ.get("CI", "").lower() not in {"", "0", "false"}
+
+
+def without_server(problem: MissingServer) -> NoReturn:
+    if in_ci():
+        pytest.fail(f"{problem} (an error, because CI is set)", pytrace=False)
+    pytest.skip(str(problem))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if SERVER_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.servers)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("servers"):
+        try:
+            for server in (Nsqd, RedisServer):
+                find_binary(server.binary)
+        except MissingServer as problem:
+            without_server(problem)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure comes with the end of the log of each server that was there."""
+    report = yield
+    if report.failed and item.get_closest_marker("servers"):
+        report.sections.extend((f"log of {server}", server.log_tail()) for server in started_servers())
+    return report
+
+
+# -- processes of one test
+
+
+def factory_of(server_type: type[ServerT], folder: Path) -> Iterator[Callable[..., ServerT]]:
+    made: list[ServerT] = []
+    numbers = itertools.count(1)
+
+    def make(*options: str) -> ServerT:
+        server = server_type(folder / f"{server_type.binary}-{next(numbers)}", *options)
+        made.append(server)
+        server.start()
+        return server
+
+    yield make
+    for server in made:
+        server.kill()
+        server.forget()
+
+
+@pytest.fixture
+def nsqd_factory(tmp_path: Path) -> Iterator[NsqdFactory]:
+    yield from factory_of(Nsqd, tmp_path)
+
+
+@pytest.fixture
+def nsqd(nsqd_factory: NsqdFactory) -> Nsqd:
+    return nsqd_factory()
+
+
+@pytest.fixture
+def redis_factory(tmp_path: Path) -> Iterator[RedisFactory]:
+    yield from factory_of(RedisServer, tmp_path)
+
+
+@pytest.fixture
+def redis_server(redis_factory: RedisFactory) -> RedisServer:
+    return redis_factory()
+
+
+# -- one Redis for all tests that do not touch the server itself
+
+
+@pytest.fixture(scope="session")
+def shared_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(shared_redis: RedisServer) -> str:
+    shared_redis.cli("FLUSHALL")
+    return shared_redis.url
+
+
+@pytest.fixture
+def redis_client(redis_url: str, shared_redis: RedisServer) -> Iterator[redis.Redis]:
+    with shared_redis.client() as client:
+        yield client
+
+
+@pytest.fixture
+async def redis_async(redis_url: str) -> AsyncIterator[redis.asyncio.Redis]:
+    async with redis.asyncio.Redis.from_url(redis_url) as client:
+        yield client

@@ -1,0 +1,146 @@
+"""TERM drains: what is stored is finished, the rest goes back to nsqd, and the daemon ends in time whatever is down."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+import pytest
+
+from support.daemon import Daemon
+from support.publishing import Background
+from support.receiver import HANG, OK
+from support.stage import PROVE, Stage
+from support.waiting import wait_until
+
+EVENTS = 20_000 if PROVE else 8_000
+ROUNDS = 20 if PROVE else 2
+DRAIN_TIMEOUT_S = 2.0
+AT_ONCE_S = 1.5
+SLACK_S = 2.0
+SHORT_DRAIN = {"nsq": {"drain_timeout": f"{DRAIN_TIMEOUT_S:g}s"}}
+
+
+def ended_within(daemon: Daemon, timeout_s: float) -> float:
+    began_s = time.monotonic()
+    assert daemon.wait(timeout_s) == 0, daemon.log_tail()
+    return time.monotonic() - began_s
+
+
+def nothing_is_in_flight(stage: Stage) -> None:
+    # nsqd works on what it was told before the connection ended.
+    wait_until(lambda: stage.in_flight() == 0, 1.0, "nothing to be in flight")
+
+
+def test_term_under_load_leaves_nothing_in_flight_and_the_next_daemon_goes_on(stage: Stage) -> None:
+    nsqd = stage.nsqd()
+    receiver = stage.receiver()
+    # nsqd's usual minute of msg_timeout: what were left in flight would be late for this test.
+    daemon = stage.daemon()
+    daemon.start()
+    publisher = stage.publisher(nsqd)
+    with Background(publisher, EVENTS, per_s=5_000) as load:
+        for number in range(ROUNDS):
+            part = (number + 1) / (ROUNDS + 1)
+            wait_until(partial(load.reached, part), 20, "some of the load")
+            wait_until(lambda: receiver.posts, 10, "the first digest")
+            daemon.term()
+            ended_within(daemon, 8.0)
+            nothing_is_in_flight(stage)
+            daemon.start()
+    stage.wait_until_all_is_delivered()
+    stage.check(quiet=True)
+    assert len(daemon.said("daemon.stopped")) == ROUNDS
+
+
+def test_term_waits_for_a_delivery_under_way_and_closes_it(stage: Stage) -> None:
+    nsqd, receiver = stage.nsqd(), stage.receiver()
+    receiver.answer(OK, HANG)
+    daemon = stage.daemon({"sinks.hook": {"timeout": "5s"}, "scheduler": {"lease": "10s"}})
+    daemon.start()
+    stage.publisher(nsqd, timelines=1).publish(1)
+    wait_until(lambda: receiver.posts, 10, "a post")
+    daemon.term()
+    wait_until(lambda: daemon.said("daemon.draining"), 5, "the drain")
+    receiver.answer(OK)  # lets the post go, unanswered
+    ended_within(daemon, 8.0)
+    daemon.start()
+    stage.wait_until_all_is_delivered()
+    stage.check()
+    assert [post.attempt for post in receiver.posts] == [1, 2]
+
+
+def test_a_delivery_that_never_ends_does_not_hold_up_a_drain(stage: Stage) -> None:
+    nsqd, receiver = stage.nsqd(), stage.receiver()
+    receiver.answer(HANG)
+    daemon = stage.daemon({**SHORT_DRAIN, "sinks.hook": {"timeout": "30s"}, "scheduler": {"lease": "60s"}})
+    daemon.start()
+    stage.publisher(nsqd, timelines=1).publish(1)
+    wait_until(lambda: receiver.posts, 10, "a post")
+    daemon.term()
+    ended_within(daemon, DRAIN_TIMEOUT_S + SLACK_S)
+    stage.check_logs()
+
+
+def test_a_second_term_does_not_wait_for_a_delivery(stage: Stage) -> None:
+    nsqd, receiver = stage.nsqd(), stage.receiver()
+    receiver.answer(HANG)
+    daemon = stage.daemon({"sinks.hook": {"timeout": "30s"}, "scheduler": {"lease": "60s"}})
+    daemon.start()
+    stage.publisher(nsqd, timelines=1).publish(1)
+    wait_until(lambda: receiver.posts, 10, "a post")
+    daemon.term()
+    wait_until(lambda: daemon.said("daemon.draining"), 5, "the drain")
+    daemon.term()
+    ended_within(daemon, AT_ONCE_S)
+    stage.check_logs()
+
+
+@pytest.mark.parametrize("how", ["killed", "standing still"])
+def test_term_while_redis_is_gone_ends_in_time_and_hands_everything_back(stage: Stage, how: str) -> None:
+    nsqd, redis = stage.nsqd(), stage.redis()
+    receiver = stage.receiver()
+    receiver.answer(OK)
+    daemon = stage.daemon({**SHORT_DRAIN, "redis": {"timeout": "30s"}})
+    daemon.start()
+    publisher = stage.publisher(nsqd)
+    publisher.publish(500)
+    wait_until(lambda: receiver.posts, 10, "the first digest")
+    if how == "killed":
+        redis.kill()
+    else:
+        redis.pause()
+    publisher.publish(2_000)
+    wait_until(lambda: stage.in_flight() > 0 or daemon.said("consumer.backoff.paused"), 10, "messages to be under way")
+    daemon.term()
+    ended_within(daemon, DRAIN_TIMEOUT_S + SLACK_S)
+    nothing_is_in_flight(stage)
+    stage.check_logs()
+
+
+def test_a_second_term_while_redis_stands_still_ends_at_once(stage: Stage) -> None:
+    nsqd, redis = stage.nsqd(), stage.redis()
+    stage.receiver()
+    daemon = stage.daemon({"redis": {"timeout": "30s"}})
+    daemon.start()
+    redis.pause()
+    stage.publisher(nsqd).publish(2_000)
+    wait_until(lambda: stage.in_flight() > 0, 10, "messages to be under way")
+    daemon.term()
+    wait_until(lambda: daemon.said("daemon.draining"), 5, "the drain")
+    daemon.term()
+    ended_within(daemon, AT_ONCE_S)
+    stage.check_logs()
+
+
+def test_term_before_the_store_was_ever_reached(stage: Stage) -> None:
+    stage.nsqd()
+    redis = stage.redis()
+    stage.receiver()
+    redis.stop()
+    daemon = stage.daemon()
+    daemon.launch()
+    wait_until(lambda: daemon.said("daemon.store.waiting"), 10, "it to wait for Redis")
+    daemon.term()
+    ended_within(daemon, AT_ONCE_S)
+    stage.check_logs()

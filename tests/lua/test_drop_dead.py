@@ -1,0 +1,59 @@
+"""drop_dead.lua: one digest leaves the dead store for good."""
+
+from __future__ import annotations
+
+from support.store import NOW_MS, Rec, Scripts
+
+
+def bury(store: Scripts, digest_id: str, records: int = 2, route: str = "r") -> None:
+    timeline = digest_id.encode()
+    store.add(*(Rec(timeline, b"%d" % n, NOW_MS) for n in range(records)), route=route)
+    store.opened(claim := store.claim_one(timeline, route), digest_id)
+    store.bury(claim, digest_id)
+
+
+def test_the_digest_goes_with_all_that_belongs_to_it(store: Scripts) -> None:
+    bury(store, "gone", 3)
+    assert store.drop_dead("gone") == ("dropped", 3)
+    assert not [name for name in store.contents() if b":d" in name and not name.startswith(store.key("d", "r"))]
+
+
+def test_the_ledger_moves_its_records_from_buried_to_deleted(store: Scripts) -> None:
+    bury(store, "gone", 3)
+    store.drop_dead("gone")
+    assert store.ledger() == {"added": 3, "deleted": 3}
+
+
+def test_the_others_stay(store: Scripts) -> None:
+    bury(store, "gone")
+    bury(store, "stays", route="other")
+    store.drop_dead("gone")
+    assert len(store.dead("stays")) == 2
+    assert store.ledger("other") == {"added": 2, "buried": 2}
+    contents = store.contents()
+    assert contents[store.key("dead")] == {b"stays": NOW_MS}
+    assert contents[store.key("dead:details")] == {b"stays": b"{}"}
+
+
+def test_said_twice_the_second_knows_nothing_and_changes_nothing(store: Scripts) -> None:
+    bury(store, "gone")
+    bury(store, "stays")
+    store.drop_dead("gone")
+    before = store.dump()
+    assert store.drop_dead("gone") == ("unknown", None)
+    assert store.dump() == before
+
+
+def test_the_timeline_it_came_from_goes_on(store: Scripts) -> None:
+    bury(store, "t")
+    before = store.waiting(), store.schedule(b"t"), store.head(b"t")
+    store.drop_dead("t")
+    assert (store.waiting(), store.schedule(b"t"), store.head(b"t")) == before
+
+
+def test_every_kind_of_key_it_touches(store: Scripts) -> None:
+    bury(store, "gone")
+    store.drop_dead("gone")
+    dead = {store.key("dead"), store.key("dead:details"), store.key("di:gone"), store.key("dv:gone")}
+    assert store.watch is not None
+    assert store.watch.touched["drop_dead"] == {store.key("c", "r"), *dead}

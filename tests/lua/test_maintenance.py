@@ -1,0 +1,115 @@
+"""maintenance.lua: timelines whose lease ran out wait again, never later than they were due."""
+
+from __future__ import annotations
+
+from support.store import LEASE_MS, NOW_MS, Claim, Rec, Scripts
+
+T = b"t"
+
+
+def lease(store: Scripts, timeline: bytes = T, due_after_ms: int = 0, route: str = "r") -> Claim:
+    store.add(Rec(timeline, b"k", NOW_MS), route=route, base_ms=NOW_MS + due_after_ms)
+    return store.claim_one(timeline, route)
+
+
+def test_a_lease_that_ran_out_is_taken_back(store: Scripts) -> None:
+    lease(store, due_after_ms=-7)
+    store.now_ms = NOW_MS + LEASE_MS
+    assert store.maintenance() == 1
+    assert store.waiting() == {T: NOW_MS - 7}
+    assert (store.leased(), store.tokens()) == ({}, {})
+
+
+def test_a_lease_that_lasts_stays(store: Scripts) -> None:
+    lease(store)
+    store.now_ms = NOW_MS + LEASE_MS - 1
+    before = store.dump()
+    assert store.maintenance() == 0
+    assert store.dump() == before
+
+
+def test_it_is_due_at_once_whatever_came_meanwhile(store: Scripts) -> None:
+    lease(store, due_after_ms=-7)
+    store.add(Rec(T, b"l", NOW_MS), Rec(T, b"m", NOW_MS), increment_ms=1000)
+    store.now_ms = NOW_MS + LEASE_MS
+    store.maintenance()
+    assert store.claim(routes=[("r", 1, 1000)]).claims == [Claim("r", T, NOW_MS - 7, "token")]
+
+
+def test_records_and_snapshot_stay(store: Scripts) -> None:
+    store.opened(lease(store))
+    store.add(Rec(T, b"new", NOW_MS))
+    before = store.snapshot(T), store.head(T), store.open_set(T), store.ledger()
+    store.now_ms = NOW_MS + LEASE_MS
+    store.maintenance()
+    assert (store.snapshot(T), store.head(T), store.open_set(T), store.ledger()) == before
+
+
+def test_a_renewed_lease_counts_from_its_renewal(store: Scripts) -> None:
+    claim = lease(store)
+    store.now_ms = NOW_MS + 10
+    store.renew(claim)
+    store.now_ms = NOW_MS + LEASE_MS + 9
+    assert store.maintenance() == 0
+    store.now_ms = NOW_MS + LEASE_MS + 10
+    assert store.maintenance() == 1
+
+
+def test_it_looks_after_all_given_routes_and_no_other(store: Scripts) -> None:
+    for route in ("one", "two", "other"):
+        lease(store, route=route)
+    store.now_ms = NOW_MS + LEASE_MS
+    assert store.maintenance(["one", "two"]) == 2
+    assert store.leased("other") == {T: NOW_MS + LEASE_MS}
+
+
+def test_so_many_of_a_route_in_one_call_those_first_that_ran_out_first(store: Scripts) -> None:
+    for n in range(3):
+        store.now_ms = NOW_MS - n
+        lease(store, b"%d" % n, due_after_ms=-99)
+    store.now_ms = NOW_MS + LEASE_MS
+    assert store.maintenance(limit=2) == 2
+    assert set(store.leased()) == {b"0"}
+    assert store.maintenance(limit=2) == 1
+
+
+def test_500_in_one_call(store: Scripts) -> None:
+    store.watch = None
+    store.add(*(Rec(b"%d" % n, b"k", NOW_MS) for n in range(500)))
+    store.claim()
+    store.now_ms = NOW_MS + LEASE_MS
+    assert store.maintenance() == 500
+    assert len(store.waiting()) == 500
+
+
+def test_without_an_instant_it_asks_redis_clock(store: Scripts) -> None:
+    store.now_ms = None
+    store.add(Rec(T, b"k", NOW_MS))
+    store.claim(lease_ms=LEASE_MS)
+    assert store.maintenance() == 0
+    store.claim(lease_ms=-1)
+    store.renew(Claim("r", T, NOW_MS, "token"), lease_ms=-1)
+    assert store.maintenance() == 1
+
+
+def test_with_nothing_leased_it_does_nothing(store: Scripts) -> None:
+    assert store.maintenance() == 0
+    assert store.dump() == {}
+
+
+def test_a_timeline_whose_schedule_is_lost_is_due_now(store: Scripts) -> None:
+    """Only a loss of data can bring that about; it must not stand in the way of all others for ever."""
+    store.is_sound = False
+    lease(store)
+    store.command("DEL", store.key("b", "r"))
+    store.now_ms = NOW_MS + LEASE_MS
+    assert store.maintenance() == 1
+    assert store.claim().timelines == [T]
+
+
+def test_every_kind_of_key_it_touches(store: Scripts) -> None:
+    lease(store)
+    store.now_ms = NOW_MS + LEASE_MS
+    store.maintenance()
+    assert store.watch is not None
+    assert store.watch.touched["maintenance"] == set(store.keys("wlkb", "r"))

@@ -1,0 +1,1 @@
+"""Helpers of the tests: `from support.servers import Nsqd`. Nothing here holds assertions about nsqdigest."""

@@ -1,0 +1,160 @@
+"""`nsqdigest run` as a test's own process: the installed command, a configuration file, a free admin port.
+
+It is a server like nsqd and Redis (`support.servers`): it keeps its port and folder over kill and start, can be paused
+and resumed, and a failed test shows the end of its log. `start` returns when it is ready; `launch` when it lives, ready
+or not.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import signal
+import subprocess
+import sysconfig
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from support.ports import HOST
+from support.servers import MissingServer, Server, ServerError
+
+REQUEST_TIMEOUT_S = 5.0
+
+Settings = Mapping[str, Mapping[str, Any]]
+
+# What no daemon may ever say, whatever is done to it.
+_BUG = re.compile(
+    r'Traceback|never retrieved|never awaited|ResourceWarning|Unclosed|was destroyed|"event":\s*"[a-z.]+\.bug"'
+)
+_SERIES = re.compile(r"^nsqdigest_(\w+)\{(.*)\} (\S+)$")
+
+
+def installed_command() -> Path:
+    command = Path(sysconfig.get_path("scripts")) / "nsqdigest"
+    if not command.exists():
+        raise MissingServer("nsqdigest is not installed beside this Python; run `make install`")
+    return command
+
+
+def run_command(*words: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """One command of nsqdigest, to its end."""
+    return subprocess.run(
+        [installed_command(), *words], capture_output=True, text=True, timeout=30, check=False, env=environ
+    )
+
+
+def toml(settings: Settings, routes: Sequence[Mapping[str, Any]] = ()) -> str:
+    """A configuration file. Names of tables may have dots: `{"policies.default": {...}}`."""
+    tables = [(f"[{name}]", table) for name, table in settings.items()] + [("[[routes]]", route) for route in routes]
+    return "\n".join(
+        "\n".join([heading, *(f"{key} = {_toml_value(value)}" for key, value in table.items())]) + "\n"
+        for heading, table in tables
+    )
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(key)} = {_toml_value(item)}" for key, item in value.items()) + "}"
+    return json.dumps(value)  # TOML writes text, numbers, true and false, and lists of them as JSON does
+
+
+class Daemon(Server):
+    binary = "nsqdigest"
+    port_count = 1
+
+    def __init__(self, folder: Path, settings: Settings, routes: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__(folder)
+        self.settings = settings
+        self.routes = routes
+        self.config_path = folder / "nsqdigest.toml"
+        self._ready_path = "/readyz"
+
+    def _find(self) -> Path:
+        return installed_command()
+
+    def _arguments(self) -> list[str]:
+        admin = {"listen": f"{HOST}:{self.ports[0]}"}
+        self.config_path.write_text(toml({**self.settings, "admin": admin}, self.routes), encoding="utf-8")
+        return ["run", "--config", str(self.config_path)]
+
+    def _answers(self, pid: int) -> bool:
+        try:
+            return self.get(self._ready_path)[0] == http.client.OK
+        except (OSError, http.client.HTTPException):
+            return False
+
+    # -- the process
+
+    def launch(self) -> None:
+        """Starts it where it can not be ready yet: returns when it lives."""
+        self._ready_path = "/livez"
+        try:
+            self.start()
+        finally:
+            self._ready_path = "/readyz"
+
+    def signal(self, number: signal.Signals) -> None:
+        if self._process is None or self._process.poll() is not None:
+            raise ServerError(f"{self} is not running\n{self.log_tail()}")
+        self._process.send_signal(number)
+
+    def term(self) -> None:
+        self.signal(signal.SIGTERM)
+
+    def wait(self, timeout_s: float) -> int:
+        """Its exit code, once it has ended by itself or by a signal that was sent before."""
+        assert self._process is not None
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self} did not end within {timeout_s:g} s\n{self.log_tail()}") from None
+
+    def peak_memory_bytes(self) -> int:
+        status = Path(f"/proc/{self.pid}/status").read_text(encoding="utf-8")
+        found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
+        assert found is not None
+        return int(found.group(1)) * 1024
+
+    # -- what it says
+
+    def get(self, path: str) -> tuple[int, str]:
+        connection = http.client.HTTPConnection(HOST, self.ports[0], timeout=REQUEST_TIMEOUT_S)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    def is_ready(self) -> bool:
+        return self._answers(self.pid)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of all series of this name that have these labels."""
+        total = 0.0
+        for line in self.get("/metrics")[1].splitlines():
+            found = _SERIES.match(line)
+            if found and found[1] == name and all(f'{key}="{value}"' in found[2] for key, value in labels.items()):
+                total += float(found[3])
+        return total
+
+    def log_text(self) -> str:
+        return self.log_path.read_text(encoding="utf-8", errors="replace")
+
+    def said(self, event: str) -> list[dict[str, Any]]:
+        """The log lines of an event, over all its starts. `consumer.backoff` stands for all that begin so."""
+        lines = []
+        for line in self.log_text().splitlines():
+            if line.startswith("{"):
+                fields = json.loads(line)
+                if f"{fields.get('event')}.".startswith(f"{event}."):
+                    lines.append(fields)
+        return lines
+
+    def bugs(self) -> list[str]:
+        """Lines of its log that stand for a mistake of the program itself."""
+        if not self.log_path.exists():
+            return []
+        return [line for line in self.log_text().splitlines() if _BUG.search(line)]

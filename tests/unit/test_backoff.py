@@ -1,0 +1,527 @@
+"""The controller of the intake and of each sink: states, limits and epochs, in simulated time and with known draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from nsqdigest.backoff import (
+    PROBE_MESSAGE_WITHIN_S,
+    RAMP_STEP_S,
+    SHORTEST_PAUSE_S,
+    Controller,
+    Curve,
+    Decision,
+    Jitter,
+    Reason,
+    State,
+)
+
+MAX_IN_FLIGHT = 2500
+BASE_S = 1.0
+MAX_DURATION_S = 120.0
+LEVEL_CAP = 7  # 1 s * 2^7 = 128 s is the first that reaches 120 s
+
+
+class Draws:
+    """A source of randomness that remembers its windows and draws the middle of each."""
+
+    def __init__(self) -> None:
+        self.windows: list[tuple[float, float]] = []
+
+    def __call__(self, low: float, high: float) -> float:
+        self.windows.append((low, high))
+        return (low + high) / 2
+
+
+def controller(
+    max_in_flight: int = MAX_IN_FLIGHT,
+    *,
+    base_s: float = BASE_S,
+    max_duration_s: float = MAX_DURATION_S,
+    jitter: Jitter = "none",
+    uniform: Callable[[float, float], float] | None = None,
+    slow_start: bool = True,
+) -> Controller:
+    curve = Curve(base_s, max_duration_s, jitter)
+    return Controller(max_in_flight, curve, uniform or Draws(), slow_start=slow_start)
+
+
+def wake_at(decision: Decision) -> float:
+    assert decision.wake_at_s is not None
+    return decision.wake_at_s
+
+
+def fail(ctl: Controller, now_s: float) -> bool:
+    return ctl.failed(ctl.decision.epoch, now_s)
+
+
+def succeed(ctl: Controller, now_s: float, count: int = 1) -> bool:
+    return ctl.succeeded(ctl.decision.epoch, now_s, count)
+
+
+def pause_over(ctl: Controller) -> float:
+    """Lets the present pause end, and answers when that was."""
+    assert ctl.decision.state is State.PAUSED
+    now_s = wake_at(ctl.decision)
+    assert ctl.tick(now_s)
+    return now_s
+
+
+def probing(level: int = 1) -> tuple[Controller, float]:
+    ctl = controller()
+    now_s = 0.0
+    fail(ctl, now_s)
+    now_s = pause_over(ctl)
+    while ctl.decision.level < level:
+        fail(ctl, now_s)
+        now_s = pause_over(ctl)
+    return ctl, now_s
+
+
+def ramping() -> tuple[Controller, float]:
+    ctl, now_s = probing()
+    succeed(ctl, now_s)
+    assert ctl.decision.state is State.RAMPING
+    return ctl, now_s
+
+
+# -- flowing
+
+
+def test_it_begins_with_everything_allowed_and_no_timer() -> None:
+    assert controller().decision == Decision(State.FLOWING, 0, MAX_IN_FLIGHT, 0, None, Reason.STARTED)
+
+
+def test_successes_change_nothing_while_it_flows() -> None:
+    ctl = controller()
+    before = ctl.decision
+    assert not succeed(ctl, 1.0, 10_000)
+    assert ctl.decision == before
+
+
+def test_a_failure_pauses_at_level_1() -> None:
+    ctl = controller()
+    assert fail(ctl, 10.0)
+    assert ctl.decision == Decision(State.PAUSED, 1, 0, 1, 12.0, Reason.FAILED)
+
+
+def test_fifty_failures_of_one_epoch_are_one_level() -> None:
+    ctl = controller()
+    epoch = ctl.decision.epoch
+    decided = [ctl.failed(epoch, 10.0 + number / 100) for number in range(50)]
+    assert decided == [True] + [False] * 49
+    assert (ctl.decision.level, ctl.decision.wake_at_s) == (1, 12.0)
+
+
+# -- paused
+
+
+def test_every_result_is_ignored_until_the_pause_is_over() -> None:
+    ctl = controller()
+    fail(ctl, 0.0)
+    before = ctl.decision
+    for epoch in (before.epoch - 1, before.epoch):
+        assert not ctl.succeeded(epoch, 1.0, 100)
+        assert not ctl.failed(epoch, 1.0)
+        assert not ctl.probe_lost(epoch, 1.0)
+        assert not ctl.probe_began(epoch, 5.0)
+    assert ctl.decision == before
+
+
+def test_a_tick_before_its_time_changes_nothing() -> None:
+    ctl = controller()
+    fail(ctl, 0.0)
+    before = ctl.decision
+    assert not ctl.tick(wake_at(before) - 0.001)
+    assert ctl.decision == before
+
+
+def test_after_the_pause_one_message_is_let_through() -> None:
+    ctl = controller()
+    fail(ctl, 0.0)
+    now_s = pause_over(ctl)
+    assert ctl.decision == Decision(State.PROBING, 1, 1, 2, now_s + PROBE_MESSAGE_WITHIN_S, Reason.PAUSE_OVER)
+
+
+def test_a_stale_timer_changes_nothing() -> None:
+    """The timer of an earlier pause fires late: what holds by then is not its business."""
+    ctl, now_s = probing()
+    before = ctl.decision
+    assert not ctl.tick(now_s)
+    assert ctl.decision == before
+
+
+@pytest.mark.parametrize("base_s", [0.0001, 0.01])
+def test_no_pause_is_shorter_than_100_ms(base_s: float) -> None:
+    ctl = controller(base_s=base_s, jitter="full", uniform=lambda low, high: low)
+    fail(ctl, 5.0)
+    assert wake_at(ctl.decision) == 5.0 + SHORTEST_PAUSE_S == 5.1
+
+
+# -- probing
+
+
+def test_a_probes_failure_raises_the_level() -> None:
+    ctl, now_s = probing(level=1)
+    assert fail(ctl, now_s)
+    assert ctl.decision[:3] == (State.PAUSED, 2, 0)
+    assert ctl.decision.reason is Reason.PROBE_FAILED
+    assert wake_at(ctl.decision) == now_s + 4.0
+
+
+def test_a_probes_success_lowers_the_level_and_pauses_again() -> None:
+    ctl, now_s = probing(level=3)
+    assert succeed(ctl, now_s)
+    assert ctl.decision[:3] == (State.PAUSED, 2, 0)
+    assert ctl.decision.reason is Reason.PROBE_SUCCEEDED
+    assert wake_at(ctl.decision) == now_s + 4.0
+
+
+def test_at_level_0_the_ramp_begins_with_one_message() -> None:
+    ctl, now_s = probing(level=1)
+    epoch = ctl.decision.epoch
+    assert succeed(ctl, now_s)
+    assert ctl.decision == Decision(State.RAMPING, 0, 1, epoch + 1, now_s + RAMP_STEP_S, Reason.RECOVERED)
+
+
+def test_results_of_before_the_pause_are_not_the_probes() -> None:
+    ctl, now_s = probing()
+    before = ctl.decision
+    for epoch in range(before.epoch):
+        assert not ctl.succeeded(epoch, now_s)
+        assert not ctl.failed(epoch, now_s)
+        assert not ctl.probe_lost(epoch, now_s)
+    assert ctl.decision == before
+
+
+def test_a_lost_probe_is_tried_again_at_the_same_level() -> None:
+    ctl, now_s = probing(level=2)
+    epoch = ctl.decision.epoch
+    assert ctl.probe_lost(epoch, now_s + 1.0)
+    assert ctl.decision == Decision(
+        State.PROBING, 2, 1, epoch + 1, now_s + 1.0 + PROBE_MESSAGE_WITHIN_S, Reason.PROBE_LOST
+    )
+
+
+def test_a_probe_without_a_message_within_2_seconds_is_lost() -> None:
+    ctl, now_s = probing(level=2)
+    assert not ctl.tick(now_s + 1.999)
+    assert ctl.tick(now_s + 2.0)
+    assert ctl.decision[:3] == (State.PROBING, 2, 1)
+    assert ctl.decision.reason is Reason.PROBE_LOST
+
+
+def test_the_result_of_a_probe_that_was_given_up_does_not_count() -> None:
+    ctl, now_s = probing()
+    given_up = ctl.decision.epoch
+    ctl.probe_lost(given_up, now_s)
+    before = ctl.decision
+    assert not ctl.failed(given_up, now_s + 0.1)
+    assert not ctl.succeeded(given_up, now_s + 0.1)
+    assert ctl.decision == before
+
+
+def test_a_probe_that_began_has_time_until_its_message_times_out() -> None:
+    ctl, now_s = probing()
+    epoch = ctl.decision.epoch
+    assert ctl.probe_began(epoch, now_s + 60.0)
+    assert not ctl.tick(now_s + 59.9)
+    assert ctl.succeeded(epoch, now_s + 59.9)
+    assert ctl.decision.state is State.RAMPING
+
+
+def test_a_probe_that_came_to_no_verdict_in_time_is_lost() -> None:
+    ctl, now_s = probing(level=2)
+    ctl.probe_began(ctl.decision.epoch, now_s + 60.0)
+    assert ctl.tick(now_s + 60.0)
+    assert ctl.decision[:3] == (State.PROBING, 2, 1)
+    assert ctl.decision.reason is Reason.PROBE_LOST
+
+
+def test_a_message_of_an_earlier_epoch_does_not_begin_the_probe() -> None:
+    ctl, now_s = probing()
+    before = ctl.decision
+    assert not ctl.probe_began(before.epoch - 1, now_s + 60.0)
+    assert ctl.decision == before
+
+
+@pytest.mark.parametrize("kind", ["failed", "succeeded", "lost"])
+def test_each_decision_begins_a_new_epoch(kind: str) -> None:
+    ctl, now_s = probing(level=2)
+    epoch = ctl.decision.epoch
+    decide = {"failed": ctl.failed, "succeeded": ctl.succeeded, "lost": ctl.probe_lost}[kind]
+    assert decide(epoch, now_s)
+    assert ctl.decision.epoch == epoch + 1
+
+
+# -- ramping
+
+
+def test_the_ramp_doubles_after_as_many_successes_as_its_limit() -> None:
+    ctl, now_s = ramping()
+    limits = [ctl.decision.limit]
+    while ctl.decision.state is State.RAMPING:
+        for number in range(ctl.decision.limit):
+            assert succeed(ctl, now_s) is (number == limits[-1] - 1)
+        limits.append(ctl.decision.limit)
+    assert limits == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 2500]
+    assert ctl.decision[:3] == (State.FLOWING, 0, MAX_IN_FLIGHT)
+    assert ctl.decision.wake_at_s is None
+
+
+def test_successes_may_come_as_one_batch() -> None:
+    ctl, now_s = ramping()
+    succeed(ctl, now_s)
+    assert ctl.decision.limit == 2
+    assert not succeed(ctl, now_s, 1)
+    assert succeed(ctl, now_s, 3)
+    assert ctl.decision.limit == 4
+    assert not succeed(ctl, now_s, 3)
+
+
+def test_the_ramp_goes_on_after_5_seconds_without_a_failure_also_without_traffic() -> None:
+    ctl, now_s = ramping()
+    assert not ctl.tick(now_s + 4.999)
+    assert ctl.tick(now_s + 5.0)
+    assert (ctl.decision.limit, ctl.decision.wake_at_s) == (2, now_s + 10.0)
+
+
+def test_a_ramp_by_time_alone_ends_in_flowing() -> None:
+    ctl, _ = ramping()
+    steps = 0
+    while ctl.decision.state is State.RAMPING:
+        assert ctl.tick(wake_at(ctl.decision))
+        steps += 1
+    assert (steps, ctl.decision.state, ctl.decision.limit) == (12, State.FLOWING, MAX_IN_FLIGHT)
+
+
+def test_the_epoch_stays_while_the_ramp_goes_on() -> None:
+    ctl, now_s = ramping()
+    epoch = ctl.decision.epoch
+    succeed(ctl, now_s)
+    ctl.tick(wake_at(ctl.decision))
+    assert ctl.decision.epoch == epoch
+
+
+def test_a_failure_during_the_ramp_pauses_at_level_1() -> None:
+    ctl, now_s = ramping()
+    succeed(ctl, now_s)
+    assert fail(ctl, now_s + 1.0)
+    assert ctl.decision[:3] == (State.PAUSED, 1, 0)
+    assert ctl.decision.reason is Reason.FAILED
+
+
+def test_a_failure_after_the_ramp_reached_the_whole_pauses_too() -> None:
+    ctl, now_s = ramping()
+    epoch = ctl.decision.epoch
+    while ctl.decision.state is State.RAMPING:
+        ctl.tick(wake_at(ctl.decision))
+    assert ctl.failed(epoch, now_s + 100.0)
+    assert ctl.decision.state is State.PAUSED
+
+
+def test_the_next_ramp_counts_its_successes_from_nothing() -> None:
+    ctl, now_s = ramping()
+    succeed(ctl, now_s)
+    succeed(ctl, now_s, 1)
+    fail(ctl, now_s)
+    now_s = pause_over(ctl)
+    succeed(ctl, now_s)
+    assert succeed(ctl, now_s, 1)
+    assert not succeed(ctl, now_s, 1)
+
+
+def test_with_room_for_one_only_there_is_nothing_to_ramp() -> None:
+    ctl = controller(1)
+    fail(ctl, 0.0)
+    now_s = pause_over(ctl)
+    succeed(ctl, now_s)
+    assert ctl.decision[:3] == (State.FLOWING, 0, 1)
+
+
+def test_without_slow_start_recovery_is_at_once() -> None:
+    ctl = controller(slow_start=False)
+    fail(ctl, 0.0)
+    now_s = pause_over(ctl)
+    succeed(ctl, now_s)
+    assert ctl.decision[:3] == (State.FLOWING, 0, MAX_IN_FLIGHT)
+    assert ctl.decision.wake_at_s is None
+
+
+# -- held
+
+
+def test_held_allows_nothing_and_sets_no_timer() -> None:
+    ctl = controller()
+    assert ctl.hold()
+    assert ctl.decision == Decision(State.HELD, 0, 0, 1, None, Reason.HELD)
+
+
+def test_holding_what_is_held_changes_nothing() -> None:
+    ctl = controller()
+    ctl.hold()
+    before = ctl.decision
+    assert not ctl.hold()
+    assert ctl.decision == before
+
+
+def test_held_accepts_every_event_and_ignores_it() -> None:
+    ctl, now_s = probing(level=2)
+    ctl.hold()
+    before = ctl.decision
+    for epoch in range(before.epoch + 1):
+        assert not ctl.failed(epoch, now_s)
+        assert not ctl.succeeded(epoch, now_s, 1_000)
+        assert not ctl.probe_lost(epoch, now_s)
+        assert not ctl.probe_began(epoch, now_s + 9.0)
+    assert not ctl.tick(now_s + 1e9)
+    assert ctl.decision == before
+
+
+def test_resuming_what_is_not_held_changes_nothing() -> None:
+    ctl = controller()
+    before = ctl.decision
+    assert not ctl.resume(1.0)
+    assert ctl.decision == before
+
+
+def test_resume_goes_back_to_flowing() -> None:
+    ctl = controller()
+    ctl.hold()
+    assert ctl.resume(50.0)
+    assert ctl.decision == Decision(State.FLOWING, 0, MAX_IN_FLIGHT, 2, None, Reason.RESUMED)
+
+
+def test_resume_goes_back_to_a_pause_with_the_time_that_is_left() -> None:
+    ctl = controller()
+    fail(ctl, 0.0)
+    ctl.hold()
+    ctl.resume(0.5)
+    assert ctl.decision[:3] == (State.PAUSED, 1, 0)
+    assert wake_at(ctl.decision) == 2.0
+
+
+def test_a_pause_that_ended_while_held_is_over_at_once() -> None:
+    ctl = controller()
+    fail(ctl, 0.0)
+    ctl.hold()
+    ctl.resume(1000.0)
+    assert wake_at(ctl.decision) == 1000.0
+    assert ctl.tick(1000.0)
+    assert ctl.decision.state is State.PROBING
+
+
+def test_resume_goes_back_to_the_ramp_where_it_was() -> None:
+    ctl, now_s = ramping()
+    succeed(ctl, now_s)
+    succeed(ctl, now_s, 2)
+    ctl.hold()
+    ctl.resume(now_s + 1.0)
+    assert ctl.decision[:3] == (State.RAMPING, 0, 4)
+
+
+def test_what_was_under_way_before_the_hold_does_not_count_after_it() -> None:
+    ctl, now_s = probing()
+    before = ctl.decision.epoch
+    ctl.hold()
+    ctl.resume(now_s)
+    assert ctl.decision.state is State.PROBING
+    assert not ctl.failed(before, now_s)
+    assert not ctl.succeeded(before, now_s)
+
+
+# -- levels and waits
+
+
+def test_the_level_is_capped_where_the_curve_reaches_the_maximum() -> None:
+    assert Curve(BASE_S, MAX_DURATION_S, "none").level_cap == LEVEL_CAP
+
+
+@pytest.mark.parametrize(
+    ("base_s", "max_duration_s", "cap"),
+    [(1.0, 2.0, 1), (1.0, 2.1, 2), (1.0, 1.0, 1), (0.01, 3600.0, 19), (3600.0, 3600.0, 1)],
+)
+def test_the_cap_is_the_first_level_whose_wait_is_the_maximum(base_s: float, max_duration_s: float, cap: int) -> None:
+    curve = Curve(base_s, max_duration_s, "none")
+    assert curve.level_cap == cap
+    assert curve.wait_s(cap, Draws()) == max_duration_s
+
+
+def test_failing_probes_never_raise_the_level_above_the_cap() -> None:
+    ctl, now_s = probing()
+    for _ in range(2_000):
+        fail(ctl, now_s)
+        now_s = pause_over(ctl)
+    assert ctl.decision.level == LEVEL_CAP
+
+
+def test_recovery_takes_as_many_probes_as_the_cap_however_long_it_failed() -> None:
+    ctl, now_s = probing()
+    for _ in range(500):
+        fail(ctl, now_s)
+        now_s = pause_over(ctl)
+    probes = 0
+    while ctl.decision.state is not State.RAMPING:
+        succeed(ctl, now_s)
+        probes += 1
+        if ctl.decision.state is State.PAUSED:
+            now_s = pause_over(ctl)
+    assert probes == LEVEL_CAP
+
+
+def test_levels_wait_around_base_times_two_to_the_level_up_to_the_maximum() -> None:
+    curve = Curve(BASE_S, MAX_DURATION_S, "none")
+    assert [curve.wait_s(level, Draws()) for level in range(1, 9)] == [2, 4, 8, 16, 32, 64, 120, 120]
+
+
+def test_full_jitter_draws_from_nothing_to_the_whole() -> None:
+    draws = Draws()
+    waits = [Curve(BASE_S, MAX_DURATION_S, "full").wait_s(level, draws) for level in (1, 3, LEVEL_CAP)]
+    assert draws.windows == [(0.0, 2.0), (0.0, 8.0), (0.0, 120.0)]
+    assert waits == [1.0, 4.0, 60.0]
+
+
+def test_equal_jitter_draws_from_half_to_the_whole() -> None:
+    draws = Draws()
+    waits = [Curve(BASE_S, MAX_DURATION_S, "equal").wait_s(level, draws) for level in (1, LEVEL_CAP)]
+    assert draws.windows == [(1.0, 2.0), (60.0, 120.0)]
+    assert waits == [1.5, 90.0]
+
+
+def test_without_jitter_nothing_is_drawn() -> None:
+    draws = Draws()
+    Curve(BASE_S, MAX_DURATION_S, "none").wait_s(3, draws)
+    assert draws.windows == []
+
+
+def test_the_wait_is_drawn_once_a_pause() -> None:
+    draws = Draws()
+    ctl = controller(jitter="full", uniform=draws)
+    epoch = ctl.decision.epoch
+    for number in range(20):
+        ctl.failed(epoch, float(number) / 100)
+        ctl.tick(0.5)
+    assert len(draws.windows) == 1
+
+
+def test_jitter_survives_the_cap() -> None:
+    """At the cap the draw is over the capped window, not a long draw cut to one value."""
+    drawn = iter(number / 10 for number in range(11))
+    curve = Curve(BASE_S, MAX_DURATION_S, "full")
+    waits = [curve.wait_s(LEVEL_CAP, lambda low, high: low + (high - low) * next(drawn)) for _ in range(11)]
+    assert len(set(waits)) == 11
+    assert max(waits) == MAX_DURATION_S
+
+
+def test_a_maximum_of_0_never_backs_off() -> None:
+    ctl = controller(max_duration_s=0.0)
+    before = ctl.decision
+    assert not any(fail(ctl, float(number)) for number in range(100))
+    assert ctl.decision == before
+
+
+def test_a_decision_can_not_be_changed_by_who_holds_it() -> None:
+    with pytest.raises(AttributeError):
+        controller().decision.level = 3  # type: ignore[misc]
