@@ -1,0 +1,185 @@
+"""A fresh nsqd and a fresh Redis for one measurement, ended with it.
+
+Real binaries only: `.servers/bin` of this repository, then PATH, then the folder that NSQDIGEST_SERVERS names.
+Nothing is kept on disk on purpose: nsqd holds the whole backlog in memory and Redis saves nothing, in every lane alike,
+so that the disk of the machine is not what is measured.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import random
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import redis
+
+ROOT = Path(__file__).resolve().parent.parent
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 20.0
+
+
+class BenchError(Exception):
+    """The measurement could not be made. Says what happened and what to do."""
+
+
+def find_binary(name: str) -> str:
+    folders = [ROOT / ".servers" / "bin", *map(Path, os.get_exec_path())]
+    if named := os.environ.get("NSQDIGEST_SERVERS"):
+        folders.append(Path(named))
+    found = shutil.which(name, path=os.pathsep.join(str(folder) for folder in folders))
+    if found is None:
+        raise BenchError(f"{name} is not in .servers/bin, on PATH, or in NSQDIGEST_SERVERS; run `make setup`")
+    return found
+
+
+def free_port() -> int:
+    """From below the range of outgoing connections: a client that knocks before the server is up, inside that range,
+    can be given the very port and connect to itself."""
+    while True:
+        port = random.randrange(10_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((HOST, port))
+            return port
+
+
+@contextmanager
+def process(command: list[str], folder: Path, log_name: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Runs it in `folder`, its output in `log_name` there, and ends it: TERM, and KILL when that is not enough."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("NSQDIGEST")}
+    with (folder / log_name).open("wb") as log:
+        child = subprocess.Popen(
+            command, cwd=folder, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+        )
+        try:
+            yield child
+        finally:
+            child.terminate()
+            try:
+                child.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """What nsqd says of the channel. `finished` is what was published and is nowhere any more."""
+
+    depth: int
+    in_flight: int
+    finished: int
+    requeued: int
+    timed_out: int
+
+
+class Nsqd:
+    """nsqd's HTTP side over one kept connection."""
+
+    def __init__(self, pid: int, tcp_port: int, http_port: int) -> None:
+        self.pid = pid
+        self.tcp_address = f"{HOST}:{tcp_port}"
+        self._http = http.client.HTTPConnection(HOST, http_port, timeout=30)
+
+    def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        self._http.request(method, path, body)
+        answer = self._http.getresponse()
+        data = answer.read()
+        if answer.status != http.client.OK:
+            raise BenchError(f"nsqd answered {answer.status} to {method} {path}: {data[:200]!r}")
+        return data
+
+    def is_up(self) -> bool:
+        try:
+            return self._ask("GET", "/ping") == b"OK"
+        except OSError:
+            self._http.close()
+            return False
+
+    def create(self, topic: str, channel: str) -> None:
+        self._ask("POST", f"/topic/create?topic={topic}")
+        self._ask("POST", f"/channel/create?topic={topic}&channel={channel}")
+
+    def publish(self, topic: str, block: bytes) -> None:
+        """A block of messages in the binary form of MPUB."""
+        self._ask("POST", f"/mpub?topic={topic}&binary=true", block)
+
+    def channel(self, topic: str, channel: str) -> Channel:
+        path = f"/stats?format=json&include_mem=false&include_clients=false&topic={topic}&channel={channel}"
+        answer: dict[str, Any] = json.loads(self._ask("GET", path))
+        facts = answer["topics"][0]["channels"][0]
+        held = facts["depth"] + facts["in_flight_count"] + facts["deferred_count"]
+        return Channel(
+            depth=facts["depth"],
+            in_flight=facts["in_flight_count"],
+            finished=facts["message_count"] - held,
+            requeued=facts["requeue_count"],
+            timed_out=facts["timeout_count"],
+        )
+
+    def close(self) -> None:
+        self._http.close()
+
+
+@contextmanager
+def nsqd(folder: Path, messages: int) -> Iterator[Nsqd]:
+    """One that keeps `messages` of a topic, and as many of a channel, in memory."""
+    tcp_port, http_port = free_port(), free_port()
+    command = [
+        find_binary("nsqd"),
+        f"--tcp-address={HOST}:{tcp_port}",
+        f"--http-address={HOST}:{http_port}",
+        f"--broadcast-address={HOST}",
+        f"--data-path={folder}",
+        f"--mem-queue-size={messages}",
+        "--log-level=warn",
+    ]
+    with process(command, folder, "nsqd.log") as child:
+        server = Nsqd(child.pid, tcp_port, http_port)
+        try:
+            _wait_until_up(server.is_up, child, folder / "nsqd.log")
+            yield server
+        finally:
+            server.close()
+
+
+@contextmanager
+def redis_server(folder: Path) -> Iterator[tuple[int, redis.Redis]]:
+    """Answers (port, client)."""
+    port = free_port()
+    command = [find_binary("redis-server"), "--port", str(port), "--bind", HOST, "--dir", str(folder)]
+    with (
+        process([*command, "--save", "", "--appendonly", "no"], folder, "redis.log") as child,
+        redis.Redis(host=HOST, port=port, decode_responses=True) as client,
+    ):
+
+        def is_up() -> bool:
+            try:
+                return bool(client.ping())
+            except redis.ConnectionError:
+                return False
+
+        _wait_until_up(is_up, child, folder / "redis.log")
+        yield port, client
+
+
+def _wait_until_up(is_up: Callable[[], bool], child: subprocess.Popen[bytes], log: Path) -> None:
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while not is_up():
+        if child.poll() is not None or time.monotonic() > deadline_s:
+            raise BenchError(f"{child.args!r} did not start:\n{tail(log)}")
+        time.sleep(0.02)
+
+
+def tail(log: Path, lines: int = 15) -> str:
+    return "\n".join(log.read_text("utf-8", "replace").splitlines()[-lines:])

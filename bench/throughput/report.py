@@ -1,0 +1,285 @@
+"""Rounds to a table and a picture (pure; imports nothing of bench).
+
+The middle of several rounds is their median, their spread the smallest and the largest. A ratio is that of the medians;
+its spread comes from the rounds paired in the order they ran: what slowed the machine for a while slowed both sides.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from html import escape
+
+MIB = 1024 * 1024
+TIMES = "\N{MULTIPLICATION SIGN}"
+TO = "\N{EN DASH}"
+GOALS = (("c", "a", 20.0), ("c", "b", 3.0))
+"""(lane, peer, how many times as fast at least)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One lane, once. CPU is per event. `counts` is what stood in Redis afterwards: each must be `events`."""
+
+    events: int
+    events_per_s: float
+    consumer_us: float
+    redis_us: float
+    nsqd_us: float
+    peak_rss_bytes: int
+    most_in_flight: int
+    counts: Mapping[str, int]
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.counts) and all(count == self.events for count in self.counts.values())
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRounds:
+    key: str
+    title: str
+    event_bytes: int
+    rounds: tuple[Round, ...]
+
+    def spread(self, value: Callable[[Round], float]) -> Spread:
+        return spread_of(value(one) for one in self.rounds)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    median: float
+    low: float
+    high: float
+
+    def text(self, form: str = ",.0f", unit: str = "") -> str:
+        return f"{self.median:{form}}{unit} ({self.low:{form}}{TO}{self.high:{form}})"
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    lane: str
+    peer: str
+    goal: float
+    spread: Spread
+
+    @property
+    def reached(self) -> bool:
+        return self.spread.median >= self.goal
+
+
+def spread_of(values: Iterable[float]) -> Spread:
+    listed = list(values)
+    return Spread(statistics.median(listed), min(listed), max(listed))
+
+
+def ratios(lanes: Mapping[str, LaneRounds]) -> list[Ratio]:
+    """Those whose two lanes were both run."""
+    found = []
+    for key, peer_key, goal in GOALS:
+        if key not in lanes or peer_key not in lanes:
+            continue
+        ours = [one.events_per_s for one in lanes[key].rounds]
+        theirs = [one.events_per_s for one in lanes[peer_key].rounds]
+        by_round = [our / their for our, their in zip(ours, theirs, strict=True)]
+        middle = statistics.median(ours) / statistics.median(theirs)
+        found.append(Ratio(key, peer_key, goal, Spread(middle, min(by_round), max(by_round))))
+    return found
+
+
+# Words
+
+
+def verdict(ratio: Ratio) -> str:
+    word = "pass" if ratio.reached else "fail"
+    is_now = f"{ratio.lane} is {ratio.spread.text('.1f')} {TIMES} {ratio.peer}"
+    return f"**{word}**: {is_now}; wanted is ≥ {ratio.goal:g} {TIMES}"
+
+
+def size_text(size_bytes: int) -> str:
+    return f"{size_bytes // 1024} KiB" if size_bytes >= 1024 else f"{size_bytes} B"
+
+
+def losses(lanes: Mapping[str, LaneRounds]) -> list[str]:
+    """One line for each round whose events are not all in Redis, exactly once."""
+    return [
+        f"lane {lane.key}, round {number}: {one.events} events were published, in Redis stand {dict(one.counts)}"
+        for lane in lanes.values()
+        for number, one in enumerate(lane.rounds, 1)
+        if not one.complete
+    ]
+
+
+def table(lanes: Mapping[str, LaneRounds]) -> list[str]:
+    lines = [
+        "| lane | event | events/s | CPU of the consumer, µs/event | of Redis | of nsqd | consumer's peak RSS, MiB |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for lane in lanes.values():
+        cells = [
+            f"{lane.key}. {lane.title}",
+            size_text(lane.event_bytes),
+            lane.spread(lambda one: one.events_per_s).text(),
+            lane.spread(lambda one: one.consumer_us).text(".1f"),
+            lane.spread(lambda one: one.redis_us).text(".1f"),
+            lane.spread(lambda one: one.nsqd_us).text(".1f"),
+            lane.spread(lambda one: one.peak_rss_bytes / MIB).text(".0f"),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def memory_notes(lanes: Mapping[str, LaneRounds], max_in_flight: int) -> list[str]:
+    """Peak memory beside what max_in_flight events weigh, for the lanes of the daemon."""
+    lines = []
+    for lane in lanes.values():
+        if not lane.key.startswith("c"):
+            continue
+        peak_bytes = lane.spread(lambda one: one.peak_rss_bytes).median
+        weight_bytes = max_in_flight * lane.event_bytes
+        seen = max(one.most_in_flight for one in lane.rounds)
+        lines.append(
+            f"- {lane.key}, {size_text(lane.event_bytes)} events: peak RSS {peak_bytes / MIB:.0f} MiB; "
+            f"max_in_flight {TIMES} size is {weight_bytes / MIB:.1f} MiB ({peak_bytes / weight_bytes:.1f} {TIMES}); "
+            f"most seen in flight: {seen:,}"
+        )
+    return lines
+
+
+def every_round(lanes: Mapping[str, LaneRounds]) -> list[str]:
+    most = max(len(lane.rounds) for lane in lanes.values())
+    header = " | ".join(str(number) for number in range(1, most + 1))
+    lines = [f"| events/s in round | events | {header} |", "|---|--:|" + "--:|" * most]
+    for lane in lanes.values():
+        cells = " | ".join(f"{one.events_per_s:,.0f}" for one in lane.rounds)
+        lines.append(f"| {lane.key} | {lane.rounds[0].events:,} | {cells} |")
+    return lines
+
+
+def markdown(
+    lanes: Mapping[str, LaneRounds],
+    *,
+    max_in_flight: int,
+    machine: Mapping[str, str],
+    notes: Iterable[str],
+    picture: str,
+) -> str:
+    lost = losses(lanes)
+    parts = [
+        "# Throughput, measured",
+        "",
+        "Written by `make bench`; bench/README.md says what is measured and how. Medians, and in brackets the smallest",
+        "and the largest of the rounds.",
+        "",
+        f"![events per second and CPU per event of each lane]({picture})",
+        "",
+        *table(lanes),
+        "",
+        *[f"- {verdict(ratio)}" for ratio in ratios(lanes)],
+        *(f"- **LOST**: {line}" for line in lost),
+        *([] if lost else ["- every event of every round was found in Redis, exactly once"]),
+        "",
+        "## Memory of the daemon",
+        "",
+        *memory_notes(lanes, max_in_flight),
+        "",
+        "## Notes",
+        "",
+        *(f"- {note}" for note in notes),
+        "",
+        "## Every round",
+        "",
+        *every_round(lanes),
+        "",
+        "## Machine and versions",
+        "",
+        *(f"- {name}: {value}" for name, value in machine.items()),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+# Picture. Drawn on a panel of its own, so that it can be read on any page; the panel follows light or dark.
+
+WIDTH, LEFT, RIGHT, BAR, STEP = 860, 230, 190, 20, 44
+STYLE = """\
+  .panel{fill:#fff;stroke:#d0d7de}.ink{fill:#1f2328}.faint{fill:#59636e}.bar{fill:#9aa4af}.ours{fill:#1a7f5a}
+  .redis{fill:#c4503c}.nsqd{fill:#c9a227}.whisker{stroke:#1f2328;stroke-width:1.5}
+  text{font:13px system-ui,sans-serif}.head{font-size:15px;font-weight:600}
+  @media (prefers-color-scheme:dark){.panel{fill:#161b22;stroke:#3d444d}.ink{fill:#e6edf3}.faint{fill:#9aa4af}
+  .bar{fill:#6e7781}.ours{fill:#3fb984}.redis{fill:#e5755f}.nsqd{fill:#dcb93c}.whisker{stroke:#e6edf3}}"""
+
+
+def _text(x: float, y: float, words: str, css: str = "ink", anchor: str = "start") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" class="{css}" text-anchor="{anchor}">{escape(words)}</text>'
+
+
+def _rect(x: float, y: float, width: float, css: str) -> str:
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 0.5):.1f}" height="{BAR}" class="{css}"/>'
+
+
+def _rates(lanes: list[LaneRounds], top: float) -> list[str]:
+    """A bar to the median, a whisker over the spread."""
+    spreads = [lane.spread(lambda one: one.events_per_s) for lane in lanes]
+    unit = (WIDTH - LEFT - RIGHT) / max(spread.high for spread in spreads)
+    drawn = [_text(20, top, "Events per second", "ink head")]
+    for number, (lane, spread) in enumerate(zip(lanes, spreads, strict=True)):
+        y = top + 18 + number * STEP
+        middle = y + BAR / 2
+        drawn += [
+            _text(LEFT - 12, middle + 4.5, f"{lane.key}. {lane.title}", anchor="end"),
+            _rect(LEFT, y, spread.median * unit, "ours" if lane.key == "c" else "bar"),
+            f'<path d="M{LEFT + spread.low * unit:.1f} {middle}H{LEFT + spread.high * unit:.1f}" class="whisker"/>',
+            _text(LEFT + spread.high * unit + 10, middle + 4.5, f"{spread.median:,.0f}"),
+            _text(LEFT, y + BAR + 13, f"{spread.low:,.0f} to {spread.high:,.0f}", "faint"),
+        ]
+    return drawn
+
+
+def _cpu(lanes: list[LaneRounds], top: float) -> list[str]:
+    """Medians side by side in one bar: consumer, Redis, nsqd."""
+    shares: list[list[tuple[str, float]]] = []
+    for lane in lanes:
+        consumer = "ours" if lane.key == "c" else "bar"
+        shares.append(
+            [
+                (consumer, lane.spread(lambda one: one.consumer_us).median),
+                ("redis", lane.spread(lambda one: one.redis_us).median),
+                ("nsqd", lane.spread(lambda one: one.nsqd_us).median),
+            ]
+        )
+    unit = (WIDTH - LEFT - RIGHT) / max(sum(us for _, us in share) for share in shares)
+    drawn = [
+        _text(20, top, "CPU per event, µs", "ink head"),
+        _text(WIDTH - 20, top, "consumer, then Redis (red), then nsqd (yellow)", "faint", "end"),
+    ]
+    for number, (lane, share) in enumerate(zip(lanes, shares, strict=True)):
+        y = top + 18 + number * STEP
+        x = float(LEFT)
+        drawn.append(_text(LEFT - 12, y + BAR / 2 + 4.5, f"{lane.key}. {lane.title}", anchor="end"))
+        for css, us in share:
+            drawn.append(_rect(x, y, us * unit, css))
+            x += us * unit
+        drawn.append(_text(x + 10, y + BAR / 2 + 4.5, " + ".join(f"{us:.1f}" for _, us in share)))
+    return drawn
+
+
+def picture_svg(lanes: Mapping[str, LaneRounds]) -> str:
+    """Of the lanes with the same events: the pass with large ones is about memory, and is in the table."""
+    drawn_lanes = [lane for lane in lanes.values() if lane.key in ("a", "b", "c")]
+    second = 50 + 18 + len(drawn_lanes) * STEP + 14
+    height = second + 18 + len(drawn_lanes) * STEP
+    foot = " · ".join(f"{ratio.spread.median:.1f} {TIMES} lane {ratio.peer}" for ratio in ratios(lanes))
+    body = [*_rates(drawn_lanes, 36), *_cpu(drawn_lanes, second)]
+    if foot:
+        body.append(_text(WIDTH - 20, 36, f"nsqdigest: {foot}", "faint", "end"))
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">',
+            "<title>Events per second and CPU per event of each lane</title>",
+            f"<style>\n{STYLE}\n</style>",
+            f'<rect x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="8" class="panel"/>',
+            *body,
+            "</svg>\n",
+        ]
+    )
