@@ -550,33 +550,37 @@ def _pack(command: Sequence[bytes | str | int]) -> bytes:
 
 def pack_batch(keys: _Keys, records: Sequence[Record]) -> tuple[list[bytes], list[bytes | int]]:
     """The keys of the batch's timelines, and add's arguments from the number of timelines of its first kind on."""
-    plain: dict[bytes, tuple[list[bytes], list[bytes]]] = {}
-    with_repeats: dict[bytes, tuple[list[bytes], list[bytes]]] = {
-        record.timeline: ([], []) for record in records if record.possible_repeat
-    }
+    plain: dict[bytes, list[Record]] = {}
+    with_repeats: dict[bytes, list[Record]] = {record.timeline: [] for record in records if record.possible_repeat}
     for record in records:
-        timeline, key = record.timeline, record.key
-        found = plain.get(timeline)
-        if found is None:
-            found = with_repeats.get(timeline)
-            if found is None:
-                plain[timeline] = found = ([], [])
-            else:
-                found[0].append(_FLAGS[record.possible_repeat])
-        heads, values = found
-        heads.append(b"%b%b%017d" % (_LENGTHS[len(key)], key, -record.timestamp_ms))
-        values.append(record.value)
+        timeline = record.timeline
+        theirs = plain.get(timeline)
+        if theirs is not None:
+            theirs.append(record)
+        elif timeline in with_repeats:
+            with_repeats[timeline].append(record)
+        else:
+            plain[timeline] = [record]
     declared: list[bytes] = []
     packed: list[bytes] = []
-    all_values: list[bytes] = []
-    for timeline, (heads, values) in (*plain.items(), *with_repeats.items()):
-        declared += (keys.index + timeline, keys.values + timeline)
-        if timeline in with_repeats:
+    values: list[bytes] = []
+    index, hash_of_values = keys.index, keys.values
+    last_ms, score = -1, b""
+    for timeline, theirs in (*plain.items(), *with_repeats.items()):
+        is_plain = timeline not in with_repeats
+        declared += (index + timeline, hash_of_values + timeline)
+        if not is_plain:
             declared += (keys.snapshot + timeline, keys.memory + timeline)
-        packed.append(_LENGTHS[len(values)])
-        packed += heads
-        all_values += values
-    return declared, [len(plain), b"".join(packed), *all_values]
+        packed.append(_LENGTHS[len(theirs)])
+        for record in theirs:
+            key, timestamp_ms = record.key, record.timestamp_ms
+            if timestamp_ms != last_ms:  # under load many share one, and formatting is what costs here
+                last_ms, score = timestamp_ms, b"%017d" % -timestamp_ms
+            if not is_plain:
+                packed.append(_FLAGS[record.possible_repeat])
+            packed += (_LENGTHS[len(key)], key, score)
+            values.append(record.value)
+    return declared, [len(plain), b"".join(packed), *values]
 
 
 def calls_of(records: Sequence[Record]) -> list[Sequence[Record]]:

@@ -63,11 +63,14 @@ class FrameSplitter:
         messages: list[Message] = []
         others: list[tuple[int, bytes]] = []
         add_message = messages.append
-        message_type, known_types = int(FrameType.MESSAGE), (int(FrameType.RESPONSE), int(FrameType.ERROR))
-        unpack_header = _HEADER.unpack_from
         unpack_message = _MESSAGE.unpack_from
-        while end - position >= 8:
-            size, frame_type = unpack_header(buffer, position)
+        message_type, known_types = int(FrameType.MESSAGE), (int(FrameType.RESPONSE), int(FrameType.ERROR))
+        timestamp_ns, attempts, message_id = 0, 0, b""
+        while (there := end - position) >= _HEADER.size:
+            if there >= _MESSAGE.size:  # one look for both, since nearly all frames are messages
+                size, frame_type, timestamp_ns, attempts, message_id = unpack_message(buffer, position)
+            else:
+                size, frame_type = _HEADER.unpack_from(buffer, position)
             if not _SMALLEST_FRAME <= size <= limit:
                 raise ProtocolError(f"a frame of {size} bytes: between {_SMALLEST_FRAME} and {limit} can be one")
             following = position + 4 + size
@@ -76,7 +79,6 @@ class FrameSplitter:
             if frame_type == message_type:
                 if size < 4 + MESSAGE_OVERHEAD_BYTES:
                     raise ProtocolError(f"a message frame of {size} bytes: too short for its own header")
-                _, _, timestamp_ns, attempts, message_id = unpack_message(buffer, position)
                 add_message(Message(message_id, timestamp_ns, attempts, buffer[position + 34 : following]))
             elif frame_type in known_types:
                 others.append((frame_type, buffer[position + 8 : following]))
