@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from nsqdigest import bodies
+from nsqdigest.bodies import Unusable
 from nsqdigest.errors import DeadLetterReason
 
 if TYPE_CHECKING:
@@ -38,30 +40,14 @@ _TYPE_NAMES = {
 _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _NOT_IN_PATHS = re.compile(r'[\x00-\x1f"\\]')
-# An unfinished string matches to the end, so that the scan stays linear whatever is thrown at it.
-_BRACKETS_OR_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
-_LONGEST_NUMBER = 4300
-"""Digits; many JSON parsers (Python's among them) refuse a number beyond, and with it the whole digest."""
-_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (_LONGEST_NUMBER + 1))
 _SMALLEST_MS_TIMESTAMP = 1e11
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
-_HALF_CHARACTER = "an escape such as \\ud800 stands alone: half a character, which not every receiver can parse"
-_OPEN_BRACKET = b"["[0]
 _KNOWN_NAMES_KEPT = 200_000
 
 
 class TemplateError(ValueError):
     """A template or path that can not be one; the text says what to write."""
-
-
-class Unusable(Exception):
-    """This event can never become a record of this route."""
-
-    def __init__(self, reason: DeadLetterReason, detail: str) -> None:
-        super().__init__(detail)
-        self.reason = reason
-        self.detail = detail
 
 
 def check_path(text: str) -> tuple[str, ...]:
@@ -334,18 +320,6 @@ def _timestamp_ms(value: Any, name: str, limits: EventLimits, now_ms: int) -> in
     return timestamp_ms
 
 
-def _depth(body: bytes) -> int:
-    """How deep the brackets nest, strings passed over; exact for JSON, and bounded work for anything else."""
-    depth = deepest = 0
-    for token in _BRACKETS_OR_STRINGS.findall(body):
-        if token in (b"{", b"["):
-            depth += 1
-            deepest = max(deepest, depth)
-        elif token in (b"}", b"]"):
-            depth -= 1
-    return deepest
-
-
 # Number, name, conditions, timeline, key, timestamp and its field. A plain tuple: it is unpacked for every event, and
 # Python does that several times faster than with a named one.
 _Compiled = tuple[
@@ -369,8 +343,6 @@ class Router:
 
     def __init__(self, routes: Sequence[EventRoute], limits: EventLimits) -> None:
         self._limits = limits
-        # Each level of objects takes five bytes at least, {"":}, so that a shorter body without arrays is not too deep.
-        self._flat_bytes = 5 * limits.depth
         self._timelines = _Names("timeline's name", limits.key_bytes)
         self._known_timelines = self._timelines.known
         self._keys = _Names("record's key", limits.key_bytes)
@@ -439,20 +411,7 @@ class Router:
         return rejected if rejected is not None else taken
 
     def _event(self, body: bytes) -> Any:
-        limits = self._limits
-        if len(body) > limits.event_bytes:
-            raise Unusable(
-                DeadLetterReason.TOO_LARGE, f"the body has {len(body)} bytes; limits.event allows {limits.event_bytes}"
-            )
-        if not body.isascii():
-            try:
-                str(body, "utf-8")
-            except UnicodeDecodeError as error:
-                raise Unusable(DeadLetterReason.NOT_UTF8, f"byte {error.start} of the body is not UTF-8") from None
-        if (_OPEN_BRACKET in body or len(body) > self._flat_bytes) and (depth := self._too_deep(body)):
-            raise Unusable(DeadLetterReason.TOO_DEEP, f"nested {depth} deep; limits.depth allows {limits.depth}")
-        if len(body) > _LONGEST_NUMBER and _LONG_NUMBER.search(body) and not _is_json_to_the_lenient(body):
-            raise Unusable(DeadLetterReason.NOT_JSON, f"a number of more than {_LONGEST_NUMBER} digits")
+        bodies.check(body, self._limits.event_bytes, self._limits.depth)
         try:
             try:
                 return self._decode_fields(body)
@@ -465,30 +424,7 @@ class Router:
                 raise Unusable(DeadLetterReason.NOT_AN_OBJECT, "the body is JSON, but not an object") from None
             raise Unusable(DeadLetterReason.BAD_FIELD, str(error)) from None
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
-            detail = _HALF_CHARACTER if _is_json_to_the_lenient(body) else str(error)
-            raise Unusable(DeadLetterReason.NOT_JSON, detail) from None
-
-    def _too_deep(self, body: bytes) -> int:
-        """How deep, where that is too deep; else 0. Counting brackets over-estimates (strings may hold some), but it is
-        quick, so that the exact depth is rarely asked for."""
-        if body.count(b"{") + body.count(b"[") <= self._limits.depth:
-            return 0
-        depth = _depth(body)
-        return depth if depth > self._limits.depth else 0
-
-
-def _is_json_to_the_lenient(body: bytes) -> bool:
-    """What the strict decoder refused and the lenient one takes is text with half of a surrogate pair."""
-    try:
-        # As text: of bytes it would guess the encoding, and pass over a byte order mark.
-        json.loads(str(body, "utf-8"), parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _refuse_constant(word: str) -> None:
-    raise ValueError(f"{word} is not JSON")
+            raise bodies.not_json(body, error) from None
 
 
 def _matches(value: Any, wanted: frozenset[tuple[type, Any]]) -> bool:

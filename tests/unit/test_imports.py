@@ -12,7 +12,8 @@ import nsqdigest
 
 PACKAGE = Path(nsqdigest.__file__).parent
 
-PURE = ("backoff", "rdy", "events", "policy", "digest", "delivery", "ids", "errors", "transport.frames", "sinks.base")
+DECISIONS = ("backoff", "bodies", "delivery", "digest", "events", "policy", "rdy")
+PURE = (*DECISIONS, "errors", "ids", "sinks.base", "transport.frames")
 THE_WORLD = {
     "aiohttp", "asyncio", "click", "concurrent", "logging", "nsq", "os", "random", "redis", "secrets", "selectors",
     "signal", "socket", "ssl", "subprocess", "threading", "time", "tornado",
@@ -22,7 +23,7 @@ THE_WORLD = {
 IO = 2
 LEVELS = {
     **dict.fromkeys(("", "errors", "ids", "log", "metrics"), 0),
-    **dict.fromkeys(PURE[:6], 1),
+    **dict.fromkeys(DECISIONS, 1),
     **dict.fromkeys(("transport.frames", "sinks.base", "config"), 1),
     **dict.fromkeys(("daemon", "demo"), 3),
     "cli": 4,
