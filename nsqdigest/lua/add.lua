@@ -36,42 +36,30 @@ local plain, batch = tonumber(ARGV[8]), ARGV[9]
 local added, superseded, over_capacity, over_timelines, duplicates, repeated = 0, 0, 0, 0, 0, 0
 local opened = 0
 
-local function supersede(timeline)
-  superseded = superseded + 1
-  call('HINCRBY', losses, 's' .. timeline, 1)
-end
-
--- A record whose key is there already with this timestamp or a newer one: of equal timestamps the larger value wins.
-local function latecomer(index, values, timeline, key, score, value)
-  if tonumber(call('ZSCORE', index, key)) == tonumber(score) then
+-- A record whose key is there already: the newer stays, of equal timestamps the one with the larger value.
+local function contend(index, values, timeline, key, score, value)
+  local own_score, present_score = tonumber(score), tonumber(call('ZSCORE', index, key))
+  local wins = own_score < present_score
+  if own_score == present_score then
     local present = call('HGET', values, key)
     if present == value then
       repeated = repeated + 1
       return
     end
-    if not present or larger_bytes(value, present) then
-      call('HSET', values, key, value)
-    end
+    wins = not present or larger_bytes(value, present)
   end
-  added = added + 1
-  supersede(timeline)
-end
-
--- A full set: a key that is there is renewed in place; a newcomer older than all that is kept is refused before
--- any write (that is what makes a replay harmless), any other takes the place of the oldest.
-local function into_full_set(index, values, timeline, key, score, value)
-  local present = call('ZSCORE', index, key)
-  if present and tonumber(score) >= tonumber(present) then
-    latecomer(index, values, timeline, key, score, value)
-    return
-  end
-  added = added + 1
-  if present then
+  if wins then
     call('ZADD', index, score, key)
     call('HSET', values, key, value)
-    supersede(timeline)
-    return
   end
+  added = added + 1
+  superseded = superseded + 1
+  call('HINCRBY', losses, 's' .. timeline, 1)
+end
+
+-- A full set, and a key that is not in it. A newcomer older than all that is kept is refused before any write (that
+-- is what makes a replay harmless), any other takes the place of the oldest.
+local function into_full_set(index, values, timeline, key, score, value)
   local oldest = call('ZRANGE', index, -1, -1, 'WITHSCORES')
   local own_score, oldest_score = tonumber(score), tonumber(oldest[2])
   if own_score < oldest_score or (own_score == oldest_score and larger_bytes(oldest[1], key)) then
@@ -80,6 +68,7 @@ local function into_full_set(index, values, timeline, key, score, value)
     call('ZREM', index, oldest[1])
     call('HDEL', values, oldest[1])
   end
+  added = added + 1
   over_capacity = over_capacity + 1
   call('HINCRBY', losses, 'c' .. timeline, 1)
 end
@@ -132,18 +121,15 @@ for number = 1, #names do
     elseif possible_repeat == 1 and is_duplicate(KEYS[at + 2], KEYS[at + 3], key, score) then
       added = added + 1
       duplicates = duplicates + 1
-    elseif held >= capacity then
+    elseif held >= capacity and not call('ZSCORE', index, key) then
       into_full_set(index, values, timeline, key, score, value)
-    elseif call('ZADD', index, 'LT', 'CH', score, key) == 0 then
-      met_known_key = true
-      latecomer(index, values, timeline, key, score, value)
-    else
+    elseif held < capacity and call('ZADD', index, 'NX', score, key) == 1 then
+      call('HSET', values, key, value)
       added = added + 1
-      if call('HSET', values, key, value) == 1 then
-        held = held + 1
-      else
-        supersede(timeline)
-      end
+      held = held + 1
+    else
+      met_known_key = true
+      contend(index, values, timeline, key, score, value)
     end
   end
   if is_new and met_known_key then
