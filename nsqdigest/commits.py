@@ -125,8 +125,10 @@ class Commits:
         self._inbox.append(arrival)
         self._inbox_filled.set()
 
-    def give_back_inbox(self) -> None:
-        """What was not begun."""
+    def give_back_waiting(self) -> None:
+        """What was not begun: the inbox, and what waits, decoded, for a write to end."""
+        self._give_back(self._decoded)
+        self._decoded = []
         while self._inbox:
             arrival = self._inbox.popleft()
             self._host.give_back(arrival.connection, arrival.messages)
@@ -142,10 +144,8 @@ class Commits:
     async def abandon(self) -> None:
         """Gives back all that is not finished, also what is being written: whether it was stored nobody waits to
         hear."""
-        self.give_back_inbox()
+        self.give_back_waiting()
         self._is_abandoned = True
-        self._give_back(self._decoded)
-        self._decoded = []
         for batch in self._writes.values():
             self._give_back(batch.arrivals)
         for task in self._letters:

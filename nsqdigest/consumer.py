@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 ROTATE_EVERY_S = 1.0
 TICK_S = 0.25
+SAY_AGAIN_S = 1.0
 SUSPECT_FOR_S = 1.0
 """After a standstill, what arrives for so long may have been waiting in the socket."""
 RECONNECT_FIRST_S = 0.25
@@ -85,6 +86,7 @@ class Consumer:
         self._probe_came = False
         self._wake: asyncio.TimerHandle | None = None
         self._draining = False
+        self._too_late, self._too_late_said_s = 0, -math.inf
         self._turned_s = time.monotonic()
         self._suspect_until_s = 0.0
         self._repeats_after_s = math.inf
@@ -123,7 +125,7 @@ class Consumer:
     async def drain(self, until_s: float) -> None:
         """What is being stored is finished as its replies come, what was not begun goes back, then `stop`."""
         self._hold()
-        self._commits.give_back_inbox()
+        self._commits.give_back_waiting()
         await self._say_goodbye(until_s)
         await self._commits.settle(until_s)
         await self.stop()
@@ -253,13 +255,19 @@ class Consumer:
 
     def on_refused(self, connection: NsqConnection, error: NsqdRefused) -> None:
         self._metrics.add("messages_refused_total", 1, topic=self.topic, reason=error.code)
+        self._too_late += 1
+        now_s = time.monotonic()
+        if now_s < self._too_late_said_s + SAY_AGAIN_S:
+            return  # they come by the thousand: one line a second tells as much
         _log.warning(
             "consumer.message.too_late",
             topic=self.topic,
+            messages=self._too_late,
             nsqd=str(connection.address),
             error=error,
             msg_timeout_s=connection.msg_timeout_s,
         )
+        self._too_late, self._too_late_said_s = 0, now_s
 
     def on_closed(self, connection: NsqConnection, reason: NsqdigestError) -> None:
         if self._served_at_s.pop(connection, None) is None:
@@ -317,7 +325,7 @@ class Consumer:
             wait_s=wait_s,
         )
         if decision.limit == 0:
-            self._commits.give_back_inbox()
+            self._commits.give_back_waiting()
         self._apply()
 
     def _apply(self) -> None:

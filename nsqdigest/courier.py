@@ -133,20 +133,25 @@ class _Errand:
 
 class Courier:
     def __init__(
-        self, store: Timelines, lease_ms: int, metrics: Metrics, uniform: Callable[[float, float], float]
+        self,
+        store: Timelines,
+        lease_ms: int,
+        metrics: Metrics,
+        uniform: Callable[[float, float], float],
+        sink_decided: Callable[[SinkPost], None],
     ) -> None:
         self._store = store
         self._lease_ms = lease_ms
         self._metrics = metrics
         self._uniform = uniform
+        self._sink_decided = sink_decided
 
-    async def carry(self, claim: Claim, route: ScheduledRoute, lease: Lease) -> bool:
-        """Never raises. Answers whether the sink's controller decided anew.
-
-        Where Redis fails before the send, it begins anew while the lease lasts: open gives the same snapshot again.
-        """
+    async def carry(self, claim: Claim, route: ScheduledRoute, lease: Lease) -> None:
+        """Never raises: what goes wrong is said, and the lease brings the timeline back."""
         try:
-            return await self._while_leased(lease, lambda: self._carry(claim, route, lease))
+            errand = await self._while_leased(lease, lambda: self._open(claim, route, lease))
+            if errand is not None:
+                await self._deliver(errand)
         except StoreError as error:
             self._metrics.add("store_errors_total", reason=error.reason)
             _log.warning(
@@ -154,7 +159,6 @@ class Courier:
             )
         except Exception as error:
             _log.error("scheduler.digest.bug", route=claim.route, timeline=claim.timeline, error=error, exc_info=error)
-        return False
 
     async def _while_leased(self, lease: Lease, work: Callable[[], Awaitable[T]]) -> T:
         """Work that may be done again, again and again until Redis does its part of it or the lease is over."""
@@ -168,38 +172,45 @@ class Courier:
             await asyncio.sleep(wait_s)
             wait_s = min(_AGAIN_CAP_S, self._uniform(_AGAIN_FIRST_S, 3 * wait_s))
 
-    async def _carry(self, claim: Claim, route: ScheduledRoute, lease: Lease) -> bool:
-        post = route.post
+    # -- one digest
+
+    async def _open(self, claim: Claim, route: ScheduledRoute, lease: Lease) -> _Errand | None:
+        """May be asked again when its answer got lost: it is the same snapshot then, at its next attempt."""
         now_ms, asked_at_s = self._store.clock.now_ms(), time.monotonic()
         new_id = ids.uuid7(now_ms, secrets.randbits(ids.RANDOM_BITS))
         opened = await self._store.open(claim, self._lease_ms, new_id, route.plan.earliest_next_ms(now_ms))
         if opened is NotOpened.EMPTY:
-            return False
+            return None
         if opened is NotOpened.STALE:
             self._stale(claim)
-            return False
+            return None
         lease.renewed(asked_at_s)
-        errand = _Errand(claim, route, lease, opened)
-        expired = delivery.expired(post.settings, opened.attempt - 1, self._store.clock.now_ms() - opened.opened_ms)
+        return _Errand(claim, route, lease, opened)
+
+    async def _deliver(self, errand: _Errand) -> None:
+        post, opened = errand.route.post, errand.opened
+        age_ms = self._store.clock.now_ms() - opened.opened_ms
+        expired = delivery.expired(post.settings, opened.attempt - 1, age_ms)
         if expired is not None:
             await self._bury(errand, expired, "")
-            return False
-        body = await self._render(errand)
-        if body is None or not await self._has_lease(errand):
-            self._stale(claim)
-            return False
+            return
+        body = await self._while_leased(errand.lease, lambda: self._render(errand))
+        if body is None:
+            self._stale(errand.claim)
+            return
         epoch = post.controller.decision.epoch
         outcome = await self._send(errand, body)
         self._metrics.add("digest_attempts_total", sink=post.name, outcome=outcome.verdict)
-        # The sink's health first: whoever asks for room while the store is told must know it.
-        decided = post.health.heard(outcome, opened.id, epoch, time.monotonic())
+        # The sink's health first: while the store is told, others may ask what room there is.
+        if post.health.heard(outcome, opened.id, epoch, time.monotonic()):
+            self._sink_decided(post)
         await self._conclude(errand, outcome)
-        return decided
 
     # -- before
 
     async def _render(self, errand: _Errand) -> bytes | None:
-        """The body, read from the snapshot page by page until it is full; None: the snapshot is not ours any more."""
+        """The body, read from the snapshot page by page until it is full, with lease enough for a send; None: it is not
+        ours any more."""
         settings, opened = errand.route.settings, errand.opened
         group = tuple(settings.group.split(".")) if settings.group else ()
         builder = digest.Builder(errand.facts, errand.route.post.settings.max_body_bytes, group)
@@ -221,7 +232,7 @@ class Courier:
             count = next_page(start, seen_bytes, opened.total - start)
         if missing:
             _log.error("scheduler.digest.values_missing", **errand.said, missing=missing)
-        return builder.body()
+        return builder.body() if await self._has_lease(errand) else None
 
     async def _has_lease(self, errand: _Errand) -> bool:
         """Enough for one send; renewed where it is not."""

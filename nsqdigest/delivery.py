@@ -2,7 +2,7 @@
 
     delivered                    close
     gone (410)                   the sink stops until a reload; the digest waits, the attempt does not count
-    too old, or too many tries   buried, replayable
+    too old, or too many tries   buried: kept whole, with the reason
     refused                      three attempts, then buried
     anything else                again, same id, same bytes, after a decorrelated delay; Retry-After is a floor
 

@@ -53,9 +53,9 @@ class Scheduler:
         self._store = store
         self._metrics = metrics
         self._uniform = uniform
-        self._courier = Courier(store, settings.lease_ms, metrics, uniform)
+        self._courier = Courier(store, settings.lease_ms, metrics, uniform, self._sink_decided)
         self._poked = asyncio.Event()
-        self._draining = asyncio.Event()
+        self._draining = False
         self._work: set[asyncio.Task[None]] = set()
         self.tasks: list[asyncio.Task[None]] = []
         self._turn = 0
@@ -77,7 +77,7 @@ class Scheduler:
 
     async def drain(self, until_s: float) -> None:
         """Claims nothing more; what is being claimed or delivered has until then to end."""
-        self._draining.set()
+        self._draining = True
         self.poke()
         if self.tasks:
             # Cut off, a claim would leave timelines leased with nobody to deliver them.
@@ -95,7 +95,7 @@ class Scheduler:
 
     async def _run(self) -> None:
         failures = 0
-        while not self._draining.is_set():
+        while not self._draining:
             self._poked.clear()
             try:
                 wait_s = await self._turn_once()
@@ -110,10 +110,8 @@ class Scheduler:
                     _log.warning("scheduler.store.failed", reason=error.reason, error=error)
                 self._metrics.add("store_errors_total", reason=error.reason)
                 wait_ms = delivery.retry_wait_ms(failures, _STORE_AGAIN_FIRST_MS, _STORE_AGAIN_CAP_MS, self._uniform)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(wait_ms / 1000):
-                        await self._draining.wait()
-                continue
+                wait_s = wait_ms / 1000
+            # A poke ends the wait after a failure too: that intake stored something says that Redis is back.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._poked.wait()
@@ -133,7 +131,7 @@ class Scheduler:
             if post.controller.decision.wake_at_s is not None:
                 wait_s = min(wait_s, post.controller.decision.wake_at_s - now_s)
         for partition in range(self._store.partitions):
-            if self._draining.is_set():
+            if self._draining:
                 break
             wait_s = min(wait_s, await self._claim(partition))
         return max(0.0, wait_s)
@@ -193,8 +191,7 @@ class Scheduler:
 
     async def _carry(self, claim: Claim, route: ScheduledRoute, lease: Lease) -> None:
         try:
-            if await self._courier.carry(claim, route, lease):
-                self._sink_decided(route.post)
+            await self._courier.carry(claim, route, lease)
         finally:
             route.post.active -= 1
             self.poke()

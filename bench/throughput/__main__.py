@@ -20,7 +20,7 @@ from pathlib import Path
 from bench.servers import ROOT, BenchError, find_binary
 from bench.throughput.backlog import TIMELINES
 from bench.throughput.lanes import MAX_IN_FLIGHT, Lane, all_lanes, build_go_consumer, run_round
-from bench.throughput.report import LaneRounds, Round, losses, markdown, picture_svg
+from bench.throughput.report import LaneRounds, Round, into_readme, losses, markdown, picture_svg
 
 DEFAULT_OUT = ROOT / "docs" / "measured"
 QUICK_SCALE = 0.1
@@ -117,6 +117,9 @@ def main() -> int:
         (out / "throughput.md").write_text(text, "utf-8")
         (out / "throughput.svg").write_text(picture_svg(results), "utf-8")
         print(f"written: {out / 'throughput.md'}, {out / 'throughput.svg'}")
+    if out == DEFAULT_OUT:
+        readme = ROOT / "README.md"
+        readme.write_text(into_readme(readme.read_text("utf-8"), results, facts), "utf-8")
     return 1 if losses(results) else 0
 
 

@@ -7,6 +7,7 @@ its spread comes from the rounds paired in the order they ran: what slowed the m
 from __future__ import annotations
 
 import statistics
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from html import escape
@@ -145,6 +146,34 @@ def memory_notes(lanes: Mapping[str, LaneRounds], max_in_flight: int) -> list[st
             f"most seen in flight: {seen:,}"
         )
     return lines
+
+
+README_BLOCK = ("<!-- measured -->\n", "<!-- /measured -->\n")
+
+
+def into_readme(readme: str, lanes: Mapping[str, LaneRounds], machine: Mapping[str, str]) -> str:
+    """The README with the figures of this run between its two marks."""
+    before, _, rest = readme.partition(README_BLOCK[0])
+    _, _, behind = rest.partition(README_BLOCK[1])
+    rows = ["| | events/s | CPU of the consumer, µs/event | of Redis | peak RSS, MiB |", "|---|--:|--:|--:|--:|"]
+    for lane in lanes.values():
+        figures = (
+            f"{lane.spread(lambda one: one.events_per_s).median:,.0f}",
+            f"{lane.spread(lambda one: one.consumer_us).median:.1f}",
+            f"{lane.spread(lambda one: one.redis_us).median:.1f}",
+            f"{lane.spread(lambda one: one.peak_rss_bytes / MIB).median:.0f}",
+        )
+        rows.append(f"| {lane.title} | {' | '.join(figures)} |")
+    compared = " and ".join(
+        f"{ratio.spread.median:.1f} times as many as {lanes[ratio.peer].title}" for ratio in ratios(lanes)
+    )
+    said = (
+        f"Medians on {machine['machine']}, shared by nsqd, Redis and the consumer, with 250-byte JSON events over "
+        f"10,000 timelines: `nsqdigest run` takes in {compared}.\n"
+        "[All of it](docs/measured/throughput.md), with the spread of the rounds, the versions and a picture."
+    )
+    block = "\n".join([*rows, "", *textwrap.wrap(said, 120, break_long_words=False, break_on_hyphens=False)])
+    return f"{before}{README_BLOCK[0]}\n{block}\n\n{README_BLOCK[1]}{behind}"
 
 
 def every_round(lanes: Mapping[str, LaneRounds]) -> list[str]:

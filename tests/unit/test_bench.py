@@ -141,3 +141,12 @@ def test_the_picture_leaves_the_pass_with_large_events_out(lanes: dict[str, repo
     before = report.picture_svg(lanes)
     lanes["c64"] = lane("c64", 3000, 3000, 3000)
     assert report.picture_svg(lanes) == before
+
+
+def test_the_readme_gets_the_figures_between_its_marks_and_keeps_the_rest(lanes: dict[str, report.LaneRounds]) -> None:
+    readme = "before\n<!-- measured -->\nold\n<!-- /measured -->\nbehind\n"
+    text = report.into_readme(readme, lanes, {"machine": "a machine"})
+    assert text.startswith("before\n<!-- measured -->\n")
+    assert text.endswith("<!-- /measured -->\nbehind\n")
+    assert "old" not in text
+    assert report.into_readme(text, lanes, {"machine": "a machine"}) == text
