@@ -41,6 +41,7 @@ _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _NOT_IN_PATHS = re.compile(r'[\x00-\x1f"\\]')
 _SMALLEST_MS_TIMESTAMP = 1e11
+_LATEST_MS = 2**53 // 1000  # in microseconds it is a score in Redis, exact up to 2^53
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _KNOWN_NAMES_KEPT = 200_000
@@ -124,12 +125,13 @@ class EventLimits(NamedTuple):
 
 
 class Record(msgspec.Struct, gc=False):
-    """One event in one timeline of one route. `possible_repeat`: it may have been filed, even delivered, before."""
+    """One event in one timeline of one route, its timestamp in microseconds. `possible_repeat`: it may have been
+    filed, even delivered, before."""
 
     route: int
     timeline: bytes
     key: bytes
-    timestamp_ms: int
+    timestamp_us: int
     value: bytes
     possible_repeat: bool
 
@@ -310,7 +312,7 @@ def _timestamp_ms(value: Any, name: str, limits: EventLimits, now_ms: int) -> in
         number = (moment - _EPOCH) // _MILLISECOND
     else:
         raise bad(f"is {_TYPE_NAMES[value.__class__]}; a number or RFC 3339 is expected")
-    if not 0 <= number < 2**53:
+    if not 0 <= number < _LATEST_MS:
         raise bad(f"is {value}: outside of all time")
     timestamp_ms = round(number)  # a fraction of a second is seldom a whole number of ms in binary
     if timestamp_ms > now_ms + limits.future_ms:
@@ -400,13 +402,13 @@ class Router:
                 else:
                     key = self._keys.encode(render_key(event, body))
                 if read_timestamp is None:
-                    timestamp_ms = message.timestamp_ns // 1_000_000
+                    timestamp_us = message.timestamp_ns // 1000
                 else:
-                    timestamp_ms = _timestamp_ms(read_timestamp(event), timestamp_field, self._limits, now_ms)
+                    timestamp_us = 1000 * _timestamp_ms(read_timestamp(event), timestamp_field, self._limits, now_ms)
             except Unusable as unusable:
                 rejected = Rejected(unusable.reason, f"route {name}: {unusable.detail}")
                 continue
-            add(Record(number, timeline, key, timestamp_ms, body, possible_repeat))
+            add(Record(number, timeline, key, timestamp_us, body, possible_repeat))
             taken += 1
         return rejected if rejected is not None else taken
 

@@ -7,11 +7,12 @@ Always so:
 - A call, once sent, is never cancelled: whoever awaited it may go, the call runs to its end and its connection stays
   clean.
 - Whatever comes out of the driver is translated to `StoreError`.
-- Instants are integer milliseconds of Redis' clock.
+- Instants are integer milliseconds of Redis' clock; only the timestamps of records are microseconds, so that what nsqd
+  took in within a millisecond keeps its order.
 
 Keys, under the hash tag `{namespace:partition}`, type first, the route's name and the user's part last:
 
-    w:ROUTE  waiting: timeline scored by due        i:ROUTE:TIMELINE  open set: key scored by minus its timestamp
+    w:ROUTE  waiting: timeline scored by due        i:ROUTE:TIMELINE  open set: key scored by its timestamp (-µs)
     l:ROUTE  leased: timeline scored by deadline    v:ROUTE:TIMELINE  its values
     k:ROUTE  tokens of the leased                   s:ROUTE:TIMELINE  snapshot: the digest under way
     b:ROUTE  schedule of each timeline              x:ROUTE:TIMELINE  its values
@@ -382,11 +383,22 @@ class Timelines:
         if word == b"empty":
             return NotOpened.EMPTY
         self.clock.heard(answer[1])
-        return Opened(word == b"again", answer[2], answer[3].decode(), *(int(float(told)) for told in answer[4:]))
+        opened_ms, iteration, total, first_us, last_us, *counts_and_next = (int(float(told)) for told in answer[4:])
+        return Opened(
+            word == b"again",
+            answer[2],
+            answer[3].decode(),
+            opened_ms,
+            iteration,
+            total,
+            first_us // 1000,
+            last_us // 1000,
+            *counts_and_next,
+        )
 
     async def page(self, claim: Claim, opened: Opened, start: int, count: int) -> list[StoredRecord | None] | None:
-        """Records of the snapshot from a place on, newest first; None where a value is gone; None at all: not ours any
-        more."""
+        """Records of the snapshot from a place on, `count` or a few less, newest first; None where a value is gone;
+        None at all: not ours any more."""
         of, name = self._of(claim)
         head, size, members = await self._send(
             [
@@ -399,11 +411,11 @@ class Timelines:
             return None
         if not members:
             return []
-        keys = members[::2]
-        values = (await self._send([[b"HMGET", of.snapshot_values + name, *keys]]))[0]
+        rows = in_order(members, is_last=start + count >= opened.total)
+        values = (await self._send([[b"HMGET", of.snapshot_values + name, *(key for key, _ in rows)]]))[0]
         return [
-            None if value is None else StoredRecord(key, -int(float(score)), value)
-            for key, score, value in zip(keys, members[1::2], values, strict=True)
+            None if value is None else StoredRecord(key, timestamp_us // 1000, value)
+            for (key, timestamp_us), value in zip(rows, values, strict=True)
         ]
 
     async def renew(self, claim: Claim, lease_ms: int) -> Answer:
@@ -565,7 +577,6 @@ def pack_batch(keys: _Keys, records: Sequence[Record]) -> tuple[list[bytes], lis
     packed: list[bytes] = []
     values: list[bytes] = []
     index, hash_of_values = keys.index, keys.values
-    last_ms, score = -1, b""
     for timeline, theirs in (*plain.items(), *with_repeats.items()):
         is_plain = timeline not in with_repeats
         declared += (index + timeline, hash_of_values + timeline)
@@ -573,14 +584,26 @@ def pack_batch(keys: _Keys, records: Sequence[Record]) -> tuple[list[bytes], lis
             declared += (keys.snapshot + timeline, keys.memory + timeline)
         packed.append(_LENGTHS[len(theirs)])
         for record in theirs:
-            key, timestamp_ms = record.key, record.timestamp_ms
-            if timestamp_ms != last_ms:  # under load many share one, and formatting is what costs here
-                last_ms, score = timestamp_ms, b"%017d" % -timestamp_ms
+            key = record.key
+            score = b"%017d" % -record.timestamp_us
             if not is_plain:
                 packed.append(_FLAGS[record.possible_repeat])
             packed += (_LENGTHS[len(key)], key, score)
             values.append(record.value)
     return declared, [len(plain), b"".join(packed), *values]
+
+
+def in_order(members: Sequence[bytes], *, is_last: bool) -> list[tuple[bytes, int]]:
+    """Keys and timestamps (µs) of a page, as ZRANGE gives them with scores: newest first, of equal ones the larger key.
+
+    Redis has equal ones the other way round. So that no run of them is torn between two pages, the last run of a page
+    is left to the next one, unless the page is nothing else.
+    """
+    rows = [(key, -int(float(score))) for key, score in zip(members[::2], members[1::2], strict=True)]
+    if not is_last:
+        oldest_us = rows[-1][1]
+        rows = [row for row in rows if row[1] != oldest_us] or rows
+    return sorted(rows, key=lambda row: (row[1], row[0]), reverse=True)
 
 
 def calls_of(records: Sequence[Record]) -> list[Sequence[Record]]:

@@ -7,7 +7,7 @@
 --       4 base, 5 bound (ms) of a timeline that begins here            6 most timelines of this partition
 --       7 length of what stands before the timeline's name in its keys 8 timelines of the first kind
 --       9 the batch, packed big-endian: per timeline u16 records; per record u16 length + key, and its score as 17
---         characters: minus the timestamp (ms), zero-padded; a timeline of the second kind has a u8 before each
+--         characters: minus the timestamp (µs), zero-padded; a timeline of the second kind has a u8 before each
 --         record, 1: may be a repeat. At most 500 records.
 --       10… the values, in the order of the records
 -- RETURNS { now, added, superseded, over capacity, over the limit of timelines, duplicates, repeated,

@@ -6,7 +6,8 @@
 --       6… the earliest next digest (ms) if this one has iteration 1, 2, …; the last stands for all later ones
 -- RETURNS { 'stale' }: the lease is another's
 --         { 'empty' }: nothing to send; the timeline is forgotten
---         { 'opened' | 'again', now, attempt, id, opened, iteration, total, first, last, superseded, over capacity, next earliest }
+--         { 'opened' | 'again', now, attempt, id, opened, iteration, total, first, last (µs), superseded, over capacity,
+--           next earliest }
 -- ERRORS none of its own.
 --
 -- @include lib/now.lua

@@ -31,6 +31,7 @@ from nsqdigest.timelines import (
     Timelines,
     calls_of,
     first_page,
+    in_order,
     ledger_balances,
     next_page,
 )
@@ -49,7 +50,7 @@ OpenStore = Callable[..., Timelines]
 def rec(
     key: bytes = b"k", at_ms: int = 1, value: bytes = b"{}", timeline: bytes = T, possible_repeat: bool = False
 ) -> Record:
-    return Record(0, timeline, key, at_ms, value, possible_repeat)
+    return Record(0, timeline, key, 1000 * at_ms, value, possible_repeat)
 
 
 @pytest.fixture
@@ -120,7 +121,7 @@ async def test_a_digest_goes_all_its_way(store: Timelines, plain: Scripts) -> No
     assert again == opened._replace(again=True, attempt=2)
     assert await store.close_digest(claim, "id-1", at_once(store)) is Answer.DONE
     assert await store.close_digest(claim, "id-1", at_once(store)) is Answer.ALREADY
-    assert plain.memory(T) == {b"a": 1, b"b": 2}
+    assert plain.memory(T) == {b"a": 1000, b"b": 2000}
     assert await store.open(await claim_one(store), LEASE_MS, "id-2", [0]) is NotOpened.EMPTY
     ledger = await store.ledger("r")
     assert ledger_balances(ledger)
@@ -219,9 +220,9 @@ async def test_pages_cover_the_snapshot_newest_first(store: Timelines) -> None:
     await add(store, *(rec(b"%02d" % n, n) for n in range(10)))
     opened = await open_one(store, claim := await claim_one(store))
     keys: list[bytes] = []
-    for start in (0, 4, 8):
-        page = await store.page(claim, opened, start, 4)
-        assert page is not None
+    while len(keys) < 10:
+        page = await store.page(claim, opened, len(keys), 4)
+        assert page
         keys += [record.key for record in page if record is not None]
     assert keys == [b"%02d" % n for n in reversed(range(10))]
     assert await store.page(claim, opened, 10, 4) == []
@@ -277,7 +278,7 @@ async def test_batches_are_packed_as_the_header_of_add_says(store: Timelines, pl
     names = [name for name in by_store if name != plain.key("layout")]
     plain.command("DEL", *names)
     plain.add(
-        *(Rec(of.timeline, of.key, of.timestamp_ms, of.value, of.possible_repeat) for of in records),
+        *(Rec(of.timeline, of.key, of.timestamp_us, of.value, of.possible_repeat) for of in records),
         base_ms=schedule[0],
     )
     assert plain.contents() == by_store
@@ -786,3 +787,37 @@ def test_a_ledger_balances_when_all_that_was_added_is_somewhere() -> None:
     assert ledger_balances({"added": 63 + 64 + 128, "dropped:capacity": 64, "dropped:timelines": 128, **ends})
     assert ledger_balances({})
     assert not ledger_balances({"added": 64, **ends})
+
+
+# -- the order within a page
+
+
+def test_of_equal_timestamps_the_larger_key_comes_first() -> None:
+    members = [b"a", b"-7", b"b", b"-7", b"c", b"-5"]
+    assert in_order(members, is_last=True) == [(b"b", 7), (b"a", 7), (b"c", 5)]
+
+
+def test_a_run_of_equal_timestamps_is_left_whole_to_the_next_page() -> None:
+    members = [b"a", b"-7", b"b", b"-5", b"c", b"-5"]
+    assert in_order(members, is_last=False) == [(b"a", 7)]
+    assert in_order(members, is_last=True) == [(b"a", 7), (b"c", 5), (b"b", 5)]
+
+
+def test_a_page_of_nothing_but_equal_timestamps_is_given_all_the_same() -> None:
+    assert in_order([b"a", b"-5", b"b", b"-5"], is_last=False) == [(b"b", 5), (b"a", 5)]
+
+
+async def test_what_nsqd_took_in_within_one_millisecond_is_paged_newest_first(store: Timelines) -> None:
+    total = 50
+    records = [Record(0, T, b"%03d" % n, 1_700_000_000_000_000 + n // 3, b"%d" % n, False) for n in range(total)]
+    await store.add("r", 0, random.sample(records, total), Schedule(0, 0))
+    claim = await claim_one(store)
+    opened = await store.open(claim, LEASE_MS, "id", [0])
+    assert isinstance(opened, Opened)
+    assert opened.first_ms == opened.last_ms == 1_700_000_000_000
+    found: list[bytes] = []
+    while len(found) < total:
+        page = await store.page(claim, opened, len(found), 16)
+        assert page
+        found += [record.value for record in page if record is not None]
+    assert found == [b"%d" % n for n in reversed(range(total))]
