@@ -246,11 +246,14 @@ class Commits:
         if self._is_abandoned:
             return
         rejected = {id(letter.message) for letter in batch.letters}
+        stored_of: dict[NsqConnection, list[Message]] = {}  # one write each: a small send costs as much as a large one
         for connection, messages, _, _ in batch.arrivals:
             stored = messages
             if unsafe or rejected:
                 stored = [message for message in messages if id(message) not in unsafe and id(message) not in rejected]
                 self._host.give_back(connection, [message for message in messages if id(message) in unsafe])
+            stored_of.setdefault(connection, []).extend(stored)
+        for connection, stored in stored_of.items():
             self._fin(connection, stored)
         letters = [letter for letter in batch.letters if id(letter.message) not in unsafe]
         if letters:
