@@ -88,7 +88,7 @@ def run_all(lanes: list[Lane], rounds: int) -> dict[str, LaneRounds]:
 
 def main() -> int:
     options = argparse.ArgumentParser(prog="python -m bench.throughput", description=__doc__)
-    options.add_argument("--rounds", type=int, default=5, help="how often each lane is run (default 5)")
+    options.add_argument("--rounds", type=int, default=7, help="how often each lane is run (default 7)")
     options.add_argument("--events-scale", type=float, default=1.0, help="multiplies the backlogs (default 1)")
     options.add_argument("--lanes", default="a,b,c,c64", help="a, b, c, c64 (c with 64 KiB events); default all")
     options.add_argument("--quick", action="store_true", help="one round of a tenth of the events")
