@@ -24,9 +24,10 @@ from nsqdigest import log
 from nsqdigest.dead_letters import DeadLetters
 from nsqdigest.errors import StoreError
 from nsqdigest.events import Record, Rejected, Router
+from nsqdigest.layout import calls_of
 from nsqdigest.metrics import Metrics
 from nsqdigest.policy import Plan
-from nsqdigest.timelines import Added, Timelines, calls_of
+from nsqdigest.timelines import Added, Timelines
 from nsqdigest.transport.connection import NsqConnection
 from nsqdigest.transport.frames import Message
 

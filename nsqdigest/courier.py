@@ -22,9 +22,10 @@ import msgspec
 
 from nsqdigest import delivery, digest, ids, log
 from nsqdigest.errors import StoreError
+from nsqdigest.layout import first_page, next_page
 from nsqdigest.policy import Plan, Schedule
 from nsqdigest.sinks.base import Outcome, Parcel, Sink, Verdict
-from nsqdigest.timelines import Answer, Claim, NotOpened, Opened, Timelines, first_page, next_page
+from nsqdigest.timelines import Answer, Claim, NotOpened, Opened, Timelines
 
 if TYPE_CHECKING:
     from nsqdigest.backoff import Controller

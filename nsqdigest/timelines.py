@@ -10,16 +10,7 @@ Always so:
 - Instants are integer milliseconds of Redis' clock; only the timestamps of records are microseconds, so that what nsqd
   took in within a millisecond keeps its order.
 
-Keys, under the hash tag `{namespace:partition}`, type first, the route's name and the user's part last:
-
-    w:ROUTE  waiting: timeline scored by due        i:ROUTE:TIMELINE  open set: key scored by its timestamp (-µs)
-    l:ROUTE  leased: timeline scored by deadline    v:ROUTE:TIMELINE  its values
-    k:ROUTE  tokens of the leased                   s:ROUTE:TIMELINE  snapshot: the digest under way
-    b:ROUTE  schedule of each timeline              x:ROUTE:TIMELINE  its values
-    d:ROUTE  losses since the digest before         h:ROUTE:TIMELINE  head: iteration, and of the snapshot id, totals …
-    c:ROUTE  ledger                                 m:ROUTE:TIMELINE  memory: keys delivered lately
-    n        how many timelines there are           dead, dead:details, di:ID, dv:ID  digests not to be delivered
-    layout   schema, partitions, epoch (partition 0)
+Key names and packing are `layout`'s.
 """
 
 from __future__ import annotations
@@ -42,6 +33,7 @@ from redis.backoff import NoBackoff
 
 from nsqdigest import scripts
 from nsqdigest.errors import StoreError, StoreMismatch, Unreachable
+from nsqdigest.layout import RECORDS_PER_CALL, Keys, in_order, pack_batch
 from nsqdigest.policy import Schedule
 
 if TYPE_CHECKING:
@@ -49,15 +41,8 @@ if TYPE_CHECKING:
     from nsqdigest.events import Record
 
 SCHEMA = 1
-RECORDS_PER_CALL = 500
-BYTES_PER_CALL = 1 << 20
 DEAD_DIGESTS_KEPT = 10_000
 _MEMORY_PER_CAPACITY = 2
-_FIRST_PAGE_RECORDS = 16
-
-_LENGTHS = [length.to_bytes(2, "big") for length in range(4097)]
-"""Packed: of keys (limits.key is 4 KiB at most) and of a timeline's records in a batch."""
-_FLAGS = (b"\x00", b"\x01")
 
 
 class RoutePlan(NamedTuple):
@@ -192,20 +177,6 @@ class RedisClock:
         return int(time.monotonic() * 1000 + self._ahead_ms)
 
 
-class _Keys:
-    """The key names of one route in one partition, as bytes."""
-
-    def __init__(self, tag: bytes, route: str) -> None:
-        name = route.encode()
-        self.waiting, self.leased, self.tokens = tag + b"w:" + name, tag + b"l:" + name, tag + b"k:" + name
-        self.schedules, self.losses, self.ledger = tag + b"b:" + name, tag + b"d:" + name, tag + b"c:" + name
-        self.timelines = tag + b"n"
-        self.index, self.values, self.snapshot, self.snapshot_values, self.head, self.memory = (
-            tag + kind + b":" + name + b":" for kind in (b"i", b"v", b"s", b"x", b"h", b"m")
-        )
-        self.name_from = len(self.index)
-
-
 class Timelines:
     def __init__(
         self, settings: RedisSettings, routes: Iterable[RoutePlan], timeline_limit: int, connections: int = 16
@@ -216,7 +187,7 @@ class Timelines:
         self._plans = {plan.name: plan for plan in routes}
         self._tags = [f"{{{settings.namespace}:{partition}}}:".encode() for partition in range(self._partitions)]
         self._keys = {
-            (partition, route): _Keys(tag, route) for partition, tag in enumerate(self._tags) for route in self._plans
+            (partition, route): Keys(tag, route) for partition, tag in enumerate(self._tags) for route in self._plans
         }
         timeout_s = settings.timeout_ms / 1000
         self._pool = redis_asyncio.BlockingConnectionPool.from_url(
@@ -495,7 +466,7 @@ class Timelines:
 
     # -- below
 
-    def _of(self, claim: Claim) -> tuple[_Keys, bytes]:
+    def _of(self, claim: Claim) -> tuple[Keys, bytes]:
         return self._keys[claim.partition, claim.route], claim.timeline.encode()
 
     @staticmethod
@@ -558,76 +529,6 @@ class Timelines:
 
 def _pack(command: Sequence[bytes | str | int]) -> bytes:
     return hiredis.pack_command(tuple(command))  # type: ignore[arg-type,no-any-return]
-
-
-def pack_batch(keys: _Keys, records: Sequence[Record]) -> tuple[list[bytes], list[bytes | int]]:
-    """The keys of the batch's timelines, and add's arguments from the number of timelines of its first kind on."""
-    plain: dict[bytes, list[Record]] = {}
-    with_repeats: dict[bytes, list[Record]] = {record.timeline: [] for record in records if record.possible_repeat}
-    for record in records:
-        timeline = record.timeline
-        theirs = plain.get(timeline)
-        if theirs is not None:
-            theirs.append(record)
-        elif timeline in with_repeats:
-            with_repeats[timeline].append(record)
-        else:
-            plain[timeline] = [record]
-    declared: list[bytes] = []
-    packed: list[bytes] = []
-    values: list[bytes] = []
-    index, hash_of_values = keys.index, keys.values
-    for timeline, theirs in (*plain.items(), *with_repeats.items()):
-        is_plain = timeline not in with_repeats
-        declared += (index + timeline, hash_of_values + timeline)
-        if not is_plain:
-            declared += (keys.snapshot + timeline, keys.memory + timeline)
-        packed.append(_LENGTHS[len(theirs)])
-        for record in theirs:
-            key = record.key
-            score = b"%017d" % -record.timestamp_us
-            if not is_plain:
-                packed.append(_FLAGS[record.possible_repeat])
-            packed += (_LENGTHS[len(key)], key, score)
-            values.append(record.value)
-    return declared, [len(plain), b"".join(packed), *values]
-
-
-def in_order(members: Sequence[bytes], *, is_last: bool) -> list[tuple[bytes, int]]:
-    """Keys and timestamps (µs) of a page, as ZRANGE gives them with scores: newest first, of equal ones the larger key.
-
-    Redis has equal ones the other way round. So that no run of them is torn between two pages, the last run of a page
-    is left to the next one, unless the page is nothing else.
-    """
-    rows = [(key, -int(float(score))) for key, score in zip(members[::2], members[1::2], strict=True)]
-    if not is_last:
-        oldest_us = rows[-1][1]
-        rows = [row for row in rows if row[1] != oldest_us] or rows
-    return sorted(rows, key=lambda row: (row[1], row[0]), reverse=True)
-
-
-def calls_of(records: Sequence[Record]) -> list[Sequence[Record]]:
-    """Splits records into what one call may carry: so many records, so many bytes (one record is always allowed)."""
-    calls: list[Sequence[Record]] = []
-    start = size = 0
-    for position, record in enumerate(records):
-        if position > start and (position - start == RECORDS_PER_CALL or size + len(record.value) > BYTES_PER_CALL):
-            calls.append(records[start:position])
-            start, size = position, 0
-        size += len(record.value)
-    if start < len(records):
-        calls.append(records[start:])
-    return calls
-
-
-def first_page(total: int) -> int:
-    return min(total, _FIRST_PAGE_RECORDS)
-
-
-def next_page(records_seen: int, bytes_seen: int, left: int) -> int:
-    """How many records the next page may have, going by the size of those before."""
-    average = max(1, bytes_seen // max(1, records_seen))
-    return max(1, min(left, RECORDS_PER_CALL, BYTES_PER_CALL // average))
 
 
 def ledger_balances(counters: Mapping[str, int]) -> bool:

@@ -16,10 +16,9 @@ import redis
 from nsqdigest.config import Redis as RedisSettings
 from nsqdigest.errors import Applied, StoreError, StoreMismatch, Unreachable
 from nsqdigest.events import Record
+from nsqdigest.layout import BYTES_PER_CALL, RECORDS_PER_CALL, calls_of, first_page, in_order, next_page
 from nsqdigest.policy import Schedule
 from nsqdigest.timelines import (
-    BYTES_PER_CALL,
-    RECORDS_PER_CALL,
     Added,
     Answer,
     Claim,
@@ -29,11 +28,7 @@ from nsqdigest.timelines import (
     RoutePlan,
     StoredRecord,
     Timelines,
-    calls_of,
-    first_page,
-    in_order,
     ledger_balances,
-    next_page,
 )
 from support.ports import HOST, free_port
 from support.proxy import Mode, Proxy

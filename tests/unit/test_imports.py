@@ -12,7 +12,7 @@ import nsqdigest
 
 PACKAGE = Path(nsqdigest.__file__).parent
 
-DECISIONS = ("backoff", "bodies", "delivery", "digest", "events", "policy", "rdy")
+DECISIONS = ("backoff", "bodies", "delivery", "digest", "events", "layout", "policy", "rdy")
 PURE = (*DECISIONS, "errors", "ids", "sinks.base", "transport.frames")
 THE_WORLD = {
     "aiohttp", "asyncio", "click", "concurrent", "logging", "nsq", "os", "random", "redis", "secrets", "selectors",
