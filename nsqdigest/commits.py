@@ -243,7 +243,9 @@ class Commits:
             unsafe, failure = await self._file(batch)
         except Exception as error:
             _log.error("consumer.commit.bug", topic=self._topic, error=error, exc_info=error)
-            unsafe, failure = {id(message) for arrival in batch.arrivals for message in arrival.messages}, None
+            # To be on the safe side nothing of it counts as stored, and it steps back like from a failure of the store.
+            unsafe = {id(message) for arrival in batch.arrivals for message in arrival.messages}
+            failure = StoreError("bug", f"{type(error).__name__}: {error}")
         if self._is_abandoned:
             return
         rejected = {id(letter.message) for letter in batch.letters}

@@ -91,4 +91,3 @@ class DeadLetterReason(StrEnum):
     MISSING_FIELD = "missing-field"
     BAD_FIELD = "bad-field"
     BAD_TIMESTAMP = "bad-timestamp"
-    REFUSED_BY_STORE = "refused-by-store"

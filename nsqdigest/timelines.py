@@ -257,10 +257,6 @@ class Timelines:
             return True  # not allowed to ask: no reason to alarm anyone
         return isinstance(answer, list) and len(answer) > 1 and bool(answer[1])
 
-    async def ping(self) -> None:
-        answer = (await self._send([[b"TIME"]]))[0]
-        self.clock.heard(int(answer[0]) * 1000 + int(answer[1]) // 1000)
-
     async def close(self, within_s: float) -> None:
         """Lets what was sent come to its end, within reason, then closes the connections."""
         if self._under_way:

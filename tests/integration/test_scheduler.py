@@ -103,7 +103,6 @@ async def test_what_a_claim_took_whose_answer_got_lost_does_not_wait_for_its_lea
     scheduler: Scheduler, store: Timelines, sink: KeepingSink, proxy: Proxy
 ) -> None:
     await add(store, b"a", b"b", b"c")
-    await store.ping()
     proxy.mode = Mode.DROP_REPLIES
     scheduler.start()
     await until(lambda: scheduler.failing_since_s is not None)
