@@ -3,11 +3,15 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup setup-demo setup-dev setup-bench setup-servers install demo test test-lowest lint prove bench clean
+.PHONY: help setup setup-demo setup-dev setup-bench setup-servers install demo test test-lowest lint mutants prove bench \
+	bench-fleet bench-planner bench-timelines bench-transport backoff-page clean
 
 VENV := .venv
 LOWEST_VENV := .venv-lowest
 NSQ := github.com/nsqio/nsq/apps
+# Tests wait more than they compute, so a few files of them go side by side. Each file stays in one process.
+WORKERS ?= 3
+PYTEST := pytest --numprocesses $(WORKERS) --dist loadfile
 
 # Servers that were built here come before the machine's own. What is tested is the installed package: a PYTHONPATH
 # from outside could slip another one in.
@@ -15,7 +19,7 @@ export PATH := $(CURDIR)/.servers/bin:$(PATH)
 unexport PYTHONPATH PYTHONHOME
 
 help: ## list what make can do
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name what; do printf '  make %-12s %s\n' "$$name" "$$what"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name what; do printf '  make %-15s %s\n' "$$name" "$$what"; done
 
 setup: setup-dev setup-servers ## make ready for everything: .venv, nsqd, nsqlookupd, Redis
 
@@ -30,7 +34,7 @@ setup-bench:
 	@scripts/setup-venv $(VENV) runtime build dev bench
 
 setup-servers:
-	@scripts/setup-redis $(VENV)
+	@scripts/setup-redis $(VENV) oldest
 	@scripts/go-build servers $(NSQ)/nsqd $(NSQ)/nsqlookupd
 
 install:
@@ -40,24 +44,43 @@ demo: setup-demo install ## run the whole of it on this machine for about 30 s (
 	@$(VENV)/bin/nsqdigest demo
 
 test: setup install ## run the tests against real servers (ARGS="-k claim -x" goes to pytest)
-	NSQDIGEST_TEST_INSTALLED=1 $(VENV)/bin/pytest $(ARGS)
+	NSQDIGEST_TEST_INSTALLED=1 $(VENV)/bin/$(PYTEST) $(ARGS)
 
 lint: setup-dev ## check style, types and the shell scripts
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
-	for script in .ci/run scripts/lib.sh $$(grep -l '^#!.*bash' scripts/*); do bash -n "$$script" || exit 1; done
+	for script in .ci/run scripts/lib.sh $$(grep -l -d skip '^#!.*bash' scripts/*); do bash -n "$$script" || exit 1; done
 
-prove: setup install test-lowest ## run the same tests with bigger numbers, and the lowest dependencies (long)
-	NSQDIGEST_TEST_INSTALLED=1 NSQDIGEST_PROVE=1 HYPOTHESIS_PROFILE=deep $(VENV)/bin/pytest $(ARGS)
+mutants: setup ## break the package in many ways, one at a time; the tests are to notice (ARGS="lua", ARGS="--list")
+	$(VENV)/bin/python -m scripts.mutants $(ARGS)
+
+prove: setup install test-lowest ## run the same tests with bigger numbers, the lowest dependencies and the mutants (long)
+	NSQDIGEST_TEST_INSTALLED=1 NSQDIGEST_PROVE=1 HYPOTHESIS_PROFILE=deep $(VENV)/bin/$(PYTEST) $(ARGS)
+	$(VENV)/bin/python -m scripts.mutants
 
 test-lowest: setup ## run the tests with the lowest versions that pyproject.toml allows
 	@LOWEST=1 scripts/setup-venv $(LOWEST_VENV) runtime build dev
 	@scripts/install-wheel $(LOWEST_VENV)
-	NSQDIGEST_TEST_INSTALLED=1 $(LOWEST_VENV)/bin/pytest $(wildcard tests/unit tests/lua tests/integration) $(ARGS)
+	NSQDIGEST_TEST_INSTALLED=1 $(LOWEST_VENV)/bin/$(PYTEST) $(wildcard tests/unit tests/lua tests/integration) $(ARGS)
 
 bench: setup-bench setup-servers install ## measure throughput beside peers; writes the table and the picture
 	$(VENV)/bin/python -m bench.throughput $(ARGS)
+
+bench-fleet: setup-dev ## simulate a thousand daemons and a sick store; writes the tables and the pictures
+	$(VENV)/bin/python -m bench.fleet $(ARGS)
+
+bench-planner: setup-dev ## measure how the cost of a RDY plan grows with the connections; writes the table
+	$(VENV)/bin/python -m bench.planner $(ARGS)
+
+backoff-page: setup-dev ## write docs/backoff.md and its pictures from the table of transitions
+	$(VENV)/bin/python -m scripts.backoff_page $(ARGS)
+
+bench-transport: setup-bench setup-servers install ## measure the connection to nsqd alone, beside pynsq's
+	$(VENV)/bin/python -m bench.transport $(ARGS)
+
+bench-timelines: setup-bench setup-servers install ## measure what timelines cost Redis; writes the table and the picture
+	$(VENV)/bin/python -m bench.timelines $(ARGS)
 
 clean: ## remove all that make has made
 	rm -rf $(VENV) $(LOWEST_VENV) .servers .hypothesis .pytest_cache .mypy_cache .ruff_cache dist

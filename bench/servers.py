@@ -132,8 +132,8 @@ class Nsqd:
 
 
 @contextmanager
-def nsqd(folder: Path, messages: int) -> Iterator[Nsqd]:
-    """One that keeps `messages` of a topic, and as many of a channel, in memory."""
+def nsqd(folder: Path, messages: int, *options: str) -> Iterator[Nsqd]:
+    """One that keeps `messages` of a topic, and as many of a channel, in memory. Options are its own flags."""
     tcp_port, http_port = free_port(), free_port()
     command = [
         find_binary("nsqd"),
@@ -143,6 +143,7 @@ def nsqd(folder: Path, messages: int) -> Iterator[Nsqd]:
         f"--data-path={folder}",
         f"--mem-queue-size={messages}",
         "--log-level=warn",
+        *options,
     ]
     with process(command, folder, "nsqd.log") as child:
         server = Nsqd(child.pid, tcp_port, http_port)

@@ -6,12 +6,14 @@
     RAMPING   1, 2, 4 … until the whole is reached
     HELD      nothing, by the operator's word or while draining; no timer
 
-A failure in FLOWING or RAMPING begins a pause of level 1. The pause over, one message is let through: its success
-lowers the level (at 0 the ramp begins, above it another pause), its failure raises it, and a probe that is lost is
-tried again at the same level. One change a pause, however many failures were in flight: each decision begins a new
-epoch, and only results of the present epoch count. The level is capped where the un-jittered curve reaches
-`max_duration_s`, so recovery is never longer than the curve; the wait is drawn once a pause, after the level is known,
-so the jitter survives the cap.
+`TRANSITIONS` is all of it, as data: what the table does not know raises before anything changed, and docs/backoff.md is
+drawn from it. Always so:
+
+- One change a pause, however many failures were in flight: each decision begins a new epoch, and only results of the
+  present epoch count. A message bears the epoch in which it was handed over.
+- The level never passes the one whose un-jittered wait is the maximum, so recovery is never longer than the curve.
+- The wait is drawn once a pause, after the level is known: the jitter survives the maximum.
+- Every probe leads on: to a verdict, or by its timer to the next one.
 
 It knows no messages and no sockets: a sink's deliveries are facts as good as a topic's messages.
 """
@@ -19,8 +21,11 @@ It knows no messages and no sockets: a sink's deliveries are facts as good as a 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
+
+from nsqdigest.errors import IllegalEvent
 
 SHORTEST_PAUSE_S = 0.1
 PROBE_MESSAGE_WITHIN_S = 2.0
@@ -28,7 +33,7 @@ PROBE_MESSAGE_WITHIN_S = 2.0
 RAMP_STEP_S = 5.0
 """A ramp goes on after so long without a failure, also where traffic is too thin to count on successes."""
 
-Jitter = Literal["full", "equal", "none"]
+Uniform = Callable[[float, float], float]
 
 
 class State(StrEnum):
@@ -39,7 +44,32 @@ class State(StrEnum):
     HELD = "held"
 
 
+class Event(StrEnum):
+    """What a fact means in the present state. Several facts of the world can be one event, and the other way round."""
+
+    SUCCESS = "success"
+    """Something was stored, or delivered; more of it is wanted."""
+    WELL = "well"
+    """The probe's success that leaves no level."""
+    STEP = "step"
+    """As many successes as the limit, or RAMP_STEP_S without a failure."""
+    FULL = "full"
+    """The step that reaches max_in_flight."""
+    FAILURE = "failure"
+    VOID = "void"
+    """It came to no verdict: connection gone, dead letter, given back without a failure."""
+    BEGAN = "began"
+    """The probe has its message."""
+    TIMER = "timer"
+    STALE = "stale"
+    """A result of an earlier epoch."""
+    HOLD = "hold"
+    RESUME = "resume"
+
+
 class Reason(StrEnum):
+    """Why the decision is what it is: the word of logs and metrics."""
+
     STARTED = "started"
     FAILED = "failed"
     PAUSE_OVER = "pause-over"
@@ -52,28 +82,111 @@ class Reason(StrEnum):
     RESUMED = "resumed"
 
 
-class Curve(NamedTuple):
-    """The exponential wait: base * 2^level, up to the maximum."""
+class Level(StrEnum):
+    """What a transition does to the level."""
+
+    NONE = "0"
+    FIRST = "1"
+    UP = "one up"
+    DOWN = "down"
+    SAME = "same"
+
+
+class Transition(NamedTuple):
+    to: State | None
+    """None: the state before it was held."""
+    level: Level
+    reason: Reason
+    new_epoch: bool = True
+
+
+STAY: Final = None
+"""Known, and nothing follows from it."""
+
+# What was handed over under a ramp's smaller limit still speaks for the store: its steps begin no new epoch.
+TRANSITIONS: Final[dict[State, dict[Event, Transition | None]]] = {
+    State.FLOWING: {
+        Event.FAILURE: Transition(State.PAUSED, Level.FIRST, Reason.FAILED),
+        Event.SUCCESS: STAY,
+        Event.VOID: STAY,
+        Event.STALE: STAY,
+        Event.HOLD: Transition(State.HELD, Level.SAME, Reason.HELD),
+    },
+    State.PAUSED: {
+        Event.TIMER: Transition(State.PROBING, Level.SAME, Reason.PAUSE_OVER),
+        Event.STALE: STAY,
+        Event.HOLD: Transition(State.HELD, Level.SAME, Reason.HELD),
+    },
+    State.PROBING: {
+        Event.BEGAN: STAY,
+        Event.SUCCESS: Transition(State.PAUSED, Level.DOWN, Reason.PROBE_SUCCEEDED),
+        Event.WELL: Transition(State.RAMPING, Level.NONE, Reason.RECOVERED),
+        Event.FULL: Transition(State.FLOWING, Level.NONE, Reason.RECOVERED),
+        Event.FAILURE: Transition(State.PAUSED, Level.UP, Reason.PROBE_FAILED),
+        Event.VOID: Transition(State.PROBING, Level.SAME, Reason.PROBE_LOST),
+        Event.TIMER: Transition(State.PROBING, Level.SAME, Reason.PROBE_LOST),
+        Event.STALE: STAY,
+        Event.HOLD: Transition(State.HELD, Level.SAME, Reason.HELD),
+    },
+    State.RAMPING: {
+        Event.SUCCESS: STAY,
+        Event.STEP: Transition(State.RAMPING, Level.NONE, Reason.RAMPED, new_epoch=False),
+        Event.FULL: Transition(State.FLOWING, Level.NONE, Reason.RAMPED, new_epoch=False),
+        Event.FAILURE: Transition(State.PAUSED, Level.FIRST, Reason.FAILED),
+        Event.VOID: STAY,
+        Event.STALE: STAY,
+        Event.HOLD: Transition(State.HELD, Level.SAME, Reason.HELD),
+    },
+    State.HELD: {
+        **dict.fromkeys((Event.SUCCESS, Event.FAILURE, Event.VOID, Event.BEGAN, Event.STALE, Event.HOLD), STAY),
+        Event.RESUME: Transition(None, Level.SAME, Reason.RESUMED),
+    },
+}
+
+
+def tripled(base: float, cap: float, times: int) -> float:
+    """min(cap, base * 3^times), for any number of times."""
+    while times > 0 and base < cap:
+        base, times = 3 * base, times - 1
+    return min(base, cap)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """How long a pause lasts by its level, and how the levels come down again."""
 
     base_s: float
     max_duration_s: float
-    jitter: Jitter
+    strategy: Literal["exponential", "decorrelated"] = "exponential"
+    jitter: Literal["full", "equal", "none"] = "full"
+    """Of the exponential strategy; the other one draws from its own window."""
+    recovery: Literal["step", "halve"] = "step"
+
+    def longest_s(self, level: int) -> float:
+        if self.strategy == "decorrelated":
+            return tripled(self.base_s, self.max_duration_s, level)
+        return min(self.base_s * float(1 << min(level, 63)), self.max_duration_s)
+
+    def window_s(self, level: int) -> tuple[float, float]:
+        longest_s = self.longest_s(level)
+        if self.strategy == "decorrelated":
+            return self.base_s, longest_s
+        return {"full": 0.0, "equal": longest_s / 2, "none": longest_s}[self.jitter], longest_s
+
+    def wait_s(self, level: int, uniform: Uniform) -> float:
+        return max(SHORTEST_PAUSE_S, uniform(*self.window_s(level)))
 
     @property
     def level_cap(self) -> int:
         """The first level whose un-jittered wait is the maximum."""
         level = 1
-        while self.base_s * float(1 << level) < self.max_duration_s:
+        while self.longest_s(level) < self.max_duration_s:
             level += 1
         return level
 
-    def wait_s(self, level: int, uniform: Callable[[float, float], float]) -> float:
-        whole = min(self.base_s * float(1 << level), self.max_duration_s)
-        if self.jitter == "full":
-            whole = uniform(0.0, whole)
-        elif self.jitter == "equal":
-            whole = uniform(whole / 2, whole)
-        return max(whole, SHORTEST_PAUSE_S)
+    def below(self, level: int) -> int:
+        """The level after a probe's success."""
+        return level - 1 if self.recovery == "step" else level // 2
 
 
 class Decision(NamedTuple):
@@ -89,102 +202,140 @@ class Decision(NamedTuple):
 class Controller:
     """One topic's, or one sink's. Every method answers whether it decided anew; `decision` is what holds."""
 
-    def __init__(
-        self, max_in_flight: int, curve: Curve, uniform: Callable[[float, float], float], *, slow_start: bool = True
-    ) -> None:
+    def __init__(self, max_in_flight: int, curve: Curve, uniform: Uniform, *, slow_start: bool = True) -> None:
         self._max_in_flight = max_in_flight
         self._curve = curve
         self._uniform = uniform
-        self._slow_start = slow_start
+        self._first_limit = 1 if slow_start else max_in_flight
         self._successes = 0
-        self._held: Decision | None = None
-        self.decision = Decision(State.FLOWING, 0, max_in_flight, 0, None, Reason.STARTED)
+        self._before = Decision(State.FLOWING, 0, max_in_flight, 0, None, Reason.STARTED)
+        """What held before the operator's word."""
+        self.decision = self._before
+        self.ignored = 0
+        """Results of earlier epochs."""
+
+    # -- facts
 
     def succeeded(self, epoch: int, now_s: float, count: int = 1) -> bool:
-        now = self.decision
-        if epoch != now.epoch:
+        if epoch != self.decision.epoch:
+            return self._stale(now_s)
+        return self._take(self._success_of(count), now_s)
+
+    def failed(self, epoch: int, now_s: float) -> bool:
+        if not self._curve.max_duration_s:
             return False
-        if now.state is State.PROBING:
-            if now.level > 1:
-                return self._pause(now.level - 1, now_s, Reason.PROBE_SUCCEEDED)
-            return self._recover(now_s)
+        if epoch != self.decision.epoch:
+            return self._stale(now_s)
+        return self._take(Event.FAILURE, now_s)
+
+    def lost(self, epoch: int, now_s: float) -> bool:
+        """What was handed over came to no verdict. Had it been the probe, another one follows."""
+        if epoch != self.decision.epoch:
+            return self._stale(now_s)
+        return self._take(Event.VOID, now_s)
+
+    def began(self, epoch: int, now_s: float, until_s: float) -> None:
+        """The probe has its message, which has until then to come to a verdict."""
+        if epoch == self.decision.epoch:
+            self._take(Event.BEGAN, now_s)
+            if self.decision.state is State.PROBING:
+                self.decision = self.decision._replace(wake_at_s=until_s)
+
+    def tick(self, now_s: float) -> bool:
+        """A timer that is early, or of a decision that holds no more, is no event."""
+        wake_at_s = self.decision.wake_at_s
+        if wake_at_s is None or now_s < wake_at_s:
+            return False
+        return self._take(self._step() if self.decision.state is State.RAMPING else Event.TIMER, now_s)
+
+    def hold(self, now_s: float) -> bool:
+        return self._take(Event.HOLD, now_s)
+
+    def resume(self, now_s: float) -> bool:
+        return self._take(Event.RESUME, now_s)
+
+    # -- what they mean here
+
+    def _success_of(self, count: int) -> Event:
+        now = self.decision
+        if now.state is State.PROBING and self._curve.below(now.level) == 0:
+            return Event.WELL if self._first_limit < self._max_in_flight else Event.FULL
         if now.state is State.RAMPING:
             self._successes += count
             if self._successes >= now.limit:
-                return self._ramp(now_s)
-        return False
+                return self._step()
+        return Event.SUCCESS
 
-    def failed(self, epoch: int, now_s: float) -> bool:
-        now = self.decision
-        if epoch != now.epoch or not self._curve.max_duration_s:
-            return False
-        if now.state in (State.FLOWING, State.RAMPING):
-            return self._pause(1, now_s, Reason.FAILED)
-        if now.state is State.PROBING:
-            return self._pause(min(now.level + 1, self._curve.level_cap), now_s, Reason.PROBE_FAILED)
-        return False
+    def _step(self) -> Event:
+        return Event.STEP if 2 * self.decision.limit < self._max_in_flight else Event.FULL
 
-    def probe_lost(self, epoch: int, now_s: float) -> bool:
-        """The probe's connection is gone, or its message came to no verdict: another one, at the same level."""
-        now = self.decision
-        if epoch != now.epoch or now.state is not State.PROBING:
-            return False
-        return self._probe(now_s, Reason.PROBE_LOST)
+    def _stale(self, now_s: float) -> bool:
+        self.ignored += 1
+        return self._take(Event.STALE, now_s)
 
-    def tick(self, now_s: float) -> bool:
-        now = self.decision
-        if now.wake_at_s is None or now_s < now.wake_at_s:
-            return False
-        if now.state is State.PAUSED:
-            return self._probe(now_s, Reason.PAUSE_OVER)
-        if now.state is State.PROBING:
-            return self._probe(now_s, Reason.PROBE_LOST)
-        return self._ramp(now_s)
+    # -- what follows
 
-    def probe_began(self, epoch: int, until_s: float) -> bool:
-        """A message answered the probe: it has until then to come to a verdict."""
+    def _take(self, event: Event, now_s: float) -> bool:
         now = self.decision
-        if epoch != now.epoch or now.state is not State.PROBING:
+        known = TRANSITIONS[now.state]
+        if event not in known:
+            raise IllegalEvent(f"{event} means nothing while {now.state}")
+        transition = known[event]
+        if transition is None:  # it stays
             return False
-        self.decision = now._replace(wake_at_s=until_s)
+        if transition.to is None:
+            self.decision = self._resumed(now_s)
+            return True
+        if transition.to is State.HELD:
+            self._before = now
+        level = self._level(transition.level)
+        limit = self._limit(transition.to, transition.reason)
+        wake_at_s = self._wake_at_s(transition.to, level, now_s)
+        self._successes = 0
+        epoch = now.epoch + transition.new_epoch
+        self.decision = Decision(transition.to, level, limit, epoch, wake_at_s, transition.reason)
         return True
 
-    def hold(self) -> bool:
-        if self.decision.state is State.HELD:
-            return False
-        self._held = self.decision
-        return self._decide(State.HELD, self.decision.level, 0, None, Reason.HELD)
+    def _level(self, change: Level) -> int:
+        level = self.decision.level
+        if change is Level.UP:
+            return min(level + 1, self._curve.level_cap)
+        return {Level.NONE: 0, Level.FIRST: 1, Level.DOWN: self._curve.below(level), Level.SAME: level}[change]
 
-    def resume(self, now_s: float) -> bool:
-        if self._held is None:
-            return False
-        before, self._held = self._held, None
-        wake_at_s = None if before.wake_at_s is None else max(before.wake_at_s, now_s)
-        return self._decide(before.state, before.level, before.limit, wake_at_s, Reason.RESUMED)
+    def _limit(self, to: State, reason: Reason) -> int:
+        if to is State.RAMPING:
+            return self._first_limit if reason is Reason.RECOVERED else 2 * self.decision.limit
+        return {State.FLOWING: self._max_in_flight, State.PROBING: 1}.get(to, 0)
 
-    def _pause(self, level: int, now_s: float, reason: Reason) -> bool:
-        return self._decide(State.PAUSED, level, 0, now_s + self._curve.wait_s(level, self._uniform), reason)
+    def _wake_at_s(self, to: State, level: int, now_s: float) -> float | None:
+        if to is State.PAUSED:
+            return now_s + self._curve.wait_s(level, self._uniform)
+        if to is State.PROBING:
+            return now_s + PROBE_MESSAGE_WITHIN_S
+        return now_s + RAMP_STEP_S if to is State.RAMPING else None
 
-    def _probe(self, now_s: float, reason: Reason) -> bool:
-        return self._decide(State.PROBING, self.decision.level, 1, now_s + PROBE_MESSAGE_WITHIN_S, reason)
-
-    def _recover(self, now_s: float) -> bool:
-        if not self._slow_start or self._max_in_flight == 1:
-            return self._decide(State.FLOWING, 0, self._max_in_flight, None, Reason.RECOVERED)
-        self._successes = 0
-        return self._decide(State.RAMPING, 0, 1, now_s + RAMP_STEP_S, Reason.RECOVERED)
-
-    def _ramp(self, now_s: float) -> bool:
-        """Doubles the limit. The epoch stays: what was handed over under the smaller limit still speaks for the
-        store."""
-        limit = min(2 * self.decision.limit, self._max_in_flight)
-        self._successes = 0
-        if limit == self._max_in_flight:
-            self.decision = Decision(State.FLOWING, 0, limit, self.decision.epoch, None, Reason.RAMPED)
+    def _resumed(self, now_s: float) -> Decision:
+        """A pause that ended meanwhile is over; a probe and a ramp's step begin anew."""
+        before = self._before
+        if before.state is State.PAUSED:
+            wake_at_s = before.wake_at_s
         else:
-            self.decision = self.decision._replace(limit=limit, wake_at_s=now_s + RAMP_STEP_S, reason=Reason.RAMPED)
-        return True
+            wake_at_s = self._wake_at_s(before.state, before.level, now_s)
+        return before._replace(epoch=self.decision.epoch + 1, wake_at_s=wake_at_s, reason=Reason.RESUMED)
 
-    def _decide(self, state: State, level: int, limit: int, wake_at_s: float | None, reason: Reason) -> bool:
-        self.decision = Decision(state, level, limit, self.decision.epoch + 1, wake_at_s, reason)
-        return True
+
+def longest_recovery_s(curve: Curve, max_in_flight: int, answer_s: float, *, slow_start: bool = True) -> float:
+    """The longest way to FLOWING from any state but HELD, once every probe to come succeeds, and every probe ends
+    within `answer_s` of its beginning.
+
+    At the worst a probe of before is out, and fails as late as that: the level is at its cap. Then each level on the
+    way down costs its longest pause and one answer, and then the ramp goes by time alone, RAMP_STEP_S a step, where
+    traffic is thin. A timer that is late adds its lateness.
+    """
+    total_s = answer_s
+    level = curve.level_cap
+    while level > 0:
+        total_s += max(SHORTEST_PAUSE_S, curve.longest_s(level)) + answer_s
+        level = curve.below(level)
+    steps = (max_in_flight - 1).bit_length() if slow_start else 0
+    return total_s + steps * RAMP_STEP_S

@@ -7,6 +7,8 @@ Always so:
   batches when it is quiet, large ones under load.
 - A failed batch is one failure, not one per message; an outage dead-letters nothing, however many attempts it costs.
 - A write is never cancelled: it ends with the store's answer or its time-out.
+- A message that nsqd hands over again while it is still being worked on is not worked on twice: it shares the fate of
+  the first hand-over. Only those with attempts above 1 can be such, and only when one comes is there a look.
 
 How much may arrive, and where a message goes back to, is the consumer's.
 """
@@ -16,18 +18,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableSequence, Sequence
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from nsqdigest import log
 from nsqdigest.dead_letters import DeadLetters
-from nsqdigest.errors import StoreError
+from nsqdigest.errors import DeadLetterReason, StoreError
 from nsqdigest.events import Record, Rejected, Router
-from nsqdigest.layout import calls_of
+from nsqdigest.filing import Filed, FiledRoute, Filing
+from nsqdigest.handovers import Again, MessagesOf, Tied, firsts
 from nsqdigest.metrics import Metrics
-from nsqdigest.policy import Plan
-from nsqdigest.timelines import Added, Timelines
+from nsqdigest.timelines import Timelines
 from nsqdigest.transport.connection import NsqConnection
 from nsqdigest.transport.frames import Message
 
@@ -48,13 +50,6 @@ class Arrival(NamedTuple):
     received_s: float
 
 
-class FiledRoute(NamedTuple):
-    """Where a route's number leads."""
-
-    name: str
-    plan: Plan
-
-
 class Verdict(StrEnum):
     """What a batch says about the store."""
 
@@ -70,6 +65,11 @@ class Host(Protocol):
     def give_back(
         self, connection: NsqConnection, messages: Sequence[Message], longest_s: float | None = None
     ) -> None: ...
+
+    def finish(self, connection: NsqConnection, messages: list[Message]) -> None: ...
+
+    def finished_late(self, connection: NsqConnection, messages: Iterable[Message], epoch: int) -> None:
+        """These are being finished when their time is nearly up."""
 
     def heard(self, verdict: Verdict, messages_by_epoch: Mapping[int, int]) -> None: ...
 
@@ -107,8 +107,8 @@ class Commits:
         self._topic = topic
         self._batch_size = batch_size
         self._router = router
-        self._routes = routes
         self._store = store
+        self._filing = Filing(routes, store, metrics)
         self._dead_letters = dead_letters
         self._metrics = metrics
         self._host = host
@@ -117,7 +117,8 @@ class Commits:
         self._decoded: list[Arrival] = []
         """What waits, decoded, for a write to end."""
         self._writes: dict[asyncio.Task[None], _Batch] = {}
-        self._letters: set[asyncio.Task[None]] = set()
+        self._letters: dict[asyncio.Task[None], list[_Letter]] = {}
+        self._tied = Tied()
         self._is_abandoned = False
 
     # -- what the consumer does with it
@@ -147,11 +148,16 @@ class Commits:
         hear."""
         self.give_back_waiting()
         self._is_abandoned = True
-        for batch in self._writes.values():
-            self._give_back(batch.arrivals)
-        for task in self._letters:
+        for write, batch in self._writes.items():
+            if not write.done():
+                self._give_back(batch.arrivals)
+        letters = dict(self._letters)
+        for task in letters:
             task.cancel()
-        await asyncio.gather(*self._letters, return_exceptions=True)
+        await asyncio.gather(*letters, return_exceptions=True)
+        for task, unsent in letters.items():
+            for letter in unsent if task.cancelled() else ():
+                self._return(letter.connection, [letter.message])
 
     async def run(self) -> None:
         while True:
@@ -164,6 +170,7 @@ class Commits:
             except Exception as error:
                 _log.error("consumer.decode.bug", topic=self._topic, error=error, exc_info=error)
                 self._give_back(arrivals)
+                self._host.heard(Verdict.FAILED, _by_epoch(arrivals))
                 continue
             self._decoded = arrivals
             while len(self._writes) >= UNDER_WAY:
@@ -177,7 +184,13 @@ class Commits:
 
     def _give_back(self, arrivals: Iterable[Arrival]) -> None:
         for arrival in arrivals:
-            self._host.give_back(arrival.connection, arrival.messages)
+            self._return(arrival.connection, arrival.messages)
+
+    def _return(self, connection: NsqConnection, messages: Sequence[Message], longest_s: float | None = None) -> None:
+        messages_of: MessagesOf = {connection: list(messages)}
+        self._tied.join(messages_of)
+        for each, theirs in messages_of.items():
+            self._host.give_back(each, theirs, longest_s)
 
     # -- a batch
 
@@ -189,7 +202,7 @@ class Commits:
         while self._inbox and room > 0:
             arrival = self._inbox.popleft()
             connection, messages = arrival.connection, arrival.messages
-            if now_s - arrival.received_s >= connection.msg_timeout_s:
+            if messages and now_s - arrival.received_s >= connection.msg_timeout_s:
                 connection.let_go(len(messages))
                 self._metrics.add("messages_expired_total", len(messages), topic=self._topic)
                 _log.warning(
@@ -215,11 +228,20 @@ class Commits:
         now_ms = self._store.clock.now_ms()
         now_s = time.monotonic()
         records_of, add_record, add_owner = self._router.records_of, records.append, owners.append
+        in_work: dict[tuple[bytes, int], Message] = {}
+        known: list[Again] = []
         for arrival in arrivals:
             connection = arrival.connection
             held_long = _is_held_long(arrival, now_s)
             for message in arrival.messages:
-                taken = records_of(message, now_ms, held_long or message.attempts > 1, add_record)
+                again = message.attempts > 1
+                if again:
+                    in_work = in_work or self._in_work(arrivals)
+                    first = in_work[message.id, message.timestamp_ns]
+                    if first is not message:
+                        known.append(Again(first, connection, message))
+                        continue
+                taken = records_of(message, now_ms, held_long or again, add_record)
                 if taken == 1:
                     add_owner(message)
                 elif taken == 0:
@@ -231,7 +253,39 @@ class Commits:
                     owners += [message] * taken
         if unmatched:
             self._metrics.add("events_unmatched_total", unmatched, topic=self._topic)
+        if known:
+            self._tie(known, arrivals)
         return _Batch(arrivals, records, owners, letters)
+
+    def _in_work(self, arrivals: list[Arrival]) -> dict[tuple[bytes, int], Message]:
+        """What is being written or dead-lettered, and this batch."""
+        messages = [letter.message for task, letters in self._letters.items() if not task.done() for letter in letters]
+        # A write that is done has let go of its messages, though its callback may not have run yet.
+        for others in (*(batch.arrivals for write, batch in self._writes.items() if not write.done()), arrivals):
+            for arrival in others:
+                messages += arrival.messages
+        return firsts(messages)
+
+    def _tie(self, known: list[Again], arrivals: MutableSequence[Arrival]) -> None:
+        """From here on they are no messages of these arrivals."""
+        self._tied.tie(known)
+        taken_out = {id(again.message) for again in known}
+        for position, arrival in enumerate(arrivals):
+            left = [message for message in arrival.messages if id(message) not in taken_out]
+            arrivals[position] = arrival._replace(messages=left)
+        self._metrics.add("messages_handed_over_again_total", len(known), topic=self._topic)
+
+    def _tie_waiting(self, batch: _Batch) -> None:
+        """While writes took long, more hand-overs of their messages may have come than were looked at yet."""
+        worked_on = firsts([message for arrival in batch.arrivals for message in arrival.messages])
+        known = [
+            Again(first, arrival.connection, message)
+            for arrival in self._inbox
+            for message in arrival.messages
+            if message.attempts > 1 and (first := worked_on.get((message.id, message.timestamp_ns)))
+        ]
+        if known:
+            self._tie(known, self._inbox)
 
     async def _commit(self, batch: _Batch) -> None:
         now_s = time.monotonic()
@@ -240,29 +294,17 @@ class Commits:
             for record in batch.records:
                 record.possible_repeat = True
         try:
-            unsafe, failure = await self._file(batch)
+            filed = await self._filing.file(batch.records, batch.owners)
         except Exception as error:
             _log.error("consumer.commit.bug", topic=self._topic, error=error, exc_info=error)
             # To be on the safe side nothing of it counts as stored, and it steps back like from a failure of the store.
-            unsafe = {id(message) for arrival in batch.arrivals for message in arrival.messages}
-            failure = StoreError("bug", f"{type(error).__name__}: {error}")
+            everything = {id(message) for arrival in batch.arrivals for message in arrival.messages}
+            filed = Filed(everything, {}, StoreError("bug", f"{type(error).__name__}: {error}"), 0)
+        unsafe, failure = filed.unsafe, filed.failure
+        if filed.due_at_once:
+            self._host.timeline_is_due()
         if self._is_abandoned:
             return
-        rejected = {id(letter.message) for letter in batch.letters}
-        stored_of: dict[NsqConnection, list[Message]] = {}  # one write each: a small send costs as much as a large one
-        for connection, messages, _, _ in batch.arrivals:
-            stored = messages
-            if unsafe or rejected:
-                stored = [message for message in messages if id(message) not in unsafe and id(message) not in rejected]
-                self._host.give_back(connection, [message for message in messages if id(message) in unsafe])
-            stored_of.setdefault(connection, []).extend(stored)
-        for connection, stored in stored_of.items():
-            self._fin(connection, stored)
-        letters = [letter for letter in batch.letters if id(letter.message) not in unsafe]
-        if letters:
-            task = asyncio.create_task(self._send(letters), name=f"{self._topic} dead letters")
-            self._letters.add(task)
-            task.add_done_callback(self._letters.discard)
         if failure is not None:
             _log.warning(
                 "consumer.store.failed",
@@ -272,71 +314,42 @@ class Commits:
                 applied=failure.applied,
                 error=failure,
             )
-        verdict = Verdict.FAILED if failure else Verdict.STORED if batch.records else Verdict.NOT_ASKED
-        by_epoch: dict[int, int] = {}
+        # Before FIN and REQ: were a probe finished before its RDY is lowered, nsqd would hand over the next message.
+        is_stored = any(id(owner) not in filed.refused for owner in batch.owners)
+        verdict = Verdict.FAILED if failure else Verdict.STORED if is_stored else Verdict.NOT_ASKED
+        self._host.heard(verdict, _by_epoch(batch.arrivals))
+        self._conclude(batch, filed)
+
+    def _conclude(self, batch: _Batch, filed: Filed) -> None:
+        """Finishes what is stored, gives back what is not, sends off the dead letters."""
+        now_s, unsafe = time.monotonic(), filed.unsafe
+        if any(_is_held_long(arrival, now_s) for arrival in batch.arrivals):
+            self._tie_waiting(batch)
+        letters = [*batch.letters, *_refused(batch, filed.refused)]
+        rejected = {id(letter.message) for letter in letters}
+        stored_of: MessagesOf = {}  # one write each: a small send costs as much as a large one
         for arrival in batch.arrivals:
-            by_epoch[arrival.epoch] = by_epoch.get(arrival.epoch, 0) + len(arrival.messages)
-        self._host.heard(verdict, by_epoch)
+            connection, messages, epoch, _ = arrival
+            stored = messages
+            if unsafe or rejected:
+                stored = [message for message in messages if id(message) not in unsafe and id(message) not in rejected]
+                self._return(connection, [message for message in messages if id(message) in unsafe])
+            stored_of.setdefault(connection, []).extend(stored)
+            if _is_held_long(arrival, now_s):
+                self._host.finished_late(connection, stored, epoch)
+        self._tied.join(stored_of)
+        for connection, stored in stored_of.items():
+            self._fin(connection, stored)
+        letters = [letter for letter in letters if id(letter.message) not in unsafe]
+        if letters:
+            task = asyncio.create_task(self._send(letters), name=f"{self._topic} dead letters")
+            self._letters[task] = letters
+            task.add_done_callback(self._letters.pop)
 
     def _fin(self, connection: NsqConnection, messages: list[Message]) -> None:
         if messages:
-            connection.fin(messages)
+            self._host.finish(connection, messages)
             self._metrics.add("messages_finished_total", len(messages), topic=self._topic)
-
-    async def _file(self, batch: _Batch) -> tuple[set[int], StoreError | None]:
-        """Writes a batch to the store. Answers which messages (by identity) are not safe there, and why."""
-        unsafe: set[int] = set()
-        failure: StoreError | None = None
-        due_at_once = 0
-        for number, partition, records, owners in self._groups(batch):
-            route = self._routes[number]
-            start = 0
-            for call in calls_of(records):
-                if failure is None:
-                    try:
-                        first = route.plan.beginning(self._store.clock.now_ms())
-                        added = await self._store.add(route.name, partition, call, first)
-                        due_at_once += added.due_at_once
-                        self._count(route.name, added)
-                    except StoreError as error:
-                        failure = error
-                if failure is not None:
-                    unsafe.update(id(owner) for owner in owners[start : start + len(call)])
-                start += len(call)
-        if due_at_once:
-            self._host.timeline_is_due()
-        return unsafe, failure
-
-    def _groups(self, batch: _Batch) -> Iterable[tuple[int, int, list[Record], list[Message]]]:
-        """By route and partition."""
-        if len(self._routes) == 1 and self._store.partitions == 1:
-            return [(next(iter(self._routes)), 0, batch.records, batch.owners)] if batch.records else []
-        groups: dict[tuple[int, int], tuple[list[Record], list[Message]]] = {}
-        for record, owner in zip(batch.records, batch.owners, strict=True):
-            partition = self._store.partition_of(self._routes[record.route].name, record.timeline)
-            records, owners = groups.setdefault((record.route, partition), ([], []))
-            records.append(record)
-            owners.append(owner)
-        return [(route, partition, *lists) for (route, partition), lists in groups.items()]
-
-    def _count(self, route: str, added: Added) -> None:
-        self._metrics.add("records_added_total", added.added, route=route)
-        for reason, count in (
-            ("superseded", added.superseded),
-            ("capacity", added.over_capacity),
-            ("timelines", added.over_timelines),
-            ("duplicate", added.duplicates),
-            ("repeated", added.repeated),
-        ):
-            if count:
-                self._metrics.add("records_not_kept_total", count, route=route, reason=reason)
-        if added.over_timelines:
-            _log.error(
-                "consumer.timelines.limit_reached",
-                route=route,
-                records_dropped=added.over_timelines,
-                hint="raise limits.timelines, or look for a timeline template that names too many",
-            )
 
     # -- dead letters
 
@@ -346,14 +359,11 @@ class Commits:
             by_connection.setdefault(letter.connection, []).append(letter)
         while by_connection:
             connection, theirs = by_connection.popitem()
-            try:
-                kept = await self._dead_letters.publish(
-                    connection.address, self._topic, [(letter.message, letter.rejected) for letter in theirs]
-                )
-            except asyncio.CancelledError:
-                for waiting, held in [(connection, theirs), *by_connection.items()]:
-                    self._host.give_back(waiting, [letter.message for letter in held])
-                raise
+            kept = await self._dead_letters.publish(
+                connection.address, self._topic, [(letter.message, letter.rejected) for letter in theirs]
+            )
+            # What is not sent yet: all that is left to do for whoever cancels this.
+            letters[:] = [letter for others in by_connection.values() for letter in others]
             if kept is not None:
                 _log.error(
                     "consumer.message.kept",
@@ -362,10 +372,13 @@ class Commits:
                     error=kept.error,
                     again_s=KEPT_AGAIN_S,
                 )
-                self._host.give_back(connection, kept.messages, KEPT_AGAIN_S)
+                self._return(connection, kept.messages, KEPT_AGAIN_S)
                 not_sent = {id(message) for message in kept.messages}
                 theirs = [letter for letter in theirs if id(letter.message) not in not_sent]
-            self._fin(connection, [letter.message for letter in theirs])
+            sent_of: MessagesOf = {connection: [letter.message for letter in theirs]}
+            self._tied.join(sent_of)
+            for each, messages in sent_of.items():
+                self._fin(each, messages)
             for _, message, rejected in theirs:
                 self._metrics.add("dead_letters_total", 1, topic=self._topic, reason=rejected.reason)
                 _log.warning(
@@ -377,10 +390,30 @@ class Commits:
                 )
 
 
+def _refused(batch: _Batch, refused: Mapping[int, str]) -> list[_Letter]:
+    if not refused:
+        return []
+    dead_before = {id(letter.message) for letter in batch.letters}
+    return [
+        _Letter(arrival.connection, message, Rejected(DeadLetterReason.REFUSED_BY_STORE, refused[id(message)]))
+        for arrival in batch.arrivals
+        for message in arrival.messages
+        if id(message) in refused and id(message) not in dead_before
+    ]
+
+
 def possible_repeat_after_s(connection: NsqConnection) -> float:
     """A message held for so long may be handed over again before we finish it, so it is looked for among what was
     shown."""
     return connection.msg_timeout_s * _POSSIBLE_REPEAT_FRACTION
+
+
+def _by_epoch(arrivals: Iterable[Arrival]) -> dict[int, int]:
+    """How many messages of each epoch."""
+    counts: dict[int, int] = {}
+    for arrival in arrivals:
+        counts[arrival.epoch] = counts.get(arrival.epoch, 0) + len(arrival.messages)
+    return counts
 
 
 def _is_held_long(arrival: Arrival, now_s: float) -> bool:

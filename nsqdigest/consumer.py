@@ -1,12 +1,13 @@
-"""One topic and channel, over any number of nsqds: who is connected, how much each may hand over, and the way out.
+"""One topic and channel, over any number of nsqds: how much each may hand over, and the way out.
 
-The decisions are the pure modules' (`backoff`: how much and until when; `rdy`: which connection gets how much of it);
-this one carries them out and tells them what happened. What becomes of the messages is `commits`.
+The decisions are the pure modules' (`backoff`: how much and until when; `rdy`: which connection gets how much of it,
+and which messages are worked on); this one carries them out and tells them what happened. Which nsqds are connected is
+`links`' business; what becomes of the messages is `commits`'.
 
 Always so:
 - While nothing may be in flight, what still arrives goes back unprocessed: RDY 0 takes effect late.
 - While probing, one message on the one armed connection is processed, and nothing else.
-- Only a connection with nothing in flight is armed (nsqd would hand nothing over otherwise).
+- What a connection had handed over counts until it is finished or given back, though the connection be gone.
 """
 
 from __future__ import annotations
@@ -14,30 +15,34 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from nsqdigest import log, rdy
-from nsqdigest.backoff import Controller, Decision, Reason, State
-from nsqdigest.commits import Arrival, Commits, FiledRoute, Verdict, possible_repeat_after_s
+from nsqdigest import log
+from nsqdigest.backoff import Controller, Decision, State
+from nsqdigest.commits import Arrival, Commits, Verdict, possible_repeat_after_s
+from nsqdigest.decisions import tell
 from nsqdigest.errors import NsqdigestError, NsqdRefused
+from nsqdigest.links import Links
+from nsqdigest.rdy import Planner, is_starved
 from nsqdigest.transport.connection import ConnectionOptions, NsqConnection
+from nsqdigest.transport.directory import Directory
+from nsqdigest.transport.frames import refused_id
 
 if TYPE_CHECKING:
-    from nsqdigest.config import Address, Nsq
+    from nsqdigest.config import Nsq
     from nsqdigest.dead_letters import DeadLetters
     from nsqdigest.events import Router
+    from nsqdigest.filing import FiledRoute
     from nsqdigest.metrics import Metrics
     from nsqdigest.timelines import Timelines
     from nsqdigest.transport.frames import Message
 
-ROTATE_EVERY_S = 1.0
 TICK_S = 0.25
 SAY_AGAIN_S = 1.0
+LATE_REMEMBERED = 5000
 SUSPECT_FOR_S = 1.0
 """After a standstill, what arrives for so long may have been waiting in the socket."""
-RECONNECT_FIRST_S = 0.25
-RECONNECT_CAP_S = 30.0
 FAREWELL_S = 1.0
 """What nsqd gets to answer CLS, and to read the rest, when nothing else is waited for."""
 
@@ -50,6 +55,7 @@ class Consumer:
         topic: str,
         settings: Nsq,
         *,
+        options: ConnectionOptions,
         router: Router,
         routes: Mapping[int, FiledRoute],
         store: Timelines,
@@ -65,8 +71,14 @@ class Consumer:
         self._controller = controller
         self._metrics = metrics
         self._uniform = uniform
-        self._options = ConnectionOptions(
-            heartbeat_interval_ms=settings.heartbeat_interval_ms, msg_timeout_ms=settings.msg_timeout_ms
+        self.links = Links(
+            topic,
+            settings.channel,
+            Directory(settings.nsqd_tcp_addresses, time.monotonic()),
+            options,
+            self,
+            metrics=metrics,
+            uniform=uniform,
         )
         self._commits = Commits(
             topic,
@@ -78,12 +90,11 @@ class Consumer:
             metrics=metrics,
             host=self,
         )
-        self._served_at_s: dict[NsqConnection, float] = {}
-        """The open connections, and when each last had a message or was last given a place."""
-        self._connecting: set[NsqConnection] = set()
-        self._armed: NsqConnection | None = None
-        self._armed_epoch = -1
-        self._probe_came = False
+        self._planner: Planner[NsqConnection] = Planner()
+        self._seats: list[NsqConnection] = []
+        """The open connections, and those that are gone while something of theirs is still worked on."""
+        self._late: dict[tuple[NsqConnection, bytes], int] = {}
+        """What was finished when its time was nearly up, with its epoch: nsqd may say that it came too late."""
         self._wake: asyncio.TimerHandle | None = None
         self._draining = False
         self._too_late, self._too_late_said_s = 0, -math.inf
@@ -100,15 +111,16 @@ class Consumer:
 
     @property
     def connections(self) -> list[NsqConnection]:
-        return list(self._served_at_s)
+        return [connection for connection in self._seats if connection.is_open]
 
     @property
     def connected(self) -> int:
-        return len(self._served_at_s)
+        return len(self.connections)
 
     @property
-    def addresses(self) -> Sequence[Address]:
-        return self._settings.nsqd_tcp_addresses
+    def is_starved(self) -> bool:
+        """Whether max_in_flight is what limits the rate."""
+        return is_starved(self._seats)
 
     # -- beginning and end
 
@@ -116,10 +128,7 @@ class Consumer:
         self.tasks = [
             asyncio.create_task(self._commits.run(), name=f"{self.topic} commits"),
             asyncio.create_task(self._keep_time(), name=f"{self.topic} clock"),
-            *(
-                asyncio.create_task(self._stay_connected(address), name=f"{self.topic} at {address}")
-                for address in self.addresses
-            ),
+            asyncio.create_task(self.links.run(), name=f"{self.topic} links"),
         ]
 
     async def drain(self, until_s: float) -> None:
@@ -139,23 +148,35 @@ class Consumer:
         self._hold()
         await self._commits.abandon()
         await self._say_goodbye(time.monotonic() + FAREWELL_S)
-        hang_ups = [asyncio.create_task(connection.hang_up()) for connection in self._served_at_s]
+        hang_ups = [asyncio.create_task(connection.hang_up()) for connection in self.connections]
         if hang_ups:
             await asyncio.wait(hang_ups, timeout=FAREWELL_S)
         for task in self.tasks:
             task.cancel()
-        for connection in [*self._served_at_s, *self._connecting]:
+        for connection in self.connections:
             connection.close("the daemon stops")
         await asyncio.gather(*self.tasks, *hang_ups, return_exceptions=True)
 
     def _hold(self) -> None:
         """Nothing new comes in from here on, and what comes all the same goes back."""
         self._draining = True
-        self._controller.hold()
-        self._apply()
+        self.links.hold()
+        self.pause()
+
+    # -- the operator's word
+
+    def pause(self) -> bool:
+        """Nothing is asked for until `resume`; what waits here goes back. Answers whether that is new."""
+        return self._settle(self._controller.hold(time.monotonic()))
+
+    def resume(self) -> bool:
+        """Goes on where `pause` found it. Answers whether it was paused."""
+        if self._draining or self.decision.state is not State.HELD:
+            return False
+        return self._settle(self._controller.resume(time.monotonic()))
 
     async def _say_goodbye(self, until_s: float) -> None:
-        goodbyes = [asyncio.create_task(c.say_goodbye()) for c in self._served_at_s if not c.closing]
+        goodbyes = [asyncio.create_task(connection.say_goodbye()) for connection in self.connections]
         if goodbyes:
             await asyncio.wait(goodbyes, timeout=max(0.0, until_s - time.monotonic()))
             for goodbye in goodbyes:
@@ -163,61 +184,25 @@ class Consumer:
             # One that ended by itself meanwhile has nothing left to say goodbye to.
             await asyncio.gather(*goodbyes, return_exceptions=True)
 
-    # -- connections
-
-    async def _stay_connected(self, address: Address) -> None:
-        wait_s = RECONNECT_FIRST_S
-        while not self._draining:
-            connection = NsqConnection(address, self._options, self)
-            self._connecting.add(connection)
-            try:
-                await connection.open()
-                await connection.subscribe(self.topic, self._settings.channel)
-            except NsqdigestError as error:
-                connection.close("the handshake failed")
-                _log.warning(
-                    "consumer.connection.failed",
-                    topic=self.topic,
-                    nsqd=str(address),
-                    error=error,
-                    again_s=round(wait_s, 2),
-                )
-            else:
-                wait_s = RECONNECT_FIRST_S
-                self._serve(connection)
-                reason = await connection.closed()
-                if not self._draining:
-                    _log.warning("consumer.connection.lost", topic=self.topic, nsqd=str(address), error=reason)
-            finally:
-                self._connecting.discard(connection)
-            await asyncio.sleep(wait_s)
-            wait_s = min(RECONNECT_CAP_S, self._uniform(RECONNECT_FIRST_S, 3 * wait_s))
-
-    def _serve(self, connection: NsqConnection) -> None:
-        self._served_at_s[connection] = time.monotonic()
-        self._repeats_after_s = min(self._repeats_after_s, possible_repeat_after_s(connection))
-        self._metrics.set("nsqd_connections", self.connected, topic=self.topic)
-        _log.info(
-            "consumer.connection.open",
-            topic=self.topic,
-            channel=self._settings.channel,
-            nsqd=str(connection.address),
-        )
-        self._apply()
-
     async def _keep_time(self) -> None:
-        """Moves the places on where there are fewer than connections, so that none starves; notices when time stood
-        still."""
-        rotated_s = time.monotonic()
+        """Notices when time stood still, and what an operator would like to know."""
         while True:
             await asyncio.sleep(TICK_S)
             now_s = time.monotonic()
             self._notice_standstill(now_s)
             self._turned_s = now_s
-            if now_s - rotated_s >= ROTATE_EVERY_S:
-                rotated_s = now_s
-                if self.decision.state in (State.FLOWING, State.RAMPING) and self.decision.limit < self.connected:
-                    self._apply()
+            self._metrics.set("starved", self.is_starved, topic=self.topic)
+            for connection in self._planner.stalled(self._seats, now_s):
+                _log.warning(
+                    "consumer.connection.stalled",
+                    topic=self.topic,
+                    nsqd=str(connection.address),
+                    rdy=connection.rdy,
+                    in_flight=connection.in_flight,
+                    last_message_s=round(now_s - connection.message_at_s, 1),
+                    last_read_s=round(connection.quiet_s, 1),
+                    hint="others of this topic flow; if the depth in this nsqd's /stats grows, restart it",
+                )
 
     def _notice_standstill(self, now_s: float) -> None:
         """A process that was stopped reads what came before the stop as if it were new; nsqd may have taken it back
@@ -227,36 +212,37 @@ class Consumer:
 
     # -- what a connection says
 
+    def on_open(self, connection: NsqConnection) -> None:
+        self._seats.append(connection)
+        self._repeats_after_s = min(self._repeats_after_s, possible_repeat_after_s(connection))
+        self._metrics.set("nsqd_connections", self.connected, topic=self.topic)
+        self._apply()
+
     def on_messages(self, connection: NsqConnection, messages: list[Message]) -> None:
         now_s = time.monotonic()
         self._metrics.add("messages_received_total", len(messages), topic=self.topic)
-        if connection in self._served_at_s:
-            self._served_at_s[connection] = now_s
         decision = self.decision
-        if decision.limit == 0 or decision.state is State.PROBING:
-            messages = self._probe_among(connection, messages, decision, now_s)
-        if messages:
-            self._notice_standstill(now_s)
-            received_s = now_s - self._repeats_after_s if now_s < self._suspect_until_s else now_s
-            self._commits.put(Arrival(connection, messages, decision.epoch, received_s))
-
-    def _probe_among(
-        self, connection: NsqConnection, messages: list[Message], decision: Decision, now_s: float
-    ) -> list[Message]:
-        """The probing message, if this is where it was asked for; all others go back."""
-        probe: list[Message] = []
-        if decision.state is State.PROBING and connection is self._armed and not self._probe_came:
-            self._probe_came = True
-            probe, messages = messages[:1], messages[1:]
-            self._controller.probe_began(decision.epoch, now_s + connection.msg_timeout_s)
-            self._set_timer()
-        self.give_back(connection, messages)
-        return probe
+        in_flight = sum(seat.in_flight for seat in self._seats)
+        admitted = self._planner.admitted(decision, connection, len(messages), in_flight)
+        if admitted < len(messages):
+            self.give_back(connection, messages[admitted:])
+            messages = messages[:admitted]
+        if not messages:
+            return
+        if decision.state is State.PROBING:
+            self._controller.began(decision.epoch, now_s, now_s + connection.msg_timeout_s)
+            self._set_timer(None)
+        self._notice_standstill(now_s)
+        received_s = now_s - self._repeats_after_s if now_s < self._suspect_until_s else now_s
+        self._commits.put(Arrival(connection, messages, decision.epoch, received_s))
 
     def on_refused(self, connection: NsqConnection, error: NsqdRefused) -> None:
         self._metrics.add("messages_refused_total", 1, topic=self.topic, reason=error.code)
         self._too_late += 1
         now_s = time.monotonic()
+        epoch = self._late.pop((connection, refused_id(error.detail)), None)
+        if epoch is not None:  # the store was too slow for it, or we were
+            self._settle(self._controller.failed(epoch, now_s))
         if now_s < self._too_late_said_s + SAY_AGAIN_S:
             return  # they come by the thousand: one line a second tells as much
         _log.warning(
@@ -270,13 +256,13 @@ class Consumer:
         self._too_late, self._too_late_said_s = 0, now_s
 
     def on_closed(self, connection: NsqConnection, reason: NsqdigestError) -> None:
-        if self._served_at_s.pop(connection, None) is None:
+        if connection not in self._seats:
             return
         self._metrics.set("nsqd_connections", self.connected, topic=self.topic)
-        if connection is self._armed and self._controller.probe_lost(self.decision.epoch, time.monotonic()):
-            self._decided()
-        else:
-            self._apply()
+        self._late = {key: epoch for key, epoch in self._late.items() if key[0] is not connection}
+        if connection is self._planner.armed:
+            self._settle(self._controller.lost(self.decision.epoch, time.monotonic()))
+        self._apply()
 
     # -- what commits say
 
@@ -289,6 +275,22 @@ class Consumer:
             longest_ms = 0
         connection.requeue((message, int(self._uniform(0, longest_ms))) for message in messages)
         self._metrics.add("messages_requeued_total", len(messages), topic=self.topic)
+        self._arm_if_idle(connection)
+
+    def finish(self, connection: NsqConnection, messages: list[Message]) -> None:
+        connection.fin(messages)
+        self._arm_if_idle(connection)
+
+    def _arm_if_idle(self, connection: NsqConnection) -> None:
+        """No connection was idle when the probe began; this one may be now."""
+        if self.decision.state is State.PROBING and self._planner.armed is None and not connection.in_flight:
+            self._apply()
+
+    def finished_late(self, connection: NsqConnection, messages: Iterable[Message], epoch: int) -> None:
+        for message in messages:
+            self._late[connection, message.id] = epoch
+        while len(self._late) > LATE_REMEMBERED:
+            del self._late[next(iter(self._late))]
 
     def heard(self, verdict: Verdict, messages_by_epoch: Mapping[int, int]) -> None:
         now_s = time.monotonic()
@@ -299,79 +301,39 @@ class Consumer:
             elif verdict is Verdict.STORED:
                 decided |= self._controller.succeeded(epoch, now_s, messages)
             else:
-                # Nothing was asked of the store: had it been the probe, another one must follow.
-                decided |= self._controller.probe_lost(epoch, now_s)
-        if decided:
-            self._decided()
-        elif self.decision.state is State.PROBING and self._armed is None:
-            # No connection was idle when the probe began; now what was in flight has ended.
-            self._apply()
+                decided |= self._controller.lost(epoch, now_s)
+        self._settle(decided)
 
     # -- the decision, carried out
 
-    def _decided(self) -> None:
-        """The controller decided anew: say so, and carry it out."""
-        decision = self.decision
-        wait_s = None if decision.wake_at_s is None else round(decision.wake_at_s - time.monotonic(), 3)
-        self._metrics.set("backoff_level", decision.level, topic=self.topic)
-        # Probe after probe without a message is what a quiet topic looks like: no news.
-        say = _log.debug if decision.reason is Reason.PROBE_LOST else _log.info
-        say(
-            f"consumer.backoff.{decision.state}",
-            topic=self.topic,
-            backoff_level=decision.level,
-            limit=decision.limit,
-            reason=decision.reason,
-            wait_s=wait_s,
-        )
-        if decision.limit == 0:
+    def _settle(self, decided: bool) -> bool:
+        """The controller was told something: if it decided anew, says so and carries it out."""
+        self._metrics.set("backoff_results_ignored_total", self._controller.ignored, topic=self.topic)
+        if not decided:
+            return False
+        tell(_log, self._metrics, "consumer.backoff", self._controller, topic=self.topic)
+        if self.decision.limit == 0:
             self._commits.give_back_waiting()
         self._apply()
+        return True
 
     def _apply(self) -> None:
-        """Sends the differences between the RDY that is wanted and the RDY that is set, lowered ones first."""
-        now_s = time.monotonic()
-        serving = [connection for connection in self._served_at_s if connection.is_open and not connection.closing]
-        wanted = self._wanted(serving, now_s)
-        for connection, count in sorted(wanted.items(), key=lambda item: item[1] - item[0].rdy):
-            if connection.rdy != count:
-                connection.set_rdy(count)
-        self._set_timer()
+        """Sends the differences between the RDY that is wanted and the RDY that is set."""
+        self._seats = [connection for connection in self._seats if connection.is_open or connection.in_flight]
+        plan = self._planner.plan(self.decision, self._seats, time.monotonic())
+        for connection, count in plan.changes:
+            connection.set_rdy(count)
+        self._set_timer(plan.again_at_s)
 
-    def _wanted(self, serving: list[NsqConnection], now_s: float) -> dict[NsqConnection, int]:
-        decision = self.decision
-        if decision.state is State.PROBING:
-            if self._armed not in serving or self._armed_epoch != decision.epoch:
-                self._arm(serving, now_s)
-            return rdy.only(self._armed, serving)
-        self._armed = None
-        facts = [(connection, rdy.Facts(connection.max_rdy, self._served_at_s[connection])) for connection in serving]
-        wanted = rdy.spread(decision.limit, facts)
-        if 0 < decision.limit < len(serving):
-            self._served_at_s.update({connection: now_s for connection, places in wanted.items() if places})
-        return wanted
-
-    def _arm(self, serving: list[NsqConnection], now_s: float) -> None:
-        """Chooses where the probe is asked for: the connection that has waited longest, of those with nothing in
-        flight."""
-        idle = [connection for connection in serving if connection.in_flight == 0]
-        self._armed = min(idle, key=self._served_at_s.__getitem__, default=None)
-        if self._armed is not None:
-            self._served_at_s[self._armed] = now_s
-        self._armed_epoch = self.decision.epoch
-        self._probe_came = False
-
-    def _set_timer(self) -> None:
+    def _set_timer(self, plan_again_at_s: float | None) -> None:
         if self._wake is not None:
             self._wake.cancel()
             self._wake = None
-        wake_at_s = self.decision.wake_at_s
+        wake_at_s = min((at_s for at_s in (self.decision.wake_at_s, plan_again_at_s) if at_s is not None), default=None)
         if wake_at_s is not None and not self._draining:
             loop = asyncio.get_running_loop()
             self._wake = loop.call_later(max(0.0, wake_at_s - time.monotonic()), self._tick)
 
     def _tick(self) -> None:
-        if self._controller.tick(time.monotonic()):
-            self._decided()
-        else:
-            self._set_timer()
+        if not self._settle(self._controller.tick(time.monotonic())):
+            self._apply()

@@ -18,14 +18,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
-
 from nsqdigest import delivery, digest, ids, log
+from nsqdigest.backoff import State
+from nsqdigest.dead_store import Details
 from nsqdigest.errors import StoreError
 from nsqdigest.layout import first_page, next_page
 from nsqdigest.policy import Plan, Schedule
 from nsqdigest.sinks.base import Outcome, Parcel, Sink, Verdict
-from nsqdigest.timelines import Answer, Claim, NotOpened, Opened, Timelines
+from nsqdigest.store_types import Answer, Claim, NotOpened, Opened
+from nsqdigest.timelines import Timelines
 
 if TYPE_CHECKING:
     from nsqdigest.backoff import Controller
@@ -39,6 +40,8 @@ T = TypeVar("T")
 
 _AGAIN_FIRST_S = 0.1
 _AGAIN_CAP_S = 2.0
+NO_EPOCH = -1
+"""Of claims that are only to be put back."""
 _FENCE_GRACE_S = 5.0
 """A sink that outlives its own time-out by so much is ended from outside."""
 
@@ -52,6 +55,8 @@ class SinkPost:
     controller: Controller
     health: delivery.Health = field(init=False)
     active: int = 0
+    reserved: int = 0
+    """What claims under way may bring."""
     is_stopped: bool = False
 
     def __post_init__(self) -> None:
@@ -67,7 +72,15 @@ class SinkPost:
 
     @property
     def room(self) -> int:
-        return 0 if self.is_stopped else max(0, self.controller.decision.limit - self.active)
+        return 0 if self.is_stopped else max(0, self.controller.decision.limit - self.active - self.reserved)
+
+    @property
+    def is_probing(self) -> bool:
+        return self.controller.decision.state is State.PROBING
+
+    def admits(self, epoch: int) -> bool:
+        """Whether what was claimed in this epoch is still wanted: since then the sink may have stepped back."""
+        return epoch == self.controller.decision.epoch and not self.is_stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +120,7 @@ class _Errand:
         return digest.Facts(
             id=opened.id,
             route=self.claim.route,
-            timeline=self.claim.timeline,
+            timeline=self.claim.shown_timeline,
             sink=self.route.post.name,
             iteration=opened.iteration,
             opened_ms=opened.opened_ms,
@@ -120,11 +133,16 @@ class _Errand:
         )
 
     @property
+    def lineage(self) -> str:
+        """The same for all that was merged into one another."""
+        return f"{self.claim.route} {self.claim.timeline} {self.opened.since_ms}"
+
+    @property
     def said(self) -> dict[str, Any]:
         """What every log line about it names."""
         return {
             "route": self.claim.route,
-            "timeline": self.claim.timeline,
+            "timeline": self.claim.shown_timeline,
             "digest": self.opened.id,
             "sink": self.route.post.name,
             "attempt": self.opened.attempt,
@@ -147,19 +165,49 @@ class Courier:
         self._uniform = uniform
         self._sink_decided = sink_decided
 
-    async def carry(self, claim: Claim, route: ScheduledRoute, lease: Lease) -> None:
-        """Never raises: what goes wrong is said, and the lease brings the timeline back."""
+    async def carry(self, claim: Claim, route: ScheduledRoute, lease: Lease, epoch: int) -> None:
+        """Never raises: what goes wrong is said, and the lease brings the timeline back. The sink's controller hears of
+        it once, whatever comes of it."""
+        post = route.post
+        if not post.admits(epoch):
+            await self._fenced(claim, self._store.defer(claim, claim.due_ms, after_open=False))
+            return
+        heard = False
         try:
-            errand = await self._while_leased(lease, lambda: self._open(claim, route, lease))
-            if errand is not None:
-                await self._deliver(errand)
+            sent = await self._fenced(claim, self._attempt(claim, route, lease, epoch))
+            if sent is not None:
+                errand, outcome = sent
+                self._metrics.add("digest_attempts_total", sink=post.name, outcome=outcome.verdict)
+                # The sink's health first: while the store is told, others may ask what room there is.
+                heard = True
+                self._told(post, post.health.heard(outcome, errand.lineage, claim, epoch, time.monotonic()))
+                await self._fenced(claim, self._conclude(errand, outcome))
+        finally:
+            if not heard and post.admits(epoch):
+                self._told(post, post.controller.lost(epoch, time.monotonic()))
+
+    def _told(self, post: SinkPost, decided: bool) -> None:
+        self._metrics.set("sink_backoff_results_ignored_total", post.controller.ignored, sink=post.name)
+        if decided:
+            self._sink_decided(post)
+
+    async def _fenced(self, claim: Claim, work: Awaitable[T]) -> T | None:
+        try:
+            return await work
         except StoreError as error:
             self._metrics.add("store_errors_total", reason=error.reason)
             _log.warning(
-                "scheduler.digest.left", route=claim.route, timeline=claim.timeline, reason=error.reason, error=error
+                "scheduler.digest.left",
+                route=claim.route,
+                timeline=claim.shown_timeline,
+                reason=error.reason,
+                error=error,
             )
         except Exception as error:
-            _log.error("scheduler.digest.bug", route=claim.route, timeline=claim.timeline, error=error, exc_info=error)
+            _log.error(
+                "scheduler.digest.bug", route=claim.route, timeline=claim.shown_timeline, error=error, exc_info=error
+            )
+        return None
 
     async def _while_leased(self, lease: Lease, work: Callable[[], Awaitable[T]]) -> T:
         """Work that may be done again, again and again until Redis does its part of it or the lease is over."""
@@ -176,7 +224,8 @@ class Courier:
     # -- one digest
 
     async def _open(self, claim: Claim, route: ScheduledRoute, lease: Lease) -> _Errand | None:
-        """May be asked again when its answer got lost: it is the same snapshot then, at its next attempt."""
+        """May be asked again when its answer got lost: it is the same snapshot then, at its next attempt; or, merged
+        with still newer records, another one. Nobody was told of the first."""
         now_ms, asked_at_s = self._store.clock.now_ms(), time.monotonic()
         new_id = ids.uuid7(now_ms, secrets.randbits(ids.RANDOM_BITS))
         opened = await self._store.open(claim, self._lease_ms, new_id, route.plan.earliest_next_ms(now_ms))
@@ -188,24 +237,27 @@ class Courier:
         lease.renewed(asked_at_s)
         return _Errand(claim, route, lease, opened)
 
-    async def _deliver(self, errand: _Errand) -> None:
-        post, opened = errand.route.post, errand.opened
-        age_ms = self._store.clock.now_ms() - opened.opened_ms
-        expired = delivery.expired(post.settings, opened.attempt - 1, age_ms)
+    async def _attempt(
+        self, claim: Claim, route: ScheduledRoute, lease: Lease, epoch: int
+    ) -> tuple[_Errand, Outcome] | None:
+        """Opens, renders and sends; None where nothing was sent."""
+        errand = await self._while_leased(lease, lambda: self._open(claim, route, lease))
+        if errand is None:
+            return None
+        post, opened = route.post, errand.opened
+        age_ms = self._store.clock.now_ms() - opened.since_ms
+        expired = delivery.expired(post.settings, opened.tries - 1, age_ms)
         if expired is not None:
             await self._bury(errand, expired, "")
-            return
-        body = await self._while_leased(errand.lease, lambda: self._render(errand))
+            return None
+        body = await self._while_leased(lease, lambda: self._render(errand))
         if body is None:
-            self._stale(errand.claim)
-            return
-        epoch = post.controller.decision.epoch
-        outcome = await self._send(errand, body)
-        self._metrics.add("digest_attempts_total", sink=post.name, outcome=outcome.verdict)
-        # The sink's health first: while the store is told, others may ask what room there is.
-        if post.health.heard(outcome, opened.id, epoch, time.monotonic()):
-            self._sink_decided(post)
-        await self._conclude(errand, outcome)
+            self._stale(claim)
+            return None
+        if not post.admits(epoch):
+            await self._store.defer(claim, claim.due_ms, after_open=True)
+            return None
+        return errand, await self._send(errand, body)
 
     # -- before
 
@@ -247,7 +299,7 @@ class Courier:
 
     async def _send(self, errand: _Errand, body: bytes) -> Outcome:
         post, claim, opened = errand.route.post, errand.claim, errand.opened
-        parcel = Parcel(opened.id, claim.route, claim.timeline, opened.attempt, opened.total, body)
+        parcel = Parcel(opened.id, claim.route, claim.shown_timeline, opened.attempt, opened.total, body)
         try:
             async with asyncio.timeout(post.timeout_s + _FENCE_GRACE_S):
                 return await post.sink.deliver(parcel)
@@ -262,7 +314,7 @@ class Courier:
     async def _conclude(self, errand: _Errand, outcome: Outcome) -> None:
         claim, opened, post = errand.claim, errand.opened, errand.route.post
         now_ms = self._store.clock.now_ms()
-        following = delivery.after(outcome, post.settings, opened.attempt, now_ms - opened.opened_ms, self._uniform)
+        following = delivery.after(outcome, post.settings, opened.tries, now_ms - opened.since_ms, self._uniform)
         if following.step is delivery.Step.CLOSE:
             after = self._schedule_after(errand)
             answer = await self._while_leased(errand.lease, lambda: self._store.close_digest(claim, opened.id, after))
@@ -297,28 +349,29 @@ class Courier:
     async def _bury(self, errand: _Errand, reason: delivery.BuryReason, detail: str) -> None:
         claim, opened, post = errand.claim, errand.opened, errand.route.post
         after = self._schedule_after(errand)
-        details = msgspec.json.encode(
-            {"facts": errand.facts._asdict(), "reason": reason, "detail": detail, "attempts": opened.attempt}
-        )
+        details = Details(errand.facts, reason, detail, opened.attempt).encode()
         answer = await self._while_leased(errand.lease, lambda: self._store.bury(claim, opened.id, after, details))
         if answer is Answer.STALE:
             self._stale(claim)
             return
         self._metrics.add("digests_buried_total", sink=post.name, reason=reason)
         _log.error("scheduler.digest.buried", **errand.said, reason=reason, detail=detail)
-        for old, old_details in await self._store.dead_over_limit(claim.partition):
-            old_route = msgspec.json.decode(old_details)["facts"]["route"]
-            dropped = await self._store.drop_dead(claim.partition, old, old_route)
+        for old in await self._store.dead.over_limit(claim.partition):
+            dropped = await self._store.dead.drop(claim.partition, old.id, old.route)
             _log.error(
-                "scheduler.dead.dropped", digest=old, route=old_route, records=dropped, hint="the dead store is full"
+                "scheduler.dead.dropped", digest=old.id, route=old.route, records=dropped, hint="the dead store is full"
             )
 
     def _schedule_after(self, errand: _Errand) -> Schedule:
-        """Of the next digest; never before the instant that this one told its receiver."""
+        """Of the next digest; never before the instant that this one told its receiver. Of a revived one there is no
+        next: the timeline that it had for itself is empty, and is forgotten at once."""
+        if errand.claim.is_revived:
+            now_ms = self._store.clock.now_ms()
+            return Schedule(now_ms, now_ms)
         after = errand.route.plan.after_digest(errand.opened.iteration, self._store.clock.now_ms())
         base_ms = max(after.base_ms, errand.opened.next_earliest_ms)
         return Schedule(base_ms, max(base_ms, after.bound_ms))
 
     def _stale(self, claim: Claim) -> None:
         self._metrics.add("digests_stale_total", route=claim.route)
-        _log.debug("scheduler.digest.stale", route=claim.route, timeline=claim.timeline)
+        _log.debug("scheduler.digest.stale", route=claim.route, timeline=claim.shown_timeline)

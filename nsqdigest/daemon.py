@@ -1,9 +1,9 @@
 """Builds the parts from one configuration, starts them in order, drains them in order.
 
 Start: admin (so that readiness can be asked while the rest waits), the store (waited for, as long as it takes), the
-scheduler, the consumers. Drain: consumers (nothing new comes in, what is stored is finished, the rest goes back to
-nsqd) and scheduler (what is being delivered ends) side by side, then publisher, sinks, store and admin. A second signal
-skips the waiting.
+scheduler, the consumers, discovery (which tells them of nsqds). Drain: discovery, then consumers (nothing new comes in,
+what is stored is finished, the rest goes back to nsqd) and scheduler (what is being delivered ends) side by side, then
+publisher, sinks, store and admin. A second signal skips the waiting.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from nsqdigest import __version__, log
+from nsqdigest.admin.operator import Kind, OperatorApi
 from nsqdigest.admin.server import AdminServer, Check
 from nsqdigest.backoff import Controller, Curve
-from nsqdigest.commits import UNDER_WAY, FiledRoute
+from nsqdigest.commits import UNDER_WAY
 from nsqdigest.config import Config, LogSink, Route, WebhookSink
 from nsqdigest.config import Sink as SinkSettings
 from nsqdigest.consumer import Consumer
@@ -28,14 +29,19 @@ from nsqdigest.dead_letters import DeadLetters
 from nsqdigest.delivery import retry_wait_ms
 from nsqdigest.errors import NsqdigestError, StoreError
 from nsqdigest.events import EventLimits, EventRoute, Router
+from nsqdigest.filing import FiledRoute
 from nsqdigest.metrics import Metrics
 from nsqdigest.policy import Plan
+from nsqdigest.redis_facts import StoreFacts
 from nsqdigest.scheduler import Scheduler
 from nsqdigest.sinks.base import Sink
 from nsqdigest.sinks.log import LogFile
 from nsqdigest.sinks.webhook import Webhook
-from nsqdigest.timelines import RoutePlan, ServerFacts, Timelines
-from nsqdigest.transport.connection import ConnectionOptions
+from nsqdigest.store_types import RoutePlan
+from nsqdigest.store_watch import StoreWatch
+from nsqdigest.timelines import Timelines
+from nsqdigest.transport.connection import options_of
+from nsqdigest.transport.discovery import Discovery
 from nsqdigest.transport.publisher import Publisher
 
 _log = log.get("daemon")
@@ -43,6 +49,11 @@ _log = log.get("daemon")
 SINKS_DRAIN_S = 2.0
 """What deliveries get however short the drain: their digests are safe in Redis either way, but would go out late."""
 
+
+LOOKS_AT_STORE_PER_LEASE = 4
+
+INTAKE_CONNECTIONS = 64
+"""To one server, at most: a batch of many parts waits a little, instead of opening hundreds."""
 
 STORE_ENDS_WITHIN_S = 1.0
 """What calls that were sent and not answered get before the connections close under them."""
@@ -60,17 +71,35 @@ class Daemon:
         self._config = config
         self.metrics = Metrics()
         plans = {name: Plan(policy) for name, policy in config.policies.items()}
-        curve = Curve(config.backoff.base_ms / 1000, config.backoff.max_duration_ms / 1000, config.backoff.jitter)
+        backoff = config.backoff
+
+        def controller(most: int) -> Controller:
+            curve = Curve(
+                backoff.base_ms / 1000,
+                backoff.max_duration_ms / 1000,
+                backoff.strategy,
+                backoff.jitter,
+                backoff.recovery,
+            )
+            return Controller(most, curve, uniform, slow_start=backoff.slow_start)
+
         topics = list(dict.fromkeys(route.topic for route in config.routes))
         self.store = Timelines(
             config.redis,
             [self._route_plan(route) for route in config.routes],
             config.limits.timelines,
-            # One for all that may ask at once, so that nobody waits for a connection.
-            connections=sum(sink.concurrency for sink in config.sinks.values()) + len(topics) * UNDER_WAY + 2,
+            # One for all that may ask a server at once, so that nobody waits for a connection: each digest under way,
+            # each part of a batch, each partition's timer. They are opened when they are needed.
+            connections=sum(sink.concurrency for sink in config.sinks.values())
+            + min(len(config.routes) * UNDER_WAY * config.redis.partition_count, INTAKE_CONNECTIONS)
+            + config.redis.partition_count
+            + 2,
+        )
+        self._store_watch = StoreWatch(
+            self.store, self.metrics, config.scheduler.lease_ms / 1000 / LOOKS_AT_STORE_PER_LEASE
         )
         posts = {
-            name: SinkPost(settings, build_sink(settings), Controller(settings.concurrency, curve, uniform))
+            name: SinkPost(settings, build_sink(settings), controller(settings.concurrency))
             for name, settings in config.sinks.items()
         }
         self._posts = posts
@@ -81,7 +110,8 @@ class Daemon:
             self.metrics,
             uniform,
         )
-        self._publisher = Publisher(ConnectionOptions(heartbeat_interval_ms=config.nsq.heartbeat_interval_ms))
+        options = options_of(config.nsq)
+        self._publisher = Publisher(options, self.metrics)
         dead_letters = DeadLetters(self._publisher, config.nsq.dead_letter_topic, config.nsq.channel)
         limits = EventLimits(
             config.limits.event_bytes,
@@ -101,24 +131,40 @@ class Daemon:
                 Consumer(
                     topic,
                     config.nsq,
+                    options=options,
                     router=router,
                     routes={number: FiledRoute(route.name, plans[route.policy]) for number, route in routes.items()},
                     store=self.store,
                     dead_letters=dead_letters,
-                    controller=Controller(config.nsq.max_in_flight, curve, uniform),
+                    controller=controller(config.nsq.max_in_flight),
                     metrics=self.metrics,
                     uniform=uniform,
                     on_due=self.scheduler.poke,
                 )
             )
-        self._admin = AdminServer(config.admin.listen, self.metrics, self.checks) if config.admin.listen else None
+        self.discovery = Discovery(
+            config.nsq,
+            {consumer.topic: consumer.links.heard for consumer in self.consumers},
+            metrics=self.metrics,
+            uniform=uniform,
+        )
+        self._admin: AdminServer | None = None
+        if config.admin.listen is not None:
+            api = OperatorApi(self, config.admin.token).routes()
+            self._admin = AdminServer(config.admin.listen, self.metrics, self.checks, api)
         self._uniform = uniform
         self._store_is_ready = False
         self._is_draining = False
 
     def _route_plan(self, route: Route) -> RoutePlan:
         policy = self._config.policies[route.policy]
-        return RoutePlan(route.name, policy.capacity, policy.increment_delay_ms, policy.dedupe_window_ms)
+        return RoutePlan(
+            route.name,
+            policy.capacity,
+            policy.increment_delay_ms,
+            policy.dedupe_window_ms,
+            merges=policy.on_retry == "merge",
+        )
 
     # -- life
 
@@ -130,6 +176,7 @@ class Daemon:
         self.scheduler.start()
         for consumer in self.consumers:
             consumer.start()
+        self.discovery.start()
         # What was built so far lives as long as the daemon: the collector need not look at it again.
         gc.collect()
         gc.freeze()
@@ -143,7 +190,7 @@ class Daemon:
 
     async def _wait_for_store(self) -> None:
         attempts = 0
-        facts: ServerFacts | None = None
+        facts: StoreFacts | None = None
         while facts is None:
             try:
                 facts = await self.store.start()
@@ -164,13 +211,19 @@ class Daemon:
             version=facts.version,
             partitions=self.store.partitions,
         )
-        for warning in facts.warnings():
+        for warning in facts.warnings:
             _log.warning("daemon.store.advice", advice=warning)
+        self._store_watch.start(facts.servers)
         self._store_is_ready = True
 
     async def watch(self) -> None:
         """Raises when a part of the daemon ends by itself: better a restart than a daemon that looks alive."""
-        parts = [*self.scheduler.tasks, *(task for consumer in self.consumers for task in consumer.tasks)]
+        parts = [
+            *self._store_watch.tasks,
+            *self.scheduler.tasks,
+            *self.discovery.tasks,
+            *(task for consumer in self.consumers for task in consumer.tasks),
+        ]
         ended, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
         for part in ended:
             raise NsqdigestError(f"a part of the daemon ended: {part.get_name()}") from part.exception()
@@ -180,6 +233,7 @@ class Daemon:
         now_s = time.monotonic()
         until_s = now_s + self._config.nsq.drain_timeout_ms / 1000
         _log.info("daemon.draining", timeout_s=self._config.nsq.drain_timeout_ms / 1000)
+        await self.discovery.stop()
         await asyncio.gather(
             *(consumer.drain(until_s) for consumer in self.consumers),
             self.scheduler.drain(max(until_s, now_s + SINKS_DRAIN_S)),
@@ -190,6 +244,7 @@ class Daemon:
     async def stop(self) -> None:
         """Without waiting: what nsqd handed over and is not stored goes back, what is being delivered is cut off."""
         self._is_draining = True
+        await self.discovery.stop()
         await asyncio.gather(*(consumer.stop() for consumer in self.consumers))
         await self.scheduler.drain(time.monotonic())
         await self._close()
@@ -199,9 +254,44 @@ class Daemon:
         await self._publisher.close()
         for post in self._posts.values():
             await post.sink.close()
+        await self._store_watch.stop()
         await self.store.close(STORE_ENDS_WITHIN_S)
         if self._admin is not None:
             await self._admin.stop()
+
+    # -- the operator's word
+
+    def names_of(self, kind: Kind) -> list[str]:
+        return {
+            "topic": [consumer.topic for consumer in self.consumers],
+            "route": [route.name for route in self._config.routes],
+            "sink": list(dict.fromkeys(route.sink for route in self._config.routes)),
+        }[kind]
+
+    def pause(self, kind: Kind, name: str) -> bool:
+        scheduler = self.scheduler
+        words = {"topic": self._pause_topic, "route": scheduler.pause_route, "sink": scheduler.pause_sink}
+        return self._carry_out("daemon.operator.paused", words[kind], kind, name)
+
+    def resume(self, kind: Kind, name: str) -> bool:
+        scheduler = self.scheduler
+        words = {"topic": self._resume_topic, "route": scheduler.resume_route, "sink": scheduler.resume_sink}
+        return self._carry_out("daemon.operator.resumed", words[kind], kind, name)
+
+    def _carry_out(self, said_as: str, word: Callable[[str], bool], kind: Kind, name: str) -> bool:
+        is_new = word(name)
+        if is_new:
+            _log.info(said_as, kind=kind, name=name)
+        return is_new
+
+    def _pause_topic(self, topic: str) -> bool:
+        return self._consumer_of(topic).pause()
+
+    def _resume_topic(self, topic: str) -> bool:
+        return self._consumer_of(topic).resume()
+
+    def _consumer_of(self, topic: str) -> Consumer:
+        return next(consumer for consumer in self.consumers if consumer.topic == topic)
 
     # -- health
 
@@ -215,6 +305,16 @@ class Daemon:
         for check in self.checks():
             _log.info("daemon.state", check=check.name, well=check.is_well, detail=check.detail)
         for consumer in self.consumers:
+            for address in consumer.links.addresses:
+                entry = consumer.links.entry(address)
+                _log.info(
+                    "daemon.state.nsqd",
+                    topic=consumer.topic,
+                    nsqd=str(address),
+                    sources=", ".join(entry.sources),
+                    seen_s_ago=round(time.monotonic() - entry.seen_s, 1),
+                    connected=address in consumer.links.connected,
+                )
             for connection in consumer.connections:
                 _log.info(
                     "daemon.state.connection",
@@ -233,16 +333,22 @@ class Daemon:
             checks.append(Check("store", False, f"failing for {time.monotonic() - failing_s:.1f} s"))
         else:
             checks.append(Check("store", True, "answers"))
-        for consumer in self.consumers:
-            connected = consumer.connected
-            checks.append(
-                Check(
-                    f"topic {consumer.topic}",
-                    connected > 0,
-                    f"{connected} of {len(consumer.addresses)} nsqd connected, {consumer.decision.state}",
-                )
-            )
+        checks += [self._check_of(consumer) for consumer in self.consumers]
+        if lookupds := self.discovery.lookupds:
+            well = sum(lookupd.is_well for lookupd in lookupds)
+            # Without a directory, what is connected flows on.
+            is_well = well > 0 or all(consumer.connected for consumer in self.consumers)
+            checks.append(Check("nsqlookupd", is_well, f"{well} of {len(lookupds)} answer"))
         return checks
+
+    def _check_of(self, consumer: Consumer) -> Check:
+        name, known = f"topic {consumer.topic}", len(consumer.links.addresses)
+        if known:
+            detail = f"{consumer.connected} of {known} nsqd connected, {consumer.decision.state}"
+            return Check(name, consumer.connected > 0, detail)
+        if self.discovery.is_heard:
+            return Check(name, True, "no nsqd has it yet, says nsqlookupd; waited for")
+        return Check(name, False, "no nsqd is known, and no nsqlookupd answers")
 
 
 async def run(config: Config) -> None:

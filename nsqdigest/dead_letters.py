@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from nsqdigest.errors import NsqdigestError, NsqdRefused
+from nsqdigest.errors import NsqdigestError, PublishError
 
 if TYPE_CHECKING:
     from nsqdigest.config import Address
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 BODY_BYTES = 700 * 1024
 _SHORTER_BODIES = (BODY_BYTES, 40 * 1024, 1024, 0)
-_BATCH_BYTES = 4 << 20
-"""Below nsqd's default limit of 5 MiB for one command."""
 
 
 class Kept(NamedTuple):
@@ -45,22 +43,27 @@ class DeadLetters:
         if not self._topic:
             error = NsqdigestError('nsq.dead_letter_topic is "": nowhere to put a message that can never succeed')
             return Kept([message for message, _ in letters], error)
+        try:
+            await self._publisher.publish(nsqd, self._topic, [self.letter(nsqd, topic, *letter) for letter in letters])
+            return None
+        except PublishError as error:
+            if error.code != "E_BAD_MESSAGE":
+                return Kept([message for message, _ in letters[error.acknowledged :]], error)
+            # nsqd takes a batch whole or not at all, and one letter too large for it spoils the others' way.
+            return await self._publish_one_by_one(nsqd, topic, letters[error.acknowledged :])
+        except NsqdigestError as error:
+            return Kept([message for message, _ in letters], error)
+
+    async def _publish_one_by_one(
+        self, nsqd: Address, topic: str, letters: Sequence[tuple[Message, Rejected]]
+    ) -> Kept | None:
         kept: list[Message] = []
         last_error: NsqdigestError | None = None
-        for batch in self._batches([(message, self.letter(nsqd, topic, message, why)) for message, why in letters]):
+        for message, why in letters:
             try:
-                await self._publisher.publish(nsqd, self._topic, [letter for _, letter in batch])
-            except NsqdRefused:
-                # nsqd takes a batch whole or not at all, and one letter too large for it spoils the others' way.
-                of_batch = {id(message) for message, _ in batch}
-                for message, why in ((message, why) for message, why in letters if id(message) in of_batch):
-                    try:
-                        await self._publish_alone(nsqd, topic, message, why)
-                    except NsqdigestError as error:
-                        kept.append(message)
-                        last_error = error
+                await self._publish_alone(nsqd, topic, message, why)
             except NsqdigestError as error:
-                kept += [message for message, _ in batch]
+                kept.append(message)
                 last_error = error
         return None if last_error is None else Kept(kept, last_error)
 
@@ -69,23 +72,11 @@ class DeadLetters:
         for body_bytes in _SHORTER_BODIES:
             try:
                 await self._publisher.publish(nsqd, self._topic, [self.letter(nsqd, topic, message, why, body_bytes)])
-            except NsqdRefused as error:
+            except PublishError as error:
                 if error.code != "E_BAD_MESSAGE" or body_bytes == _SHORTER_BODIES[-1]:
                     raise
             else:
                 return
-
-    @staticmethod
-    def _batches(letters: list[tuple[Message, bytes]]) -> Iterator[list[tuple[Message, bytes]]]:
-        batch: list[tuple[Message, bytes]] = []
-        size = 0
-        for message, letter in letters:
-            if batch and size + len(letter) > _BATCH_BYTES:
-                yield batch
-                batch, size = [], 0
-            batch.append((message, letter))
-            size += len(letter)
-        yield batch
 
     def letter(
         self, nsqd: Address, topic: str, message: Message, rejected: Rejected, body_bytes: int = BODY_BYTES

@@ -13,10 +13,11 @@ in a row.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
+from nsqdigest.backoff import tripled
 from nsqdigest.sinks.base import Outcome, Verdict
 
 if TYPE_CHECKING:
@@ -48,12 +49,7 @@ class Next(NamedTuple):
 
 def retry_wait_ms(attempt: int, base_ms: int, cap_ms: int, uniform: Callable[[float, float], float]) -> int:
     """Uniform between base and min(cap, base * 3^attempt); no memory but the attempt, 0 counts as 1."""
-    window_ms = base_ms
-    for _ in range(max(1, attempt)):
-        window_ms *= 3
-        if window_ms >= cap_ms:
-            window_ms = cap_ms
-            break
+    window_ms = tripled(base_ms, cap_ms, max(1, attempt))
     return int(uniform(base_ms, max(base_ms, window_ms)))
 
 
@@ -83,18 +79,41 @@ def after(
     return Next(Step.AGAIN, max(wait_ms, floor_ms))
 
 
+class Due(Protocol):
+    """A claimed timeline, as far as its name goes."""
+
+    @property
+    def route(self) -> str: ...
+    @property
+    def timeline(self) -> str: ...
+
+
+D = TypeVar("D", bound=Due)
+
+
+def choose_probe(claims: Sequence[D], failed_last: tuple[str, str] | None) -> tuple[D, list[D]]:
+    """The one that is sent to see whether its sink is well, and the others. The digest that failed last may be at fault
+    itself, so it is the probe only where nothing else is due."""
+    probe = next((claim for claim in claims if (claim.route, claim.timeline) != failed_last), claims[0])
+    return probe, [claim for claim in claims if claim is not probe]
+
+
 class Health:
     """Tells a sink's controller what its deliveries say."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
         self._failed_in_a_row: set[str] = set()
+        self.failed_last: tuple[str, str] | None = None
+        """Route and timeline of the digest that the receiver did not take last; None: it took the last one."""
 
-    def heard(self, outcome: Outcome, digest_id: str, epoch: int, now_s: float) -> bool:
+    def heard(self, outcome: Outcome, digest_id: str, due: Due, epoch: int, now_s: float) -> bool:
         """Answers whether the controller decided anew."""
         if outcome.verdict is Verdict.DELIVERED:
             self._failed_in_a_row.clear()
+            self.failed_last = None
             return self._controller.succeeded(epoch, now_s)
+        self.failed_last = due.route, due.timeline
         if outcome.verdict is Verdict.UNAVAILABLE:
             return self._controller.failed(epoch, now_s)
         self._failed_in_a_row.add(digest_id)
@@ -102,4 +121,4 @@ class Health:
             self._failed_in_a_row.clear()
             return self._controller.failed(epoch, now_s)
         # The receiver answered: a probe that only this digest failed is no sign that the sink is down.
-        return self._controller.probe_lost(epoch, now_s)
+        return self._controller.lost(epoch, now_s)

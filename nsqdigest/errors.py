@@ -19,6 +19,8 @@ class NsqdigestError(Exception):
     """The root. `exit_code` is what a command ends with when this reaches its end."""
 
     exit_code = EXIT_NO
+    needs_operator = False
+    """Trying again soon can not help: somebody has to change something first."""
 
 
 class ConfigError(NsqdigestError):
@@ -45,12 +47,44 @@ class ConnectionLost(NsqdigestError):
     """A connection ended, or fell silent, while something was still expected of it."""
 
 
-class NsqdRefused(NsqdigestError):
-    """nsqd answered a command with an error frame. `code` is its own word, such as E_BAD_TOPIC."""
+class NsqdSilent(ConnectionLost):
+    """Two heartbeats passed without a byte: the peer stands still, or the way to it is cut."""
 
-    def __init__(self, code: str, detail: str) -> None:
-        super().__init__(f"{code}: {detail}" if detail else code)
+
+class NsqdRefused(NsqdigestError):
+    """nsqd answered a command with an error frame. `code` is its own word, such as E_BAD_TOPIC, `detail` the rest.
+
+    With a `way_out` it is the operator who has to go it.
+    """
+
+    def __init__(self, code: str, detail: str, way_out: str = "") -> None:
+        said = f"{code}: {detail}" if detail else code
+        super().__init__(f"{said}; {way_out}" if way_out else said)
         self.code = code
+        self.detail = detail
+        self.needs_operator = bool(way_out)
+
+
+class NsqdMismatch(NsqdigestError):
+    """nsqd and the file do not fit together: TLS, a certificate, AUTH. Says the way out."""
+
+    needs_operator = True
+
+
+class LookupProblem(StrEnum):
+    UNREACHABLE = "unreachable"
+    SLOW = "slow"
+    STATUS = "status"
+    TOO_LARGE = "too-large"
+    GARBAGE = "garbage"
+
+
+class LookupFailed(NsqdigestError):
+    """A nsqlookupd did not say which nsqds have a topic. Never a reason to end a connection."""
+
+    def __init__(self, reason: LookupProblem, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
 
 
 class Applied(StrEnum):
@@ -58,6 +92,24 @@ class Applied(StrEnum):
 
     NO = "no"
     AMBIGUOUS = "ambiguous"
+
+
+class NotReached(ConnectionLost):
+    """The connection ended before nsqd looked at this command: it certainly did not happen."""
+
+
+class PublishError(NsqdigestError):
+    """Messages that nsqd did not acknowledge.
+
+    So many of them as `acknowledged` says, counted from the front, are safe all the same; `applied` says whether others
+    may be. `code` is nsqd's own word where it refused, else "".
+    """
+
+    def __init__(self, message: str, *, applied: Applied, code: str = "", acknowledged: int = 0) -> None:
+        super().__init__(message)
+        self.applied = applied
+        self.code = code
+        self.acknowledged = acknowledged
 
 
 class StoreError(NsqdigestError):
@@ -80,6 +132,10 @@ class StoreMismatch(NsqdigestError):
     exit_code = EXIT_CONFIG
 
 
+class IllegalEvent(NsqdigestError):
+    """A fact that the table of transitions does not know in this state: a mistake of the program."""
+
+
 class DeadLetterReason(StrEnum):
     """Why a message can never succeed, whatever is tried again."""
 
@@ -91,3 +147,4 @@ class DeadLetterReason(StrEnum):
     MISSING_FIELD = "missing-field"
     BAD_FIELD = "bad-field"
     BAD_TIMESTAMP = "bad-timestamp"
+    REFUSED_BY_STORE = "refused-by-store"

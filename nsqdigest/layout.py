@@ -8,8 +8,13 @@ Keys, under the hash tag `{namespace:partition}`, type first, the route's name a
     b:ROUTE  schedule of each timeline              x:ROUTE:TIMELINE  its values
     d:ROUTE  losses since the digest before         h:ROUTE:TIMELINE  head: iteration, and of the snapshot id, totals …
     c:ROUTE  ledger                                 m:ROUTE:TIMELINE  memory: keys delivered lately
+    agenda   waiting zset: when to look at it at the earliest
     n        how many timelines there are           dead, dead:details, di:ID, dv:ID  digests not to be delivered
-    layout   schema, partitions, epoch (partition 0)
+    layout   schema, partitions, epoch              routes (of partition 0)  route: when a daemon had it (ms)
+
+A digest that was revived from the dead store is the snapshot of a timeline of its own, in the partition where it was
+buried; its name begins with a control character, which no event's timeline can have, and holds the digest's id and the
+name of the timeline that it came from (`own_timeline`).
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from nsqdigest.events import Record
 
+SCHEMA = 1
 RECORDS_PER_CALL = 500
 BYTES_PER_CALL = 1 << 20
 _FIRST_PAGE_RECORDS = 16
@@ -27,6 +33,7 @@ _FIRST_PAGE_RECORDS = 16
 _LENGTHS = [length.to_bytes(2, "big") for length in range(4097)]
 """Packed: of keys (limits.key is 4 KiB at most) and of a timeline's records in a batch."""
 _FLAGS = (b"\x00", b"\x01")
+_OWN = "\x01"
 
 
 class Keys:
@@ -36,11 +43,40 @@ class Keys:
         name = route.encode()
         self.waiting, self.leased, self.tokens = tag + b"w:" + name, tag + b"l:" + name, tag + b"k:" + name
         self.schedules, self.losses, self.ledger = tag + b"b:" + name, tag + b"d:" + name, tag + b"c:" + name
-        self.timelines = tag + b"n"
+        self.timelines, self.agenda = tag + b"n", tag + b"agenda"
         self.index, self.values, self.snapshot, self.snapshot_values, self.head, self.memory = (
             tag + kind + b":" + name + b":" for kind in (b"i", b"v", b"s", b"x", b"h", b"m")
         )
         self.name_from = len(self.index)
+
+
+def mismatch(namespace: str, schema: int, stored: int, partitions: int) -> str | None:
+    """Why what is stored in a namespace must not be used by this version with so many partitions."""
+    if schema != SCHEMA:
+        return (
+            f'the namespace "{namespace}" in Redis has layout {schema}, this version writes {SCHEMA}: run the version '
+            "that wrote it until it is drained, or choose another redis.namespace"
+        )
+    if stored != partitions:
+        return (
+            f'the namespace "{namespace}" in Redis was made with redis.partitions = {stored}, the file says '
+            f"{partitions}: write {stored}, or choose another redis.namespace"
+        )
+    return None
+
+
+def own_timeline(digest_id: str, timeline: str) -> str:
+    """What a revived digest is called among the timelines."""
+    return f"{_OWN}{digest_id}{_OWN}{timeline}"
+
+
+def is_own(timeline: str) -> bool:
+    return timeline.startswith(_OWN)
+
+
+def shown_timeline(timeline: str) -> str:
+    """The name to be told: of a revived digest that of the timeline it came from."""
+    return timeline.split(_OWN, 2)[2] if is_own(timeline) else timeline
 
 
 def pack_batch(keys: Keys, records: Sequence[Record]) -> tuple[list[bytes], list[bytes | int]]:

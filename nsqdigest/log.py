@@ -89,6 +89,8 @@ def setup(level: str, format: str, stream: TextIO | None = None) -> None:
     root.addHandler(_Lines(stream, Human(colour) if human else Json()))
     root.setLevel(max(logging.WARNING, LEVELS[level]))
     logging.getLogger(ROOT).setLevel(LEVELS[level])
+    # It warns, each time, of connections that fail or break: whoever made them says it, with the place and the way out.
+    logging.getLogger("tornado.general").setLevel(logging.ERROR)
 
 
 class _Lines(logging.Handler):

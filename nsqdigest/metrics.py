@@ -17,6 +17,17 @@ class _Metric(NamedTuple):
     help: str
 
 
+def _of_controller(prefix: str, of: str, well: str) -> dict[str, _Metric]:
+    return {
+        f"{prefix}_level": _Metric("gauge", (of,), f"0: {well}. Above: how far it has stepped back."),
+        f"{prefix}_state": _Metric("gauge", (of, "state"), "1 for the state it is in."),
+        f"{prefix}_decisions_total": _Metric("counter", (of, "state", "reason"), "Changes of state, and why."),
+        f"{prefix}_results_ignored_total": _Metric(
+            "counter", (of,), "Results of what had begun before the last change: no news any more."
+        ),
+    }
+
+
 METRICS = {
     "messages_received_total": _Metric("counter", ("topic",), "Messages that nsqd handed over."),
     "messages_finished_total": _Metric(
@@ -27,20 +38,38 @@ METRICS = {
     "messages_refused_total": _Metric("counter", ("topic", "reason"), "FIN, REQ or TOUCH that nsqd refused: too late."),
     "events_unmatched_total": _Metric("counter", ("topic",), "Events that no route takes; finished."),
     "dead_letters_total": _Metric("counter", ("topic", "reason"), "Messages that went to the dead-letter topic."),
+    "messages_handed_over_again_total": _Metric(
+        "counter", ("topic",), "Messages handed over again while they were still being worked on; not worked on twice."
+    ),
+    "publishes_total": _Metric(
+        "counter", ("outcome",), "Publishes to nsqd: acknowledged, refused, unsent, or unknown (nsqd may have it)."
+    ),
+    "publish_waits_total": _Metric("counter", ("reason",), "Publishes that waited for room: so much was under way."),
     "records_added_total": _Metric("counter", ("route",), "Records presented to timelines."),
     "records_not_kept_total": _Metric("counter", ("route", "reason"), "Records superseded, dropped or seen before."),
     "nsqd_connections": _Metric("gauge", ("topic",), "Open connections to nsqd."),
-    "backoff_level": _Metric("gauge", ("topic",), "0: flowing. Above: how far it has stepped back."),
+    "nsqd_addresses": _Metric("gauge", ("topic",), "Addresses of nsqds that are known, connected or not."),
+    "nsqd_connections_lost_total": _Metric(
+        "counter", ("topic", "reason"), "Connections that ended by themselves: silent for two heartbeats, closed ..."
+    ),
+    "lookupd_failures_total": _Metric(
+        "counter", ("topic", "reason"), "Questions that a nsqlookupd did not answer as it should."
+    ),
+    "starved": _Metric("gauge", ("topic",), "1: max_in_flight is what limits the rate."),
+    **_of_controller("backoff", "topic", "flowing"),
     "digests_delivered_total": _Metric("counter", ("sink", "route"), "Digests that their receiver accepted."),
     "digest_records_delivered_total": _Metric("counter", ("sink", "route"), "Records of those digests."),
     "digest_attempts_total": _Metric("counter", ("sink", "outcome"), "Attempts to deliver, by what came of them."),
     "digests_buried_total": _Metric("counter", ("sink", "reason"), "Digests that went to the dead store."),
     "digests_stale_total": _Metric("counter", ("route",), "Digests that another daemon had taken over meanwhile."),
     "schedule_lag_seconds": _Metric("gauge", ("route",), "How late the timelines claimed last were."),
-    "sink_backoff_level": _Metric("gauge", ("sink",), "0: delivering. Above: how far it has stepped back."),
+    **_of_controller("sink_backoff", "sink", "delivering"),
     "store_errors_total": _Metric(
         "counter", ("reason",), "Calls of the scheduler that Redis did not answer as it should."
     ),
+    "store_records_lost_total": _Metric("counter", ("route",), "Records that Redis acknowledged and has no more."),
+    "store_partitions_lost_total": _Metric("counter", (), "Partitions that were found emptied."),
+    "store_server_changes_total": _Metric("counter", (), "Restarts and failovers of Redis that were noticed."),
 }
 
 
@@ -74,7 +103,7 @@ class Metrics:
             lines.append(f"# TYPE {PREFIX}{name} {metric.kind}")
             for key, value in sorted(self._values[name].items()):
                 labels = ",".join(f'{label}="{_escape(text)}"' for label, text in zip(metric.labels, key, strict=True))
-                lines.append(f"{PREFIX}{name}{{{labels}}} {value:.17g}")
+                lines.append(f"{PREFIX}{name}{f'{{{labels}}}' if labels else ''} {value:.17g}")
         return "\n".join(lines) + "\n"
 
 

@@ -2,11 +2,8 @@
 
 Always so:
 - Every change of state is one script, atomic, in one hash slot; every key it touches is declared.
-- Nothing here tries again: a lost reply is an ambiguous error and its caller decides. (A script that Redis does not
-  have is loaded and sent once more: it was not run.)
-- A call, once sent, is never cancelled: whoever awaited it may go, the call runs to its end and its connection stays
-  clean.
-- Whatever comes out of the driver is translated to `StoreError`.
+- Nothing here tries again, and no call is cancelled once it was sent (redis_client.py): what fails is a `StoreError`,
+  and the caller decides.
 - Instants are integer milliseconds of Redis' clock; only the timestamps of records are microseconds, so that what nsqd
   took in within a millisecond keeps its order.
 
@@ -16,165 +13,38 @@ Key names and packing are `layout`'s.
 from __future__ import annotations
 
 import asyncio
-import time
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import hiredis
-from redis import asyncio as redis_asyncio
-from redis import exceptions as redis_errors
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-
-from nsqdigest import scripts
-from nsqdigest.errors import StoreError, StoreMismatch, Unreachable
-from nsqdigest.layout import RECORDS_PER_CALL, Keys, in_order, pack_batch
+from nsqdigest.dead_store import DeadStore
+from nsqdigest.errors import StoreMismatch
+from nsqdigest.layout import RECORDS_PER_CALL, SCHEMA, Keys, in_order, mismatch, pack_batch
+from nsqdigest.losses import Losses
+from nsqdigest.operators import Operators
+from nsqdigest.partitions import Partitions
 from nsqdigest.policy import Schedule
+from nsqdigest.redis_client import RedisClient
+from nsqdigest.redis_facts import ServerFacts, StoreFacts
+from nsqdigest.store_types import (
+    ANSWERS,
+    Added,
+    Answer,
+    Claim,
+    Claimed,
+    NotOpened,
+    Opened,
+    RoutePlan,
+    StoredRecord,
+    WrongTypes,
+)
 
 if TYPE_CHECKING:
     from nsqdigest.config import Redis as RedisSettings
     from nsqdigest.events import Record
 
-SCHEMA = 1
-DEAD_DIGESTS_KEPT = 10_000
 _MEMORY_PER_CAPACITY = 2
-
-
-class RoutePlan(NamedTuple):
-    """What the store must know of a route."""
-
-    name: str
-    capacity: int
-    increment_ms: int
-    dedupe_window_ms: int
-
-
-class Added(NamedTuple):
-    added: int
-    superseded: int
-    over_capacity: int
-    over_timelines: int
-    duplicates: int
-    repeated: int
-    due_at_once: int
-
-
-class Claim(NamedTuple):
-    partition: int
-    route: str
-    timeline: str
-    due_ms: int
-    token: str
-
-
-class Claimed(NamedTuple):
-    claims: list[Claim]
-    next_due_ms: int | None
-
-
-class Opened(NamedTuple):
-    """A digest under way: what is stored beside its snapshot."""
-
-    again: bool
-    attempt: int
-    id: str
-    opened_ms: int
-    iteration: int
-    total: int
-    first_ms: int
-    last_ms: int
-    superseded: int
-    over_capacity: int
-    next_earliest_ms: int
-
-
-class NotOpened(StrEnum):
-    STALE = "stale"
-    EMPTY = "empty"
-
-
-class Answer(StrEnum):
-    """What became of a call that a token guards."""
-
-    DONE = "done"
-    ALREADY = "already"
-    STALE = "stale"
-
-
-_ANSWERS = {
-    b"closed": Answer.DONE,
-    b"buried": Answer.DONE,
-    b"waiting": Answer.DONE,
-    b"renewed": Answer.DONE,
-    b"already": Answer.ALREADY,
-    b"stale": Answer.STALE,
-}
-
-
-class StoredRecord(NamedTuple):
-    key: bytes
-    timestamp_ms: int
-    value: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class ServerFacts:
-    version: str
-    role: str
-    maxmemory_policy: str
-    maxmemory_bytes: int
-    persistent: bool
-
-    def warnings(self) -> list[str]:
-        said = []
-        if self.maxmemory_policy != "noeviction":
-            said.append(
-                f"maxmemory-policy is {self.maxmemory_policy}: Redis may throw away events that are not delivered yet; "
-                "set maxmemory-policy noeviction"
-            )
-        if not self.persistent:
-            said.append(
-                "neither append-only file nor snapshots are on: a restart of Redis loses what waits; set appendonly yes"
-            )
-        if not self.maxmemory_bytes:
-            said.append(
-                "maxmemory is not set: a flood of timelines could take all of the machine's memory; set maxmemory"
-            )
-        return said
-
-
-class RedisClock:
-    """Redis' clock as seen from here between replies, never ahead of it but for drift.
-
-    A reply was stamped before it arrived, so each gives a lower bound and the highest lately heard is the best. A
-    clock that was set back shows as a bound far below, and is followed.
-    """
-
-    _DRIFT_MS_PER_MS = 0.0005
-    _SET_BACK_MS = 1000
-
-    def __init__(self) -> None:
-        self._ahead_ms: float | None = None
-        self._heard_ms = 0.0
-
-    def heard(self, redis_now_ms: int) -> None:
-        now_ms = time.monotonic() * 1000
-        ahead_ms = redis_now_ms - now_ms
-        if self._ahead_ms is not None:
-            best_ms = self._ahead_ms - (now_ms - self._heard_ms) * self._DRIFT_MS_PER_MS
-            if ahead_ms < best_ms < ahead_ms + self._SET_BACK_MS:
-                ahead_ms = best_ms
-        self._ahead_ms, self._heard_ms = ahead_ms, now_ms
-
-    def now_ms(self) -> int:
-        if self._ahead_ms is None:
-            raise StoreError("redis-connection", "the clock of Redis was not read yet")
-        return int(time.monotonic() * 1000 + self._ahead_ms)
 
 
 class Timelines:
@@ -182,31 +52,23 @@ class Timelines:
         self, settings: RedisSettings, routes: Iterable[RoutePlan], timeline_limit: int, connections: int = 16
     ) -> None:
         self._settings = settings
-        self._partitions = settings.partitions or 1
+        self._partitions = settings.partition_count
         self._limit_per_partition = -(-timeline_limit // self._partitions)
         self._plans = {plan.name: plan for plan in routes}
-        self._tags = [f"{{{settings.namespace}:{partition}}}:".encode() for partition in range(self._partitions)]
+        self._client = RedisClient(settings, connections)
+        self._at = Partitions(settings.namespace, self._partitions, self._client)
+        self._tags, self._run, self._send = self._at.tags, self._at.run, self._at.send
         self._keys = {
-            (partition, route): Keys(tag, route) for partition, tag in enumerate(self._tags) for route in self._plans
+            (partition, route): self._at.keys(partition, route)
+            for partition in range(self._partitions)
+            for route in self._plans
         }
-        timeout_s = settings.timeout_ms / 1000
-        self._pool = redis_asyncio.BlockingConnectionPool.from_url(
-            settings.url,
-            max_connections=connections,
-            timeout=timeout_s,
-            protocol=2,
-            decode_responses=False,
-            retry=Retry(NoBackoff(), 0),
-            retry_on_error=[],
-            socket_timeout=timeout_s,
-            socket_connect_timeout=min(timeout_s, 2.0),
-            socket_keepalive=True,
-            health_check_interval=0,
-            client_name="nsqdigest",
-        )
-        self._under_way: set[asyncio.Task[list[Any]]] = set()
-        self.clock = RedisClock()
-        self.epoch = ""
+        self.dead = DeadStore(self._at)
+        self.operators = Operators(self._at)
+        self.clock = self._client.clock
+        self.epochs: list[str] = []
+        """Of each partition: a random word, written when it was empty. Another one: it was emptied since."""
+        self.losses = Losses()
 
     @property
     def partitions(self) -> int:
@@ -214,84 +76,97 @@ class Timelines:
 
     # -- start and end
 
-    async def start(self) -> ServerFacts:
-        """Looks at the server, and agrees with it on the layout. Raises where going on would do harm."""
-        info: dict[str, str] = {}
-        clock, *sections = await self._send(
-            [[b"TIME"], *([b"INFO", s] for s in (b"server", b"replication", b"memory", b"persistence"))]
-        )
-        for section in sections:
-            text = section.decode() if isinstance(section, bytes) else ""
-            for line in text.splitlines():
-                name, _, value = line.partition(":")
-                info[name] = value
-        self.clock.heard(int(clock[0]) * 1000 + int(clock[1]) // 1000)
-        facts = ServerFacts(
-            version=info.get("redis_version", "unknown"),
-            role=info.get("role", "unknown"),
-            maxmemory_policy=info.get("maxmemory_policy", "noeviction"),
-            maxmemory_bytes=int(info.get("maxmemory", "0")),
-            persistent=info.get("aof_enabled") == "1" or await self._saves_snapshots(),
-        )
-        if facts.role == "slave":
-            raise Unreachable(f"redis.url names a replica ({self._settings.shown_url}); name its primary")
-        stored = await self._run("hello", [self._tags[0] + b"layout"], [SCHEMA, self._partitions, uuid4().hex])
-        schema, partitions, epoch = (int(stored[0]), int(stored[1]), stored[2].decode())
-        if schema != SCHEMA:
-            raise StoreMismatch(
-                f'the namespace "{self._settings.namespace}" in Redis has layout {schema}, this version writes '
-                f"{SCHEMA}: run the version that wrote it until it is drained, or choose another redis.namespace"
-            )
-        if partitions != self._partitions:
-            raise StoreMismatch(
-                f'the namespace "{self._settings.namespace}" in Redis was made with redis.partitions = {partitions}, '
-                f"the file says {self._partitions}: write {partitions}, or choose another redis.namespace"
-            )
-        self.epoch = epoch
-        return facts
+    async def start(self) -> StoreFacts:
+        """Looks at the servers, and agrees with them on the layout. Raises where going on would do harm."""
+        servers = await self._client.facts()
+        self.epochs = await self._agree_all()
+        return StoreFacts(servers, self._client.warnings(servers))
 
-    async def _saves_snapshots(self) -> bool:
-        try:
-            answer = (await self._send([[b"CONFIG", b"GET", b"save"]]))[0]
-        except StoreError:
-            return True  # not allowed to ask: no reason to alarm anyone
-        return isinstance(answer, list) and len(answer) > 1 and bool(answer[1])
+    async def look(self) -> list[ServerFacts]:
+        """Like `start`, while it runs: is all there that Redis acknowledged? `losses` and `epochs` tell."""
+        servers = await self._client.facts()
+        self.epochs = await self._agree_all()
+        await asyncio.gather(*(self._count_again(partition) for partition in range(self._partitions)))
+        return servers
+
+    async def _count_again(self, partition: int) -> None:
+        known = [(route, self.losses.known(route, partition)) for route in self._plans]
+        known = [(route, when_sent) for route, when_sent in known if when_sent.records]
+        if not known:
+            return  # nothing was acknowledged, so nothing is lost
+        answers = await self._send(
+            partition, [[b"HGET", self._keys[partition, route].ledger, b"added"] for route, _ in known]
+        )
+        for (route, when_sent), answer in zip(known, answers, strict=True):
+            self.losses.found(route, partition, when_sent, int(answer or 0))
+
+    @property
+    def doubted(self) -> asyncio.Event:
+        """Set when Redis should be looked at: it did not answer as it should, or has lost something."""
+        return self._client.doubted
+
+    async def _agree_all(self) -> list[str]:
+        # The first one alone: where the namespace has another layout, nothing is written into the others.
+        first = await self._agree(0)
+        return [first, *await asyncio.gather(*(self._agree(partition) for partition in range(1, self._partitions)))]
+
+    async def _agree(self, partition: int) -> str:
+        """The layout that the partition has, or has from now on. Answers its epoch."""
+        tag = self._tags[partition]
+        routes = self._plans if partition == 0 else ()  # operators look there
+        arguments: list[bytes | str | int] = [b"", SCHEMA, self._partitions, uuid4().hex, *routes]
+        stored = await self._run(partition, "hello", [tag + b"layout", tag + b"routes"], arguments)
+        schema, partitions, epoch = (int(stored[0]), int(stored[1]), stored[2].decode())
+        if refusal := mismatch(self._settings.namespace, schema, partitions, self._partitions):
+            raise StoreMismatch(refusal)
+        return str(epoch)
 
     async def close(self, within_s: float) -> None:
         """Lets what was sent come to its end, within reason, then closes the connections."""
-        if self._under_way:
-            await asyncio.wait(self._under_way, timeout=within_s)
-        await self._pool.disconnect()
+        await self._client.close(within_s)
 
     # -- intake
 
     def partition_of(self, route: str, timeline: bytes) -> int:
-        return 0 if self._partitions == 1 else zlib.crc32(timeline, zlib.crc32(route.encode())) % self._partitions
+        return self._at.of(route, timeline)
 
     async def add(self, route: str, partition: int, records: Sequence[Record], first: Schedule) -> Added:
         """At most RECORDS_PER_CALL records of one route and partition."""
         plan = self._plans[route]
         keys, batch = pack_batch(self._keys[partition, route], records)
-        tag_keys = self._keys[partition, route]
+        of = self._keys[partition, route]
+        known = self.losses.known(route, partition)
         answer = await self._run(
+            partition,
             "add",
-            [tag_keys.waiting, tag_keys.schedules, tag_keys.ledger, tag_keys.losses, tag_keys.timelines, *keys],
-            [
-                b"",
-                plan.capacity,
-                plan.increment_ms,
-                first.base_ms,
-                first.bound_ms,
-                self._limit_per_partition,
-                tag_keys.name_from,
-                *batch,
-            ],
-        )
+            [of.waiting, of.schedules, of.ledger, of.losses, of.timelines, of.agenda, *keys],
+            [b"", plan.capacity, plan.increment_ms, first.base_ms, first.bound_ms, self._limit_per_partition,
+             of.name_from, *batch],
+            must_last=True,
+        )  # fmt: skip
         self.clock.heard(answer[0])
-        added, superseded, over_capacity, over_timelines, duplicates, repeated, due_at_once = answer[1:]
+        added, superseded, over_capacity, over_timelines, duplicates, repeated, due_at_once, counted = answer[1:]
+        if self.losses.acknowledged(route, partition, known, counted - added, counted):
+            self.doubted.set()
         return Added(added, superseded, over_capacity, over_timelines, duplicates, repeated, len(due_at_once))
 
     # -- schedule
+
+    async def agenda(self, partition: int, within_ms: int) -> dict[str, int]:
+        """Of which routes something may be due by now or so soon, and when at the earliest."""
+        horizon_ms = self.clock.now_ms() + within_ms
+        (seconds, microseconds), flat = await self._at.send_together(
+            partition,
+            [
+                [b"TIME"],
+                [b"ZRANGEBYSCORE", self._tags[partition] + b"agenda", b"-inf", horizon_ms, b"WITHSCORES"],
+            ],
+        )
+        self.clock.heard(int(seconds) * 1000 + int(microseconds) // 1000)
+        from_name = len(self._tags[partition] + b"w:")
+        return {
+            waiting[from_name:].decode(): int(float(due)) for waiting, due in zip(flat[::2], flat[1::2], strict=True)
+        }
 
     async def claim(
         self,
@@ -308,6 +183,7 @@ class Timelines:
         token = token or uuid4().hex
         keys = self._route_keys(partition, [route for route, _ in routes])
         answer = await self._run(
+            partition,
             "claim",
             keys,
             [b"", lease_ms, token, len(budgets), *budgets,
@@ -322,15 +198,16 @@ class Timelines:
 
     async def maintenance(self, partition: int, routes: Sequence[str]) -> int:
         keys = self._route_keys(partition, routes)
-        return int((await self._run("maintenance", keys, [b"", RECORDS_PER_CALL]))[0])
+        return int((await self._run(partition, "maintenance", keys, [b"", RECORDS_PER_CALL]))[0])
 
     async def release(self, partition: int, routes: Sequence[str], token: str) -> int:
         """What a claim took whose answer nobody heard. Answers how many timelines came back."""
-        return int((await self._run("release", self._route_keys(partition, routes), [token]))[0])
+        return int((await self._run(partition, "release", self._route_keys(partition, routes), [token]))[0])
 
     def _route_keys(self, partition: int, routes: Sequence[str]) -> list[bytes]:
         of_routes = (self._keys[partition, route] for route in routes)
-        return [key for of in of_routes for key in (of.waiting, of.leased, of.tokens, of.schedules)]
+        own = [key for of in of_routes for key in (of.waiting, of.leased, of.tokens, of.schedules)]
+        return [*own, self._tags[partition] + b"agenda"]
 
     # -- a digest
 
@@ -338,11 +215,13 @@ class Timelines:
         self, claim: Claim, lease_ms: int, new_id: str, next_earliest_ms: Sequence[int]
     ) -> Opened | NotOpened:
         of, name = self._of(claim)
+        plan = self._plans[claim.route]
         answer = await self._run(
+            claim.partition,
             "open",
             [of.leased, of.tokens, of.schedules, of.losses, of.ledger, of.timelines, of.head + name, of.index + name,
              of.values + name, of.snapshot + name, of.snapshot_values + name],
-            [b"", name, claim.token, lease_ms, new_id, *next_earliest_ms],
+            [b"", name, claim.token, lease_ms, new_id, plan.capacity if plan.merges else 0, *next_earliest_ms],
         )  # fmt: skip
         word = answer[0]
         if word == b"stale":
@@ -350,7 +229,7 @@ class Timelines:
         if word == b"empty":
             return NotOpened.EMPTY
         self.clock.heard(answer[1])
-        opened_ms, iteration, total, first_us, last_us, *counts_and_next = (int(float(told)) for told in answer[4:])
+        opened_ms, iteration, total, first_us, last_us, *others = (int(float(told)) for told in answer[4:])
         return Opened(
             word == b"again",
             answer[2],
@@ -360,7 +239,7 @@ class Timelines:
             total,
             first_us // 1000,
             last_us // 1000,
-            *counts_and_next,
+            *others,
         )
 
     async def page(self, claim: Claim, opened: Opened, start: int, count: int) -> list[StoredRecord | None] | None:
@@ -368,18 +247,21 @@ class Timelines:
         None at all: not ours any more."""
         of, name = self._of(claim)
         head, size, members = await self._send(
+            claim.partition,
             [
                 [b"HGET", of.head + name, b"id"],
                 [b"ZCARD", of.snapshot + name],
                 [b"ZRANGE", of.snapshot + name, start, start + count - 1, b"WITHSCORES"],
-            ]
+            ],
         )
         if head != opened.id.encode() or size != opened.total or len(members) != 2 * min(count, opened.total - start):
             return None
         if not members:
             return []
         rows = in_order(members, is_last=start + count >= opened.total)
-        values = (await self._send([[b"HMGET", of.snapshot_values + name, *(key for key, _ in rows)]]))[0]
+        values = (
+            await self._send(claim.partition, [[b"HMGET", of.snapshot_values + name, *(key for key, _ in rows)]])
+        )[0]
         return [
             None if value is None else StoredRecord(key, timestamp_us // 1000, value)
             for (key, timestamp_us), value in zip(rows, values, strict=True)
@@ -387,17 +269,20 @@ class Timelines:
 
     async def renew(self, claim: Claim, lease_ms: int) -> Answer:
         of, name = self._of(claim)
-        return self._answer(await self._run("renew", [of.leased, of.tokens], [b"", name, claim.token, lease_ms]))
+        return self._answer(
+            await self._run(claim.partition, "renew", [of.leased, of.tokens], [b"", name, claim.token, lease_ms])
+        )
 
     async def close_digest(self, claim: Claim, digest_id: str, after: Schedule) -> Answer:
         of, name = self._of(claim)
         plan = self._plans[claim.route]
         answer = await self._run(
+            claim.partition,
             "close",
             [of.waiting, of.leased, of.tokens, of.schedules, of.ledger, of.head + name, of.index + name,
-             of.snapshot + name, of.snapshot_values + name, of.memory + name],
-            [name, claim.token, digest_id, after.base_ms, after.bound_ms, plan.increment_ms, plan.dedupe_window_ms,
-             _MEMORY_PER_CAPACITY * plan.capacity],
+             of.snapshot + name, of.snapshot_values + name, of.memory + name, of.agenda],
+            [name, claim.token, digest_id, after.base_ms, after.bound_ms, plan.increment_ms,
+             0 if claim.is_revived else plan.dedupe_window_ms, _MEMORY_PER_CAPACITY * plan.capacity],
         )  # fmt: skip
         return self._answer(answer)
 
@@ -409,8 +294,10 @@ class Timelines:
 
     async def _wait_until(self, claim: Claim, instant_ms: int, attempts_back: int) -> Answer:
         of, name = self._of(claim)
-        keys = [of.waiting, of.leased, of.tokens, of.schedules, of.head + name, of.index + name]
-        return self._answer(await self._run("fail", keys, [name, claim.token, instant_ms, attempts_back]))
+        keys = [of.waiting, of.leased, of.tokens, of.schedules, of.head + name, of.index + name, of.agenda]
+        return self._answer(
+            await self._run(claim.partition, "fail", keys, [name, claim.token, instant_ms, attempts_back])
+        )
 
     async def bury(self, claim: Claim, digest_id: str, after: Schedule, details: bytes) -> Answer:
         of, name = self._of(claim)
@@ -418,47 +305,44 @@ class Timelines:
         tag = self._tags[claim.partition]
         identity = digest_id.encode()
         answer = await self._run(
+            claim.partition,
             "bury",
             [of.waiting, of.leased, of.tokens, of.schedules, of.ledger, of.head + name, of.index + name,
              of.snapshot + name, of.snapshot_values + name,
-             tag + b"dead", tag + b"dead:details", tag + b"di:" + identity, tag + b"dv:" + identity],
+             tag + b"dead", tag + b"dead:details", tag + b"di:" + identity, tag + b"dv:" + identity, of.agenda],
             [b"", name, claim.token, digest_id, after.base_ms, after.bound_ms, plan.increment_ms, details],
         )  # fmt: skip
         return self._answer(answer)
-
-    async def dead_over_limit(self, partition: int, limit: int = DEAD_DIGESTS_KEPT) -> list[tuple[str, bytes]]:
-        """The oldest dead digests beyond the limit: id and details as buried."""
-        tag = self._tags[partition]
-        count = (await self._send([[b"ZCARD", tag + b"dead"]]))[0]
-        if count <= limit:
-            return []
-        ids = (await self._send([[b"ZRANGE", tag + b"dead", 0, min(count - limit, RECORDS_PER_CALL) - 1]]))[0]
-        details = (await self._send([[b"HMGET", tag + b"dead:details", *ids]]))[0]
-        return [(identity.decode(), detail or b"") for identity, detail in zip(ids, details, strict=True)]
-
-    async def drop_dead(self, partition: int, digest_id: str, route: str) -> int:
-        """Answers how many records went with it."""
-        tag, identity = self._tags[partition], digest_id.encode()
-        keys = [
-            tag + b"dead",
-            tag + b"dead:details",
-            tag + b"di:" + identity,
-            tag + b"dv:" + identity,
-            tag + b"c:" + route.encode(),
-        ]
-        answer = await self._run("drop_dead", keys, [digest_id])
-        return int(answer[1]) if answer[0] == b"dropped" else 0
 
     # -- reading
 
     async def ledger(self, route: str) -> dict[str, int]:
         """The counters of a route over all partitions."""
         total: dict[str, int] = {}
-        answers = await self._send([[b"HGETALL", self._keys[p, route].ledger] for p in range(self._partitions)])
-        for flat in answers:
+        answers = await asyncio.gather(
+            *(self._send(p, [[b"HGETALL", self._keys[p, route].ledger]]) for p in range(self._partitions))
+        )
+        for (flat,) in answers:
             for field, value in zip(flat[::2], flat[1::2], strict=True):
                 total[field.decode()] = total.get(field.decode(), 0) + int(value)
         return total
+
+    async def wrong_types(self, route: str, partition: int, timeline: bytes) -> WrongTypes:
+        """Keys that hold another type than theirs: those that an add shares with its neighbours, and its own."""
+        of = self._keys[partition, route]
+        shared = {of.waiting: b"zset", of.schedules: b"hash", of.ledger: b"hash", of.losses: b"hash",
+                  of.timelines: b"string", of.agenda: b"zset"}  # fmt: skip
+        own = {of.index: b"zset", of.values: b"hash", of.snapshot: b"zset", of.memory: b"zset"}
+        wanted = shared | {prefix + timeline: kind for prefix, kind in own.items()}
+        types = await self._send(partition, [[b"TYPE", key] for key in wanted])
+        wrong = [
+            (key, f"{key.decode()} is a {found.decode()}, not a {kind.decode()}")
+            for (key, kind), found in zip(wanted.items(), types, strict=True)
+            if found not in (kind, b"none")
+        ]
+        return WrongTypes(
+            [said for key, said in wrong if key in shared], [said for key, said in wrong if key not in shared]
+        )
 
     # -- below
 
@@ -467,69 +351,4 @@ class Timelines:
 
     @staticmethod
     def _answer(answer: list[Any]) -> Answer:
-        return _ANSWERS[answer[0]]
-
-    async def _run(self, name: str, keys: Sequence[bytes], arguments: Sequence[bytes | str | int]) -> list[Any]:
-        script = scripts.load(name)
-        command = [b"EVALSHA", script.sha, len(keys), *keys, *arguments]
-        try:
-            return (await self._send([command], script))[0]  # type: ignore[no-any-return]
-        except StoreError as error:
-            if error.reason != "redis-noscript":
-                raise
-        await self._send([[b"SCRIPT", b"LOAD", script.text]])
-        return (await self._send([command], script))[0]  # type: ignore[no-any-return]
-
-    async def _send(
-        self, commands: Sequence[Sequence[bytes | str | int]], script: scripts.Script | None = None
-    ) -> list[Any]:
-        """One round trip on one connection. Its own task: the caller may be cancelled, the call may not."""
-        task = asyncio.ensure_future(self._exchange(commands, script))
-        self._under_way.add(task)
-        task.add_done_callback(self._ended)
-        return await asyncio.shield(task)
-
-    def _ended(self, task: asyncio.Task[list[Any]]) -> None:
-        self._under_way.discard(task)
-        if not task.cancelled():
-            task.exception()  # looked at: nobody may be waiting for it any more
-
-    async def _exchange(
-        self, commands: Sequence[Sequence[bytes | str | int]], script: scripts.Script | None
-    ) -> list[Any]:
-        try:
-            connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
-        except Exception as error:
-            raise scripts.translate(error, script) from error
-        clean = False
-        try:
-            await connection.send_packed_command([_pack(command) for command in commands], check_health=False)
-            answers = []
-            failure: redis_errors.ResponseError | None = None
-            for _ in commands:
-                try:
-                    answers.append(await connection.read_response())
-                except redis_errors.ResponseError as error:
-                    failure = failure or error
-            clean = True
-            if failure is not None:
-                raise failure
-            return answers
-        except Exception as error:
-            raise scripts.translate(error, script) from error
-        finally:
-            if not clean:
-                await connection.disconnect(nowait=True)
-            await self._pool.release(connection)
-
-
-def _pack(command: Sequence[bytes | str | int]) -> bytes:
-    return hiredis.pack_command(tuple(command))  # type: ignore[arg-type,no-any-return]
-
-
-def ledger_balances(counters: Mapping[str, int]) -> bool:
-    dropped = sum(value for field, value in counters.items() if field.startswith("dropped:"))
-    there = sum(
-        counters.get(field, 0) for field in ("open", "snapshots", "delivered", "superseded", "buried", "deleted")
-    )
-    return counters.get("added", 0) == there + dropped
+        return ANSWERS[answer[0]]

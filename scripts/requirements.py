@@ -1,8 +1,8 @@
 """Prints requirements of pyproject.toml, one a line: `requirements.py [--lowest] GROUP…`.
 
 A group is `runtime`, `build` or one of [dependency-groups]. pip knows dependency groups only since 25.1, and Debian has
-an older one: so this reads them. `--lowest` turns the lower bounds of `runtime` into exact versions, so that what the
-bounds claim is what gets tested.
+an older one: so this reads them. `--lowest` turns the lower bounds of what the product itself needs (`runtime` and the
+extras) into exact versions, so that what the bounds claim is what gets tested.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ def lowest(requirement: str) -> str:
 
 def requirements(groups: list[str], *, at_lowest: bool) -> list[str]:
     project = tomllib.loads(PROJECT_FILE.read_text(encoding="utf-8"))
-    runtime: list[str] = project["project"]["dependencies"]
+    extras: dict[str, list[str]] = project["project"]["optional-dependencies"]
     known: dict[str, list[str]] = {
-        "runtime": [lowest(requirement) for requirement in runtime] if at_lowest else runtime,
+        "runtime": project["project"]["dependencies"],
         "build": project["build-system"]["requires"],
         **project["dependency-groups"],
     }
-    return [requirement for group in groups for requirement in known[group]]
+    own = {*known["runtime"], *(requirement for extra in extras.values() for requirement in extra)}
+    wanted = [requirement for group in groups for requirement in known[group]]
+    return [lowest(each) if at_lowest and each in own else each for each in wanted]
 
 
 if __name__ == "__main__":

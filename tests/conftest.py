@@ -21,9 +21,9 @@ from typing import NoReturn, TypeVar
 import pytest
 import redis
 import redis.asyncio
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
-from support.servers import MissingServer, Nsqd, RedisServer, Server, find_binary, started_servers
+from support.servers import MissingServer, Nsqd, Nsqlookupd, RedisServer, Server, find_binary, started_servers
 
 ServerT = TypeVar("ServerT", bound=Server)
 NsqdFactory = Callable[..., Nsqd]
@@ -34,6 +34,10 @@ SERVER_FIXTURES = {"nsqd", "nsqd_factory", "redis_server", "redis_factory", "sha
 # The machines that run this are shared and slow now and then: how long one example takes says nothing about the code.
 settings.register_profile("normal", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("deep", settings.get_profile("normal"), max_examples=2_000)
+# For mutants: what fails is not made smaller, and nothing is remembered.
+settings.register_profile(
+    "first-failure", settings.get_profile("normal"), phases=[Phase.explicit, Phase.generate], database=None
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "normal"))
 
 
@@ -59,7 +63,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("servers"):
         try:
-            for server in (Nsqd, RedisServer):
+            for server in (Nsqd, Nsqlookupd, RedisServer):
                 find_binary(server.binary)
         except MissingServer as problem:
             without_server(problem)

@@ -7,17 +7,13 @@ a busy machine is no fault of the code.
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import re
-import subprocess
 import sys
-import time
-from datetime import UTC, datetime
-from importlib.metadata import version
+from functools import partial
 from pathlib import Path
 
-from bench.servers import ROOT, BenchError, find_binary
+from bench.runs import chosen, interleaved, machine_facts
+from bench.servers import ROOT, BenchError
 from bench.throughput.backlog import TIMELINES
 from bench.throughput.lanes import MAX_IN_FLIGHT, Lane, all_lanes, build_go_consumer, run_round
 from bench.throughput.report import LaneRounds, Round, into_readme, losses, markdown, picture_svg
@@ -37,53 +33,26 @@ NOTES = [
 ]
 
 
-def first_line(command: list[str]) -> str:
-    answer = subprocess.run(command, check=False, capture_output=True, text=True).stdout.splitlines()
-    return answer[0].strip() if answer else "unknown"
-
-
 def machine(lanes: list[Lane], rounds: int) -> dict[str, str]:
-    processor = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text("utf-8"), re.MULTILINE)
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
-    facts = {
-        "measured": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {rounds} rounds, load before {os.getloadavg()[0]:.2f}",
-        "machine": f"{processor[1] if processor else platform.machine()}, {os.cpu_count()} CPUs, {memory:.0f} GiB",
-        "system": f"{platform.system()} {platform.release()}",
-        "servers": "; ".join(first_line([find_binary(name), "--version"]) for name in ("nsqd", "redis-server")),
-        "Python": platform.python_version(),
-        "packages": ", ".join(
-            f"{name} {version(name)}" for name in ("pynsq", "tornado", "redis", "hiredis", "msgspec")
-        ),
-    }
+    facts = machine_facts(rounds, ("nsqd", "redis-server"), ("pynsq", "tornado", "redis", "hiredis", "msgspec"))
     if any(lane.key == "b" for lane in lanes):
         pinned = re.findall(r"^\t(\S+) (v\S+)$", (ROOT / "bench/go/go.mod").read_text("utf-8"), re.MULTILINE)
         facts["lane b"] = ", ".join(f"{name} {release}" for name, release in pinned)
     return facts
 
 
-def chosen_lanes(wanted: str, scale: float) -> list[Lane]:
-    keys = [key.strip() for key in wanted.split(",")]
-    known = all_lanes(scale)
-    if unknown := [key for key in keys if key not in {lane.key for lane in known}]:
-        raise BenchError(f"unknown lane {unknown[0]!r}; there are {', '.join(lane.key for lane in known)}")
-    return [lane for lane in known if lane.key in keys]
-
-
 def run_all(lanes: list[Lane], rounds: int) -> dict[str, LaneRounds]:
-    """Interleaved (a, b, c, a, b, c …), so that a slow minute of the machine is shared."""
-    done: dict[str, list[Round]] = {lane.key: [] for lane in lanes}
-    for number in range(1, rounds + 1):
-        for lane in lanes:
-            began_s = time.monotonic()
-            result = run_round(lane)
-            done[lane.key].append(result)
-            print(
-                f"round {number}/{rounds}  {lane.key:<4}{result.events_per_s:>10,.0f} events/s   CPU per event: "
-                f"consumer {result.consumer_us:.1f} Redis {result.redis_us:.1f} nsqd {result.nsqd_us:.1f} µs   "
-                f"{result.peak_rss_bytes / 2**20:.0f} MiB   {time.monotonic() - began_s:.0f} s in all",
-                flush=True,
-            )
+    done = interleaved(
+        [lane.key for lane in lanes], rounds, {lane.key: partial(run_round, lane) for lane in lanes}, said
+    )
     return {lane.key: LaneRounds(lane.key, lane.title, lane.event_bytes, tuple(done[lane.key])) for lane in lanes}
+
+
+def said(one: Round) -> str:
+    return (
+        f"{one.events_per_s:>10,.0f} events/s   CPU per event: consumer {one.consumer_us:.1f} "
+        f"Redis {one.redis_us:.1f} nsqd {one.nsqd_us:.1f} µs   {one.peak_rss_bytes / 2**20:.0f} MiB"
+    )
 
 
 def main() -> int:
@@ -99,7 +68,7 @@ def main() -> int:
     rounds = 1 if given.quick else given.rounds
     scale = QUICK_SCALE if given.quick else given.events_scale
     try:
-        lanes = chosen_lanes(given.lanes, scale)
+        lanes = chosen(all_lanes(scale), given.lanes)
         if any(lane.key == "b" for lane in lanes):
             build_go_consumer()
         facts = machine(lanes, rounds)

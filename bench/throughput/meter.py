@@ -73,13 +73,16 @@ def publish_backlog(nsqd: Nsqd, events: int, event_bytes: int) -> None:
         time.sleep(0.02)
 
 
-def watch(nsqd: Nsqd, client: redis.Redis, consumer: subprocess.Popen[bytes], log: Path, events: int) -> list[Look]:
-    """Looks until the whole backlog is finished. A consumer that ends or stalls before is an error."""
+def watch(
+    nsqd: Nsqd, client: redis.Redis | None, consumer: subprocess.Popen[bytes], log: Path, events: int
+) -> list[Look]:
+    """Looks until the whole backlog is finished. A consumer that ends or stalls before is an error. `client`: of Redis,
+    where there is one."""
     looks: list[Look] = []
     moved_s = time.monotonic()
     while True:
         channel = nsqd.channel(TOPIC, CHANNEL)
-        cpu = client.info("cpu")
+        cpu = client.info("cpu") if client else {}
         if consumer.poll() is not None:
             raise BenchError(f"the consumer ended by itself with {consumer.returncode}:\n{tail(log)}")
         now_s = time.monotonic()
@@ -89,7 +92,7 @@ def watch(nsqd: Nsqd, client: redis.Redis, consumer: subprocess.Popen[bytes], lo
                 finished=channel.finished,
                 in_flight=channel.in_flight,
                 consumer_cpu_s=cpu_s(consumer.pid),
-                redis_cpu_s=cpu["used_cpu_user"] + cpu["used_cpu_sys"],
+                redis_cpu_s=cpu.get("used_cpu_user", 0.0) + cpu.get("used_cpu_sys", 0.0),
                 nsqd_cpu_s=cpu_s(nsqd.pid),
             )
         )

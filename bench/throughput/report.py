@@ -1,4 +1,4 @@
-"""Rounds to a table and a picture (pure; imports nothing of bench).
+"""Rounds to a table and a picture (pure).
 
 The middle of several rounds is their median, their spread the smallest and the largest. A ratio is that of the medians;
 its spread comes from the rounds paired in the order they ran: what slowed the machine for a while slowed both sides.
@@ -7,16 +7,18 @@ its spread comes from the rounds paired in the order they ran: what slowed the m
 from __future__ import annotations
 
 import statistics
-import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
+
+from bench.drawing import WIDTH, colours, path, rect, svg, text
+from bench.pages import prose
 
 MIB = 1024 * 1024
 TIMES = "\N{MULTIPLICATION SIGN}"
 TO = "\N{EN DASH}"
-GOALS = (("c", "a", 20.0), ("c", "b", 3.0))
+Goals = Sequence[tuple[str, str, float]]
 """(lane, peer, how many times as fast at least)."""
+GOALS: Goals = (("c", "a", 20.0), ("c", "b", 3.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +77,10 @@ def spread_of(values: Iterable[float]) -> Spread:
     return Spread(statistics.median(listed), min(listed), max(listed))
 
 
-def ratios(lanes: Mapping[str, LaneRounds]) -> list[Ratio]:
+def ratios(lanes: Mapping[str, LaneRounds], goals: Goals = GOALS) -> list[Ratio]:
     """Those whose two lanes were both run."""
     found = []
-    for key, peer_key, goal in GOALS:
+    for key, peer_key, goal in goals:
         if key not in lanes or peer_key not in lanes:
             continue
         ours = [one.events_per_s for one in lanes[key].rounds]
@@ -167,12 +169,12 @@ def into_readme(readme: str, lanes: Mapping[str, LaneRounds], machine: Mapping[s
     compared = " and ".join(
         f"{ratio.spread.median:.1f} times as many as {lanes[ratio.peer].title}" for ratio in ratios(lanes)
     )
-    said = (
+    said = prose(
         f"Medians on {machine['machine']}, shared by nsqd, Redis and the consumer, with 250-byte JSON events over "
-        f"10,000 timelines: `nsqdigest run` takes in {compared}.\n"
+        f"10,000 timelines: `nsqdigest run` takes in {compared}. "
         "[All of it](docs/measured/throughput.md), with the spread of the rounds, the versions and a picture."
     )
-    block = "\n".join([*rows, "", *textwrap.wrap(said, 120, break_long_words=False, break_on_hyphens=False)])
+    block = "\n".join([*rows, "", said])
     return f"{before}{README_BLOCK[0]}\n{block}\n\n{README_BLOCK[1]}{behind}"
 
 
@@ -213,6 +215,13 @@ def markdown(
         "",
         *memory_notes(lanes, max_in_flight),
         "",
+        *appendix(lanes, machine, notes),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def appendix(lanes: Mapping[str, LaneRounds], machine: Mapping[str, str], notes: Iterable[str]) -> list[str]:
+    return [
         "## Notes",
         "",
         *(f"- {note}" for note in notes),
@@ -225,90 +234,75 @@ def markdown(
         "",
         *(f"- {name}: {value}" for name, value in machine.items()),
     ]
-    return "\n".join(parts) + "\n"
 
 
-# Picture. Drawn on a panel of its own, so that it can be read on any page; the panel follows light or dark.
+# Picture
 
-WIDTH, LEFT, RIGHT, BAR, STEP = 860, 230, 190, 20, 44
-STYLE = """\
-  .panel{fill:#fff;stroke:#d0d7de}.ink{fill:#1f2328}.faint{fill:#59636e}.bar{fill:#9aa4af}.ours{fill:#1a7f5a}
-  .redis{fill:#c4503c}.nsqd{fill:#c9a227}.whisker{stroke:#1f2328;stroke-width:1.5}
-  text{font:13px system-ui,sans-serif}.head{font-size:15px;font-weight:600}
-  @media (prefers-color-scheme:dark){.panel{fill:#161b22;stroke:#3d444d}.ink{fill:#e6edf3}.faint{fill:#9aa4af}
-  .bar{fill:#6e7781}.ours{fill:#3fb984}.redis{fill:#e5755f}.nsqd{fill:#dcb93c}.whisker{stroke:#e6edf3}}"""
-
-
-def _text(x: float, y: float, words: str, css: str = "ink", anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" class="{css}" text-anchor="{anchor}">{escape(words)}</text>'
-
-
-def _rect(x: float, y: float, width: float, css: str) -> str:
-    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 0.5):.1f}" height="{BAR}" class="{css}"/>'
+LEFT, RIGHT, BAR, STEP = 230, 190, 20, 44
+STYLE = colours(
+    bar=("#9aa4af", "#6e7781"),
+    ours=("#1a7f5a", "#3fb984"),
+    redis=("#c4503c", "#e5755f"),
+    nsqd=("#c9a227", "#dcb93c"),
+)
+Parts = Sequence[tuple[str, str, Callable[[Round], float]]]
+"""What stands behind the consumer in a bar of CPU: name, colour, value."""
+REDIS = ("Redis (red)", "redis", lambda one: one.redis_us)
+NSQD = ("nsqd (yellow)", "nsqd", lambda one: one.nsqd_us)
 
 
-def _rates(lanes: list[LaneRounds], top: float) -> list[str]:
+def _rates(lanes: list[LaneRounds], top: float, what: str, ours: Collection[str]) -> list[str]:
     """A bar to the median, a whisker over the spread."""
     spreads = [lane.spread(lambda one: one.events_per_s) for lane in lanes]
     unit = (WIDTH - LEFT - RIGHT) / max(spread.high for spread in spreads)
-    drawn = [_text(20, top, "Events per second", "ink head")]
+    drawn = [text(20, top, f"{what}s per second", "ink head")]
     for number, (lane, spread) in enumerate(zip(lanes, spreads, strict=True)):
         y = top + 18 + number * STEP
         middle = y + BAR / 2
         drawn += [
-            _text(LEFT - 12, middle + 4.5, f"{lane.key}. {lane.title}", anchor="end"),
-            _rect(LEFT, y, spread.median * unit, "ours" if lane.key == "c" else "bar"),
-            f'<path d="M{LEFT + spread.low * unit:.1f} {middle}H{LEFT + spread.high * unit:.1f}" class="whisker"/>',
-            _text(LEFT + spread.high * unit + 10, middle + 4.5, f"{spread.median:,.0f}"),
-            _text(LEFT, y + BAR + 13, f"{spread.low:,.0f} to {spread.high:,.0f}", "faint"),
+            text(LEFT - 12, middle + 4.5, f"{lane.key}. {lane.title}", anchor="end"),
+            rect(LEFT, y, spread.median * unit, BAR, "ours" if lane.key in ours else "bar"),
+            path([(LEFT + spread.low * unit, middle), (LEFT + spread.high * unit, middle)], "ink-line"),
+            text(LEFT + spread.high * unit + 10, middle + 4.5, f"{spread.median:,.0f}"),
+            text(LEFT, y + BAR + 13, f"{spread.low:,.0f} to {spread.high:,.0f}", "faint"),
         ]
     return drawn
 
 
-def _cpu(lanes: list[LaneRounds], top: float) -> list[str]:
-    """Medians side by side in one bar: consumer, Redis, nsqd."""
+def _cpu(lanes: list[LaneRounds], top: float, what: str, ours: Collection[str], parts: Parts) -> list[str]:
+    """Medians side by side in one bar: consumer, then the servers."""
     shares: list[list[tuple[str, float]]] = []
     for lane in lanes:
-        consumer = "ours" if lane.key == "c" else "bar"
-        shares.append(
-            [
-                (consumer, lane.spread(lambda one: one.consumer_us).median),
-                ("redis", lane.spread(lambda one: one.redis_us).median),
-                ("nsqd", lane.spread(lambda one: one.nsqd_us).median),
-            ]
-        )
+        consumer = ("ours" if lane.key in ours else "bar", lane.spread(lambda one: one.consumer_us).median)
+        shares.append([consumer, *((css, lane.spread(value).median) for _, css, value in parts)])
     unit = (WIDTH - LEFT - RIGHT) / max(sum(us for _, us in share) for share in shares)
     drawn = [
-        _text(20, top, "CPU per event, µs", "ink head"),
-        _text(WIDTH - 20, top, "consumer, then Redis (red), then nsqd (yellow)", "faint", "end"),
+        text(20, top, f"CPU per {what.lower()}, µs", "ink head"),
+        text(WIDTH - 20, top, ", then ".join(["consumer", *(name for name, _, _ in parts)]), "faint", "end"),
     ]
     for number, (lane, share) in enumerate(zip(lanes, shares, strict=True)):
         y = top + 18 + number * STEP
         x = float(LEFT)
-        drawn.append(_text(LEFT - 12, y + BAR / 2 + 4.5, f"{lane.key}. {lane.title}", anchor="end"))
+        drawn.append(text(LEFT - 12, y + BAR / 2 + 4.5, f"{lane.key}. {lane.title}", anchor="end"))
         for css, us in share:
-            drawn.append(_rect(x, y, us * unit, css))
+            drawn.append(rect(x, y, us * unit, BAR, css))
             x += us * unit
-        drawn.append(_text(x + 10, y + BAR / 2 + 4.5, " + ".join(f"{us:.1f}" for _, us in share)))
+        drawn.append(text(x + 10, y + BAR / 2 + 4.5, " + ".join(f"{us:.1f}" for _, us in share)))
     return drawn
 
 
 def picture_svg(lanes: Mapping[str, LaneRounds]) -> str:
     """Of the lanes with the same events: the pass with large ones is about memory, and is in the table."""
-    drawn_lanes = [lane for lane in lanes.values() if lane.key in ("a", "b", "c")]
-    second = 50 + 18 + len(drawn_lanes) * STEP + 14
-    height = second + 18 + len(drawn_lanes) * STEP
-    foot = " · ".join(f"{ratio.spread.median:.1f} {TIMES} lane {ratio.peer}" for ratio in ratios(lanes))
-    body = [*_rates(drawn_lanes, 36), *_cpu(drawn_lanes, second)]
-    if foot:
-        body.append(_text(WIDTH - 20, 36, f"nsqdigest: {foot}", "faint", "end"))
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">',
-            "<title>Events per second and CPU per event of each lane</title>",
-            f"<style>\n{STYLE}\n</style>",
-            f'<rect x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="8" class="panel"/>',
-            *body,
-            "</svg>\n",
-        ]
-    )
+    shown = [lane for lane in lanes.values() if lane.key in ("a", "b", "c")]
+    times = " · ".join(f"{ratio.spread.median:.1f} {TIMES} lane {ratio.peer}" for ratio in ratios(lanes))
+    return drawn_svg(shown, "Event", ("c",), (REDIS, NSQD), f"nsqdigest: {times}" if times else "")
+
+
+def drawn_svg(shown: list[LaneRounds], what: str, ours: Collection[str], parts: Parts, words: str) -> str:
+    """Two panels, one below the other: rates, and CPU by process. `what` is counted; `words` stand beside the head."""
+    second = 50 + 18 + len(shown) * STEP + 14
+    height = second + 18 + len(shown) * STEP
+    body = [*_rates(shown, 36, what, ours), *_cpu(shown, second, what, ours, parts)]
+    if words:
+        body.append(text(WIDTH - 20, 36, words, "faint", "end"))
+    return svg(height, f"{what}s per second and CPU per {what.lower()} of each lane", body, STYLE)

@@ -1,11 +1,12 @@
 """`/livez`, `/readyz` and `/metrics` over HTTP, on loopback unless the file says otherwise.
 
-Live means that the event loop turns. Ready means that every check holds; `?verbose` names each. Nothing here writes.
+Live means that the event loop turns. Ready means that every check holds; `?verbose` names each. Nothing here writes;
+what does is `operator`'s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from aiohttp import web
@@ -22,7 +23,9 @@ class Check(NamedTuple):
 
 
 class AdminServer:
-    def __init__(self, listen: Address, metrics: Metrics, checks: Callable[[], list[Check]]) -> None:
+    def __init__(
+        self, listen: Address, metrics: Metrics, checks: Callable[[], list[Check]], api: Iterable[web.RouteDef] = ()
+    ) -> None:
         self._listen = listen
         self._metrics = metrics
         self._checks = checks
@@ -30,6 +33,7 @@ class AdminServer:
         application.router.add_get("/livez", self._livez)
         application.router.add_get("/readyz", self._readyz)
         application.router.add_get("/metrics", self._metrics_text)
+        application.router.add_routes(api)
         self._runner = web.AppRunner(application, access_log=None)
 
     async def start(self) -> None:

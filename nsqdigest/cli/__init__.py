@@ -16,7 +16,7 @@ from nsqdigest.errors import ConfigError, NsqdigestError
 if TYPE_CHECKING:
     from nsqdigest.config import Config
 
-_COMMANDS = ("run", "check", "demo")
+_COMMANDS = ("run", "check", "doctor", "audit", "demo", "pause", "resume")
 
 
 class _Commands(click.Group):
@@ -42,7 +42,11 @@ def cli() -> None:
     \b
     Try it, with nothing but a Redis on this machine:   nsqdigest demo
     Look a configuration over:                          nsqdigest check -c nsqdigest.toml
+    Look at all that it names, from nsqd to the sinks:  nsqdigest doctor -c nsqdigest.toml
     Run the daemon:                                     nsqdigest run -c nsqdigest.toml
+    Hold a topic, a route or a sink back for a while:   nsqdigest pause topic events
+    And go on with it:                                  nsqdigest resume topic events
+    See that nothing was lost:                          nsqdigest audit -c nsqdigest.toml
     """
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from nsqdigest.cli import config_option, load_config
 from nsqdigest.errors import ConfigError
+
+if TYPE_CHECKING:
+    from nsqdigest.config import Config
 
 
 @click.command("check")
@@ -35,9 +39,13 @@ def command(path: Path | None, as_json: bool) -> None:
         return
     for warning in config.warnings:
         click.echo(f"warning: {warning}", err=True)
-    topics = dict.fromkeys(route.topic for route in config.routes)
-    click.echo(
-        f"{config.source}: ok: {_count(len(config.routes), 'route')} over {_count(len(topics), 'topic')} "
+    click.echo(f"{config.source}: ok: {summary(config)}")
+
+
+def summary(config: Config) -> str:
+    topics = {route.topic for route in config.routes}
+    return (
+        f"{_count(len(config.routes), 'route')} over {_count(len(topics), 'topic')} "
         f"to {_count(len(config.sinks), 'sink')}"
     )
 

@@ -26,6 +26,7 @@ from nsqdigest.config.model import (
     Scheduler,
     Secret,
     Sink,
+    Tls,
     WebhookSink,
 )
 from nsqdigest.config.reading import find, load, parse_text
@@ -49,6 +50,7 @@ __all__ = [
     "Scheduler",
     "Secret",
     "Sink",
+    "Tls",
     "WebhookSink",
     "find",
     "load",

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from nsqdigest.config.options import POLICY, REQUIRED, ROUTE, SECTIONS, SINKS, Option
+from nsqdigest.config.options import POLICY, ROUTE, SECTIONS, SINKS, TLS, Option
 from nsqdigest.config.problems import toml
 
 _COMMENT_COLUMN = 44
@@ -22,6 +22,9 @@ _HEAD = """\
 # route says about fields is taken as it stands. A variable NSQDIGEST__SECTION__KEY overrides one value:
 # NSQDIGEST__NSQ__MAX_IN_FLIGHT=500, NSQDIGEST__POLICIES__DEFAULT__MINIMUM_DELAY=1m.
 # `nsqdigest check -c FILE` says whether a file is right.
+"""
+_TLS = """\
+# TLS to every nsqd: the table itself asks for it, also when it is empty. It is never done without.
 """
 _POLICY = """\
 # A route without `policy` has this one. Other policies, [policies.NAME], start from the defaults written here, not from
@@ -40,7 +43,7 @@ def _line(key: str, value: Any, doc: str) -> str:
 
 def _options(options: Iterable[Option]) -> Iterator[str]:
     for option in options:
-        yield _line(option.key, option.sample if option.default is REQUIRED else option.default, option.doc)
+        yield _line(option.key, option.default if option.sample is None else option.sample, option.doc)
 
 
 def _parts() -> Iterator[str]:
@@ -48,6 +51,9 @@ def _parts() -> Iterator[str]:
     for name in ("nsq", "backoff", "redis", "scheduler", "limits"):
         yield f"\n[{name}]\n"
         yield from _options(SECTIONS[name].options)
+        if name == "nsq":
+            yield f"\n{_TLS}# [nsq.tls]\n"
+            yield from (f"# {line}" for line in _options(TLS.options))
     yield f"\n{_POLICY}[policies.default]\n"
     yield from _options(POLICY.options)
     yield f"\n{_SINKS}[sinks.out]\n"

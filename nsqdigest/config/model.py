@@ -5,12 +5,17 @@ Only data stands here. Secrets never show themselves: not in repr, not in a form
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
 MASK = "***"
+
+_CLUSTER_SCHEMES = ("redis+cluster://", "rediss+cluster://")
+_CLUSTER_PARTITIONS = 32
+_SENTINEL_LOGIN = re.compile(r"(sentinel_(?:password|username)=)[^&]*")
 
 
 class Address(NamedTuple):
@@ -74,23 +79,43 @@ def without_password(url: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """Paths are those to open; "" where the file names none."""
+
+    ca_file: str
+    cert_file: str
+    key_file: str
+    insecure: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Nsq:
     nsqd_tcp_addresses: tuple[Address, ...]
+    lookupd_http_addresses: tuple[Address, ...]
+    lookupd_poll_interval_ms: int
+    lookupd_poll_jitter: float
     channel: str
     max_in_flight: int
     batch_size: int
     heartbeat_interval_ms: int
     msg_timeout_ms: int
+    compression: Literal["none", "snappy", "deflate"]
     requeue_delay_ms: int
     dead_letter_topic: str
+    auth_secret: Secret | None
     drain_timeout_ms: int
+    tls: Tls | None
+    """None: in the clear."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
+    strategy: Literal["exponential", "decorrelated"]
     base_ms: int
     max_duration_ms: int
     jitter: Literal["full", "equal", "none"]
+    recovery: Literal["halve", "step"]
+    slow_start: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,17 +123,24 @@ class Redis:
     url: str = field(repr=False)
     namespace: str
     timeout_ms: int
+    durability: Literal["reply", "replica", "fsync"]
+    replicas: int
     partitions: int
+    """As the file has it; 0: `partition_count` decides."""
 
     @property
     def shown_url(self) -> str:
         """For logs and messages."""
-        return without_password(self.url)
+        return _SENTINEL_LOGIN.sub(rf"\1{MASK}", without_password(self.url))
+
+    @property
+    def partition_count(self) -> int:
+        return self.partitions or (_CLUSTER_PARTITIONS if self.url.startswith(_CLUSTER_SCHEMES) else 1)
 
     def __repr__(self) -> str:
         return (
             f"Redis(url={self.shown_url!r}, namespace={self.namespace!r}, timeout_ms={self.timeout_ms}, "
-            f"partitions={self.partitions})"
+            f"durability={self.durability!r}, replicas={self.replicas}, partitions={self.partitions})"
         )
 
 
@@ -140,6 +172,7 @@ class Policy:
     growth_steps: int
     intervals_ms: tuple[int, ...]
     capacity: int
+    on_retry: Literal["frozen", "merge"]
     dedupe_window_ms: int
 
 

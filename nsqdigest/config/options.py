@@ -11,13 +11,27 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from nsqdigest.config import rules, texts
-from nsqdigest.config.model import Admin, Backoff, Limits, LogSettings, LogSink, Nsq, Policy, Redis, Route, Scheduler
+from nsqdigest.config.model import (
+    Admin,
+    Backoff,
+    Limits,
+    LogSettings,
+    LogSink,
+    Nsq,
+    Policy,
+    Redis,
+    Route,
+    Scheduler,
+    Tls,
+)
 from nsqdigest.config.model import WebhookSink as Webhook
 from nsqdigest.config.problems import Spot
 from nsqdigest.config.readers import (
     Address,
     Choice,
     Duration,
+    FilePath,
+    Fraction,
     HeaderTable,
     HiddenText,
     ListOf,
@@ -41,7 +55,7 @@ class Option:
     default: Any
     doc: str
     sample: Any = None
-    """What the example file says where there is no default."""
+    """What the example file says where there is no default, or none that would do."""
     attribute: str = ""
 
     @property
@@ -51,12 +65,16 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """The options of one table. `absent`: keys not served by this version, with the value that asks for nothing."""
+    """The options of one table.
+
+    `tables`: tables within it, None in the tree where the file has none. `absent`: keys not served by this version,
+    with the value that asks for nothing.
+    """
 
     build: Callable[..., Any]
     options: tuple[Option, ...]
     absent: tuple[tuple[str, Any], ...] = ()
-    absent_tables: tuple[str, ...] = ()
+    tables: tuple[tuple[str, Section], ...] = ()
     rules: tuple[Callable[[dict[str, Any], Spot], None], ...] = ()
 
     @property
@@ -65,19 +83,38 @@ class Section:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return (*self.by_key, *(key for key, _ in self.absent), *self.absent_tables)
+        return (*self.by_key, *(key for key, _ in self.absent), *(key for key, _ in self.tables))
 
+
+TLS = Section(
+    Tls,
+    (
+        Option("ca_file", FilePath(), "", 'the authorities that may vouch for nsqd, in PEM form; "": the system\'s'),
+        Option("cert_file", FilePath(), "", "what we show nsqd where it asks for a client certificate"),
+        Option("key_file", FilePath(), "", 'its key; "": in the same file'),
+        Option("insecure", Switch(), False, "true: neither certificate nor host name are checked"),
+    ),
+    rules=(rules.tls,),
+)
 
 NSQ = Section(
     Nsq,
     (
         Option(
             "nsqd_tcp_addresses",
-            ListOf(Address(4150), '"127.0.0.1:4150"', required=True, unique=True),
-            REQUIRED,
-            "each nsqd that has the topics",
+            ListOf(Address(4150), '"127.0.0.1:4150"', unique=True),
+            [],
+            "nsqds that are always connected to; one of the two lists, or both",
             ["127.0.0.1:4150"],
         ),
+        Option(
+            "lookupd_http_addresses",
+            ListOf(Address(4161), '"127.0.0.1:4161"', unique=True),
+            [],
+            "nsqlookupds that name more of them, [] for none",
+        ),
+        Option("lookupd_poll_interval", Duration("100ms", "1h"), "60s", "how often each nsqlookupd is asked"),
+        Option("lookupd_poll_jitter", Fraction(), 0.3, "up to this part of the interval later, drawn anew each time"),
         Option("channel", Text(texts.channel), "nsqdigest", "daemons that share it share the work"),
         Option(
             "max_in_flight",
@@ -90,6 +127,7 @@ NSQ = Section(
             "heartbeat_interval", Duration("1s", "60s"), "30s", "twice that of silence and the connection is given up"
         ),
         Option("msg_timeout", Duration("1s", "15m", zero=True), "0s", "0s: what nsqd has"),
+        Option("compression", Choice(("none", "snappy", "deflate")), "none", '"snappy" or "deflate"'),
         Option(
             "requeue_delay", Duration("0s", "1h"), "1s", "ceiling of the jittered delay after a failure of the store"
         ),
@@ -99,27 +137,33 @@ NSQ = Section(
             "nsqdigest.dead",
             'published to the nsqd it came from; "": kept requeued, loudly',
         ),
+        Option("auth_secret", HiddenText(texts.auth_secret), "", 'for an nsqd that requires AUTH: "env:NSQ_SECRET"'),
         Option("drain_timeout", Duration("0s", "10m"), "20s", "how long a stop waits for what is under way"),
     ),
-    absent=(
-        ("lookupd_http_addresses", []),
-        ("lookupd_poll_interval", "60s"),
-        ("lookupd_poll_jitter", 0.3),
-        ("compression", "none"),
-        ("auth_secret", ""),
-    ),
-    absent_tables=("tls",),
+    tables=(("tls", TLS),),
     rules=(rules.nsq,),
 )
 
 BACKOFF = Section(
     Backoff,
     (
+        Option(
+            "strategy",
+            Choice(("exponential", "decorrelated")),
+            "exponential",
+            '"decorrelated": uniform between base and base x 3^level',
+        ),
         Option("base", Duration("10ms", "1h"), "1s", "level 1 waits around 2 x base, each further level twice as long"),
-        Option("max_duration", Duration("10ms", "1h", zero=True), "2m", "the longest wait; 0s: never back off"),
-        Option("jitter", Choice(("full", "equal", "none")), "full", '"full", "equal" or "none"'),
+        Option("max_duration", Duration("10ms", "1h", zero=True), "30s", "the longest wait; 0s: never back off"),
+        Option("jitter", Choice(("full", "equal", "none")), "full", '"full", "equal" or "none"; of "exponential" only'),
+        Option(
+            "recovery",
+            Choice(("halve", "step")),
+            "halve",
+            'what a successful probe does to the level; "step": one less',
+        ),
+        Option("slow_start", Switch(), True, "after a pause 1, 2, 4 … messages in flight, not all at once"),
     ),
-    absent=(("strategy", "exponential"), ("slow_start", True)),
     rules=(rules.backoff,),
 )
 
@@ -127,13 +171,22 @@ REDIS = Section(
     Redis,
     (
         Option(
-            "url", HiddenText(texts.redis_url), "redis://127.0.0.1:6379/0", "rediss:// for TLS, unix:// for a socket"
+            "url",
+            HiddenText(texts.redis_url),
+            "redis://127.0.0.1:6379/0",
+            "rediss://  unix://  redis+sentinel://h1,h2/name/0  redis+cluster://h1,h2",
         ),
         Option("namespace", Text(texts.name), "nsqdigest", "the first part of every key"),
         Option("timeout", Duration("10ms", "5m"), "5s", "of one call"),
-        Option("partitions", Whole(0, 1024), 0, "0: 1 on a single server; it can not change later"),
+        Option(
+            "durability",
+            Choice(("reply", "replica", "fsync")),
+            "reply",
+            'what an event waits for: "reply" of Redis, "replica", "fsync" (appendfsync always)',
+        ),
+        Option("replicas", Whole(1, 16), 1, 'that must have it, with "replica"'),
+        Option("partitions", Whole(0, 1024), 0, "0: 1 on a single server, 32 on a Cluster; it can not change later"),
     ),
-    absent=(("durability", "reply"), ("replicas", 1)),
 )
 
 SCHEDULER = Section(
@@ -187,9 +240,15 @@ POLICY = Section(
             "before the first (not when immediate), after the first ...; then minimum_delay",
         ),
         Option("capacity", Whole(1, 1_000_000), 500, "records that a timeline keeps: the newest"),
+        Option(
+            "on_retry",
+            Choice(("frozen", "merge")),
+            "frozen",
+            '"merge": a digest to be sent again takes newer records in, under a new id',
+        ),
         Option("dedupe_window", Duration(), "15m", "so long after its digest a redelivered event is not shown again"),
     ),
-    absent=(("at", ""), ("zone", "UTC"), ("quiet", ""), ("on_retry", "frozen")),
+    absent=(("at", ""), ("zone", "UTC"), ("quiet", "")),
     rules=(rules.policy,),
 )
 

@@ -54,10 +54,15 @@ def _target(names: list[str], tree: dict[str, Any]) -> tuple[KeyPath, Option | N
         raise _Refused(
             "unknown section; " + (f"did you mean {PREFIX}{guess.upper()}__…?" if guess else f"known are {known}")
         )
-    if rest and rest[0] in section.absent_tables:
-        raise _Refused(f"{section_name}.{rest[0]} is not available in this version; leave it out")
+    path: KeyPath = (section_name,)
+    stem = f"{PREFIX}{section_name.upper()}"
+    if rest and (table := dict(section.tables).get(rest[0])) is not None:
+        section, path, stem = table, (*path, rest[0]), f"{stem}__{rest[0].upper()}"
+        rest = rest[1:]
+        if not rest:
+            raise _Refused(f"names no option; write {stem}__OPTION")
     key = "__".join(rest)
-    return (section_name, key), _option(section, key, f"{PREFIX}{section_name.upper()}")
+    return (*path, key), _option(section, key, stem)
 
 
 def _named_target(table: str, names: list[str], tree: dict[str, Any]) -> tuple[KeyPath, Option | None]:

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from nsqdigest.config import texts, units
@@ -134,6 +135,18 @@ class Whole(Reader):
 
 
 @dataclass(frozen=True, slots=True)
+class Fraction(Reader):
+    override = "data"
+
+    def __call__(self, value: Any, spot: Spot) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise Wrong("is not a number", "write one from 0 to 1, such as 0.3")
+        if not 0 <= value <= 1:
+            raise Wrong("is not from 0 to 1", "write one such as 0.3")
+        return float(value)
+
+
+@dataclass(frozen=True, slots=True)
 class Duration(Reader):
     shortest: str = "0s"
     longest: str = "3650d"
@@ -168,6 +181,17 @@ class Size(Reader):
 
 
 @dataclass(frozen=True, slots=True)
+class FilePath(Reader):
+    """A file to open, "" for none; a relative path starts at the folder of the configuration."""
+
+    def __call__(self, value: Any, spot: Spot) -> str:
+        text = text_of(value)
+        if "\0" in text:
+            raise Wrong("is not a file's name", "write one")
+        return str(Path(spot.findings.source).parent / text) if text else ""
+
+
+@dataclass(frozen=True, slots=True)
 class Address(Reader):
     usual_port: int
     optional: bool = False
@@ -182,7 +206,6 @@ class Address(Reader):
 class ListOf(Reader):
     element: Reader
     sample: str
-    required: bool = False
     unique: bool = False
     override = "list"
     resolves = False
@@ -195,8 +218,6 @@ class ListOf(Reader):
         if not isinstance(value, list):
             way = f"write [{show(value)}]" if isinstance(value, str) else f"write one like [{self.sample}]"
             raise Wrong("is not a list", way)
-        if self.required and not value:
-            raise Wrong("has nothing in it", f"write one like [{self.sample}]")
         taken = [take(self.element, each, spot / index) for index, each in enumerate(value)]
         if self.unique:
             for index, each in enumerate(taken):

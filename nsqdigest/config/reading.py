@@ -128,17 +128,22 @@ def _read_section(section: Section, raw: Any, spot: Spot) -> Values:
         spot.problem(f"is not a table; write [{dotted(spot.path)}]")
         return {}
     values: Values = {}
-    misspelt = {nearest(key, section.by_key) for key in raw if key not in section.by_key}
+    misspelt = {nearest(key, section.by_key) for key in raw if key not in section.keys}
     for option in section.options:
         here = spot / option.key
+        if option.key not in raw and option.key in misspelt:
+            continue  # one mistake, one line: the unknown key's
         if option.key not in raw and option.default is REQUIRED:
-            if option.key in misspelt:
-                continue  # one mistake, one line: the unknown key's
             here.problem(f"missing; write one like {option.key} = {toml(option.sample)}")
             continue
         value = take(option.read, raw.get(option.key, option.default), here)
         if value is not INVALID:
             values[option.field] = value
+    for key, table in section.tables:
+        if key not in raw:
+            values[key] = None
+        elif len(inner := _read_section(table, raw[key], spot / key)) == len(table.options):
+            values[key] = table.build(**inner)
     _refuse_unknown_keys(section, raw, spot)
     for rule in section.rules:
         rule(values, spot)
@@ -147,10 +152,11 @@ def _read_section(section: Section, raw: Any, spot: Spot) -> Values:
 
 def _refuse_unknown_keys(section: Section, raw: dict[str, Any], spot: Spot) -> None:
     absent = dict(section.absent)
+    served = {*section.by_key, *(key for key, _ in section.tables)}
     for key, value in raw.items():
-        if key in section.by_key:
+        if key in served:
             continue
-        if key in section.absent_tables or (key in absent and not _says(value, absent[key])):
+        if key in absent and not _says(value, absent[key]):
             (spot / key).problem("is not available in this version; leave it out")
         elif key not in absent:
             (spot / key).problem(f"unknown key; {_unknown_way(key, section)}")

@@ -6,18 +6,20 @@ Rules never see the whole file, except the three at the end.
 
 from __future__ import annotations
 
+import importlib.util
 import ipaddress
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from nsqdigest.config.model import Address
+from nsqdigest.config.model import Address, Tls
 from nsqdigest.config.problems import Spot, nearest, show
 from nsqdigest.config.units import format_duration
 
 Values = dict[str, Any]
 
 NSQD_HTTP_PORT = 4151
+LOOKUPD_TCP_PORT = 4160
 
 
 def _have(values: Values, *names: str) -> bool:
@@ -34,6 +36,27 @@ def is_loopback(host: str) -> bool:
 
 
 def nsq(values: Values, spot: Spot) -> None:
+    if values.get("compression") == "snappy" and importlib.util.find_spec("cramjam") is None:
+        (spot / "compression").problem(
+            '"snappy" needs a package that is not installed; run: pip install "nsqdigest[snappy]", '
+            'or write compression = "deflate"'
+        )
+    if values.get("auth_secret") is not None and "tls" in values and values["tls"] is None:
+        far = [each for each in values.get("nsqd_tcp_addresses", ()) if not is_loopback(each.host)]
+        if far:
+            (spot / "auth_secret").warning(f"goes to {far[0]} in the clear; write [nsq.tls] as well")
+    if values.get("nsqd_tcp_addresses") == () == values.get("lookupd_http_addresses"):
+        here = spot.first_written("nsqd_tcp_addresses", "lookupd_http_addresses")
+        what = "has nothing in it" if here.written else "missing"
+        here.problem(
+            f'{what}; write nsqd_tcp_addresses = ["127.0.0.1:4150"] or lookupd_http_addresses = ["127.0.0.1:4161"]'
+        )
+    for index, address in enumerate(values.get("lookupd_http_addresses", ())):
+        if address.port == LOOKUPD_TCP_PORT:
+            (spot / "lookupd_http_addresses" / index).warning(
+                f"{LOOKUPD_TCP_PORT} is the TCP port of most nsqlookupds; "
+                f"the HTTP port of most is {LOOKUPD_TCP_PORT + 1}"
+            )
     for index, address in enumerate(values.get("nsqd_tcp_addresses", ())):
         if address.port == NSQD_HTTP_PORT:
             (spot / "nsqd_tcp_addresses" / index).warning(
@@ -41,7 +64,28 @@ def nsq(values: Values, spot: Spot) -> None:
             )
 
 
+def tls(values: Values, spot: Spot) -> None:
+    if values.get("insecure"):
+        (spot / "insecure").warning(
+            "whoever answers in nsqd's place is believed: neither certificate nor host name are checked; "
+            "name nsqd's authority in ca_file instead"
+        )
+    if not _have(values, "ca_file", "cert_file", "key_file", "insecure"):
+        return
+    if values["key_file"] and not values["cert_file"]:
+        (spot / "key_file").problem("is the key of no certificate; write cert_file as well")
+        return
+    from nsqdigest.transport.tls import TlsFileProblem, client  # noqa: PLC0415 - only who asks for TLS loads it
+
+    try:
+        client(Tls(**values))
+    except TlsFileProblem as problem:
+        (spot / problem.key).problem(f"{problem.what}; {problem.way_out}")
+
+
 def backoff(values: Values, spot: Spot) -> None:
+    if values.get("strategy") == "decorrelated" and (spot / "jitter").written:
+        (spot / "jitter").problem('strategy "decorrelated" has its own jitter; leave this line out')
     if _have(values, "base_ms", "max_duration_ms") and 0 < values["max_duration_ms"] < values["base_ms"]:
         base = format_duration(values["base_ms"])
         spot.first_written("max_duration", "base").problem(

@@ -10,17 +10,14 @@ import base64
 import binascii
 import re
 from collections.abc import Callable
-from urllib.parse import SplitResult, parse_qs, urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from nsq.protocol import valid_channel_name, valid_topic_name
 
+from nsqdigest.config import redis_urls
 from nsqdigest.config.model import Secret
 from nsqdigest.config.problems import Wrong
 from nsqdigest.events import Template, TemplateError, check_path
-
-REDIS_URL_SETTINGS = frozenset(
-    ("db", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_check_hostname", "ssl_cert_reqs", "ssl_keyfile")
-)
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -113,6 +110,11 @@ def token(text: str) -> Secret | None:
     return Secret(text)
 
 
+def auth_secret(text: str) -> Secret | None:
+    """nsqd hands it on to its auth server as it is."""
+    return Secret(text) if text else None
+
+
 def header_value(text: str) -> str:
     if _CONTROL.search(text):
         raise Wrong("has a line break or another control character", "leave it out")
@@ -137,29 +139,7 @@ def _url(text: str, example: str) -> SplitResult:
 
 
 def redis_url(text: str) -> str:
-    example = "redis://127.0.0.1:6379/0"
-    parts = _url(text, example)
-    if parts.scheme in ("redis+sentinel", "redis+cluster", "rediss+sentinel", "rediss+cluster"):
-        raise Wrong(
-            f"begins with {parts.scheme}://, which is not available in this version", f"write one like {example}"
-        )
-    if parts.scheme not in ("redis", "rediss", "unix"):
-        raise Wrong("is not the URL of a Redis server", "write redis://, rediss:// (TLS) or unix:// (a socket)")
-    if parts.scheme == "unix":
-        if not parts.path.strip("/"):
-            raise Wrong("names no socket", "write one like unix:///run/redis/redis.sock")
-    elif not parts.hostname:
-        raise Wrong("names no host", f"write one like {example}")
-    elif not re.fullmatch(r"/?[0-9]{0,4}", parts.path):
-        raise Wrong("does not end in the number of a database", f"write one like {example}")
-    if parts.fragment:
-        raise Wrong("has a #", "write %23 where a password has one")
-    for setting in parse_qs(parts.query, keep_blank_values=True):
-        if setting not in REDIS_URL_SETTINGS:
-            allowed = ", ".join(sorted(REDIS_URL_SETTINGS))
-            raise Wrong(
-                "has a setting after its ? that nsqdigest does not hand on", f"leave it out; these are: {allowed}"
-            )
+    redis_urls.read(text)
     return text
 
 

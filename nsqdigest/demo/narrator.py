@@ -252,11 +252,22 @@ def _refused(fields: dict[str, Any]) -> str:
 
 
 _PHRASES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "connection.compression.not_offered": lambda fields: f"goes on without {fields['compression']}: nsqd offers none",
     "consumer.store.failed": _refused,
     "consumer.backoff.paused": _paused,
     "consumer.backoff.probing": lambda _: "probes with a single event",
     "consumer.backoff.ramping": lambda _: "has recovered: takes 1 at a time, then 2, 4, 8 …",
     "consumer.backoff.flowing": lambda fields: f"flows again: up to {fields['limit']} at a time",
+    "consumer.connection.stalled": lambda fields: (
+        f"gets nothing from {fields['nsqd']} for {fields['last_message_s']:.0f} s, while others flow"
+    ),
+    "scheduler.sink.paused": lambda fields: (
+        f"holds digests for {fields['sink']} back (level {fields['backoff_level']}) for {fields['wait_s']:.1f} s"
+    ),
+    "discovery.lookupd.failed": lambda fields: (
+        f"nsqlookupd {fields['lookupd']} does not say who has what: nsqds that are known stay connected"
+    ),
+    "discovery.address.unusable": lambda fields: f"a nsqd broadcasts what is no address: {fields['addresses']}",
     "scheduler.claim.released": lambda fields: (
         f"takes up {fields['timelines']} digests again that Redis had handed out unheard"
     ),

@@ -1,6 +1,6 @@
 -- add: files records of one route into their timelines. A join: replaying, splitting or reordering batches ends the same.
 --
--- KEYS  1 waiting zset   2 schedule hash   3 ledger hash   4 losses hash   5 count of timelines
+-- KEYS  1 waiting zset   2 schedule hash   3 ledger hash   4 losses hash   5 count of timelines   6 agenda zset
 --       then for each timeline of the first kind: index zset, value hash;
 --       then for each of the second kind (some record may be a repeat): index zset, value hash, snapshot index, memory zset
 -- ARGV  1 now (ms, '' = Redis' clock)    2 capacity (records)          3 increment (ms)
@@ -11,77 +11,27 @@
 --         record, 1: may be a repeat. At most 500 records.
 --       10… the values, in the order of the records
 -- RETURNS { now, added, superseded, over capacity, over the limit of timelines, duplicates, repeated,
---           { numbers of the timelines that began here and are due at once } }
+--           { numbers of the timelines that began here and are due at once }, counted }
 --       repeated: exact copies of records that are there; they change nothing and are in no other count
+--       counted: what the ledger has under 'added' now; it only grows, so a smaller one tells that Redis lost something
 -- ERRORS none of its own. Its first write is one that maxmemory can refuse, so a full Redis refuses it whole.
 --
 -- @include lib/now.lua
 -- @include lib/bytes.lua
+-- @include lib/records.lua
 -- @include lib/schedule.lua
 -- @include lib/ledger.lua
 
 -- Two things here are for speed, and measured. Values are arguments of their own, for Lua hashes every string it is given from end
 -- to end: inside the batch each value would be hashed twice. And a record's score is minus its timestamp, so that the
 -- newest stands first: Redis walks a small set from its head, and a newcomer finds its place there at once. (As text,
--- since Redis formats and parses a number for every call.) Of equal timestamps the smaller key counts as the newer.
-local FIXED_KEYS, FIXED_ARGUMENTS = 5, 9
+-- since Redis formats and parses a number for every call.)
+local FIXED_KEYS, FIXED_ARGUMENTS = 6, 9
 local call, unpack_from = redis.call, struct.unpack
 local waiting, schedules, ledger, losses, timeline_count = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local now = now_ms(ARGV[1])
-local capacity, increment = tonumber(ARGV[2]), tonumber(ARGV[3])
+local now, capacity, increment = now_ms(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local first_base, first_bound = tonumber(ARGV[4]), tonumber(ARGV[5])
-local timeline_limit, name_from = tonumber(ARGV[6]), ARGV[7] + 1
-local plain, batch = tonumber(ARGV[8]), ARGV[9]
-
-local added, superseded, over_capacity, over_timelines, duplicates, repeated = 0, 0, 0, 0, 0, 0
-local opened = 0
-
--- A record whose key is there already: the newer stays, of equal timestamps the one with the larger value.
-local function contend(index, values, timeline, key, score, value)
-  local own_score, present_score = tonumber(score), tonumber(call('ZSCORE', index, key))
-  local wins = own_score < present_score
-  if own_score == present_score then
-    local present = call('HGET', values, key)
-    if present == value then
-      repeated = repeated + 1
-      return
-    end
-    wins = not present or larger_bytes(value, present)
-  end
-  if wins then
-    call('ZADD', index, score, key)
-    call('HSET', values, key, value)
-  end
-  added = added + 1
-  superseded = superseded + 1
-  call('HINCRBY', losses, 's' .. timeline, 1)
-end
-
--- A full set, and a key that is not in it. A newcomer older than all that is kept is refused before any write (that
--- is what makes a replay harmless), any other takes the place of the oldest.
-local function into_full_set(index, values, timeline, key, score, value)
-  local oldest = call('ZRANGE', index, -1, -1, 'WITHSCORES')
-  local own_score, oldest_score = tonumber(score), tonumber(oldest[2])
-  if own_score < oldest_score or (own_score == oldest_score and larger_bytes(oldest[1], key)) then
-    call('ZADD', index, score, key)
-    call('HSET', values, key, value)
-    call('ZREM', index, oldest[1])
-    call('HDEL', values, oldest[1])
-  end
-  added = added + 1
-  over_capacity = over_capacity + 1
-  call('HINCRBY', losses, 'c' .. timeline, 1)
-end
-
--- Shown already, or about to be: in the snapshot under way or in the memory of what was delivered.
-local function is_duplicate(snapshot, memory, key, score)
-  local shown = call('ZSCORE', snapshot, key)
-  if shown and tonumber(score) >= tonumber(shown) then
-    return true
-  end
-  shown = call('ZSCORE', memory, key)
-  return shown and tonumber(score) >= tonumber(shown)
-end
+local name_from, plain, batch = ARGV[7] + 1, tonumber(ARGV[8]), ARGV[9]
 
 local names = {}
 for number = 1, plain do
@@ -91,9 +41,10 @@ for number = plain + 1, plain + (#KEYS - FIXED_KEYS - 2 * plain) / 4 do
   names[number] = string.sub(KEYS[FIXED_KEYS + 2 * plain + 4 * (number - plain) - 3], name_from)
 end
 local known = call('HMGET', schedules, unpack(names))
-local places = timeline_limit - (tonumber(call('GET', timeline_count)) or 0)
+local places = tonumber(ARGV[6]) - (tonumber(call('GET', timeline_count)) or 0)
 
-local changed, beginnings, due_at_once = {}, {}, {}
+local fates, left_over, opened = { 0, 0, 0, 0, 0, 0 }, 0, 0
+local changed, beginnings, due_at_once, first_due = {}, {}, {}, math.huge
 local position, at, value_number = 1, FIXED_KEYS + 1, FIXED_ARGUMENTS
 for number = 1, #names do
   local timeline, second_kind = names[number], number > plain
@@ -111,32 +62,33 @@ for number = 1, #names do
     if second_kind then
       possible_repeat, position = unpack_from('B', batch, position)
     end
-    local key, score
+    local key, score, fate
     key, score, position = unpack_from('>Hc0c17', batch, position)
     value_number = value_number + 1
     local value = ARGV[value_number]
     if refused then
-      added = added + 1
-      over_timelines = over_timelines + 1
+      fate = OVER_TIMELINES
     elseif possible_repeat == 1 and is_duplicate(KEYS[at + 2], KEYS[at + 3], key, score) then
-      added = added + 1
-      duplicates = duplicates + 1
+      fate = DUPLICATE
     elseif held >= capacity and not call('ZSCORE', index, key) then
-      into_full_set(index, values, timeline, key, score, value)
+      fate = into_full_set(index, values, key, score, value)
+      call('HINCRBY', losses, 'c' .. timeline, 1)
     elseif held < capacity and call('ZADD', index, 'NX', score, key) == 1 then
       call('HSET', values, key, value)
-      added = added + 1
-      held = held + 1
+      fate, held = KEPT, held + 1
     else
-      met_known_key = true
-      contend(index, values, timeline, key, score, value)
+      fate, met_known_key = contend(index, values, key, score, value), true
+      if fate == SUPERSEDED then
+        call('HINCRBY', losses, 's' .. timeline, 1)
+      end
     end
+    fates[fate] = fates[fate] + 1
   end
   if is_new and met_known_key then
     -- Perhaps left by a call that Redis broke off between two writes (a right was missing): it would wait for ever, so it is
     -- taken in here. Else (a key twice in this batch) there is nothing more than what was counted.
     local there = call('ZCARD', index)
-    added, held = added + there - held, there
+    left_over, held = left_over + there - held, there
   end
   if held > held_before then
     opened = opened + held - held_before
@@ -147,6 +99,7 @@ for number = 1, #names do
       local due = due_ms(base, bound, increment, held)
       beginnings[#beginnings + 1] = due
       beginnings[#beginnings + 1] = timeline
+      first_due = math.min(first_due, due)
       if due <= now then
         due_at_once[#due_at_once + 1] = number
       end
@@ -155,18 +108,24 @@ for number = 1, #names do
   at = at + (second_kind and 4 or 2)
 end
 
+-- In this order: broken off here (a right is missing, a key is of another type), the timelines begin anew when it comes again.
+if #beginnings > 0 then
+  call('ZADD', waiting, unpack(beginnings))
+  put_down(KEYS[6], waiting, first_due)
+  call('INCRBY', timeline_count, #beginnings / 2)
+end
 if #changed > 0 then
   call('HSET', schedules, unpack(changed))
 end
-if #beginnings > 0 then
-  call('ZADD', waiting, unpack(beginnings))
-  call('INCRBY', timeline_count, #beginnings / 2)
+local added = left_over
+for fate = KEPT, DUPLICATE do
+  added = added + fates[fate]
 end
-count(ledger, 'added', added)
+local counted = added ~= 0 and call('HINCRBY', ledger, 'added', added) or tonumber(call('HGET', ledger, 'added') or 0)
 count(ledger, 'open', opened)
-count(ledger, 'superseded', superseded)
-count(ledger, 'dropped:capacity', over_capacity)
-count(ledger, 'dropped:timelines', over_timelines)
-count(ledger, 'dropped:duplicate', duplicates)
-
-return { now, added, superseded, over_capacity, over_timelines, duplicates, repeated, due_at_once }
+count(ledger, 'superseded', fates[SUPERSEDED])
+count(ledger, 'dropped:capacity', fates[OVER_CAPACITY])
+count(ledger, 'dropped:timelines', fates[OVER_TIMELINES])
+count(ledger, 'dropped:duplicate', fates[DUPLICATE])
+return { now, added, fates[SUPERSEDED], fates[OVER_CAPACITY], fates[OVER_TIMELINES], fates[DUPLICATE], fates[REPEATED], due_at_once,
+  counted }

@@ -1,12 +1,13 @@
 -- claim: takes timelines that are due, over all given routes of a partition: waiting -> leased.
 --
--- KEYS  per route: waiting zset, leased zset, tokens hash, schedule hash
+-- KEYS  per route: waiting zset, leased zset, tokens hash, schedule hash; then the agenda zset
 -- ARGV  1 now (ms, '' = Redis' clock)   2 lease (ms)   3 token, the claimer's own   4 number of budgets B
 --       then B budgets: how many may be taken against each (0-500);
 --       then per route the number of its budget (from 1) and its increment (ms)
 -- RETURNS { now, next, route number, timeline, due, route number, timeline, due, … }
 --       next: nothing of what is left is due before (ms; past where a budget or the bound on work ran out), '' when nothing waits
--- ERRORS none of its own. What it takes keeps the instant at which it was due as base and bound, for maintenance.
+-- ERRORS none of its own. What it takes keeps the instant at which it was due as base and bound, for maintenance. Of the given
+--        routes it puts the agenda right.
 --
 -- @include lib/now.lua
 -- @include lib/schedule.lua
@@ -18,8 +19,8 @@ for number = 1, budget_count do
   room[number] = tonumber(ARGV[4 + number])
 end
 
-local answer, next_due = { now, '' }, nil
-for route = 1, #KEYS / 4 do
+local agenda, answer, next_due = KEYS[#KEYS], { now, '' }, nil
+for route = 1, (#KEYS - 1) / 4 do
   local waiting, leased, tokens, schedules = unpack(KEYS, 4 * route - 3, 4 * route)
   local budget = tonumber(ARGV[3 + budget_count + 2 * route])
   local increment = tonumber(ARGV[4 + budget_count + 2 * route])
@@ -61,6 +62,12 @@ for route = 1, #KEYS / 4 do
     end
   end
   local first = redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')
+  if first[2] ~= (redis.call('ZSCORE', agenda, waiting) or nil) then
+    redis.call('ZREM', agenda, waiting)
+    if first[2] then
+      redis.call('ZADD', agenda, first[2], waiting)
+    end
+  end
   if first[2] and (next_due == nil or tonumber(first[2]) < next_due) then
     next_due = tonumber(first[2])
     answer[2] = first[2]

@@ -1,7 +1,7 @@
 -- close: the digest was delivered. Its snapshot goes, its keys are remembered for a while, the timeline waits again.
 --
 -- KEYS  1 waiting zset   2 leased zset   3 tokens hash   4 schedule hash   5 ledger hash
---       6 head hash   7 index zset   8 snapshot index   9 snapshot values   10 memory zset
+--       6 head hash   7 index zset   8 snapshot index   9 snapshot values   10 memory zset   11 agenda zset
 -- ARGV  1 timeline   2 token   3 id   4 base, 5 bound (ms) of the next digest   6 increment (ms)
 --       7 how long to remember (ms, 0: not at all)   8 most entries of the memory
 -- RETURNS { 'closed' | 'already' | 'stale' }; already: this digest was closed before
@@ -9,6 +9,7 @@
 --
 -- @include lib/schedule.lua
 -- @include lib/ledger.lua
+-- @include lib/head.lua
 
 local LARGEST_REMEMBERED = 10000
 local waiting, leased, tokens, schedules, ledger = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -25,16 +26,15 @@ if redis.call('HGET', tokens, timeline) ~= token or told[1] ~= id then
 end
 
 local total = tonumber(told[3])
-wait_again(waiting, leased, tokens, schedules, timeline, tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]),
-  redis.call('ZCARD', index))
+wait_again(waiting, leased, tokens, schedules, KEYS[11], timeline, tonumber(ARGV[4]), tonumber(ARGV[5]),
+  tonumber(ARGV[6]), redis.call('ZCARD', index))
 if remember_ms > 0 and total <= LARGEST_REMEMBERED then
   redis.call('ZUNIONSTORE', memory, 2, memory, snapshot, 'AGGREGATE', 'MIN')
   redis.call('ZREMRANGEBYRANK', memory, remembered, -1)
   redis.call('PEXPIRE', memory, remember_ms)
 end
 redis.call('UNLINK', snapshot, snapshot_values)
-redis.call('HDEL', head, 'id', 'opened', 'total', 'first', 'last', 'superseded', 'capacity', 'next', 'attempts')
-redis.call('HSET', head, 'closed', id)
+end_digest(head, id)
 count(ledger, 'snapshots', -total)
 count(ledger, 'delivered', total)
 return { 'closed' }

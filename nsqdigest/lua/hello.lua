@@ -1,11 +1,27 @@
--- hello: what a starting daemon says to the store, and what the store remembers of its layout.
+-- hello: what a daemon says to a partition, and what that remembers of its layout and of the routes that ever filled it.
 --
--- KEYS  1 layout hash
--- ARGV  1 schema   2 partitions   3 an epoch, kept if there is none yet
--- RETURNS { schema, partitions, epoch } as stored, by this call or an earlier one
+-- KEYS  1 layout hash   2 routes hash
+-- ARGV  1 now (ms, '' = Redis' clock)   2 schema   3 partitions   4 an epoch, kept if there is none yet   5… names of routes
+-- RETURNS { schema, partitions, epoch } as stored, by this call or an earlier one; where schema and partitions are not those
+--         of the call, its routes are not taken up
 -- ERRORS none of its own.
+--
+-- @include lib/now.lua
 
-if redis.call('EXISTS', KEYS[1]) == 0 then
-  redis.call('HSET', KEYS[1], 'schema', ARGV[1], 'partitions', ARGV[2], 'epoch', ARGV[3])
+local PER_CALL = 500 -- of pairs: unpack has its limit
+local layout, routes, now = KEYS[1], KEYS[2], now_ms(ARGV[1])
+redis.call('HDEL', layout, '') -- is never there: it opens the way, for a full Redis refuses HSET as a first write
+if redis.call('EXISTS', layout) == 0 then
+  redis.call('HSET', layout, 'schema', ARGV[2], 'partitions', ARGV[3], 'epoch', ARGV[4])
 end
-return redis.call('HMGET', KEYS[1], 'schema', 'partitions', 'epoch')
+local stored = redis.call('HMGET', layout, 'schema', 'partitions', 'epoch')
+if stored[1] == ARGV[2] and stored[2] == ARGV[3] then
+  for first = 5, #ARGV, PER_CALL do
+    local heard = {}
+    for number = first, math.min(first + PER_CALL - 1, #ARGV) do
+      heard[#heard + 1], heard[#heard + 2] = ARGV[number], now
+    end
+    redis.call('HSET', routes, unpack(heard))
+  end
+end
+return stored

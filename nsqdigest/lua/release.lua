@@ -1,6 +1,6 @@
 -- release: timelines that a claim took whose answer nobody heard wait again, due when they were due before.
 --
--- KEYS  per route: waiting zset, leased zset, tokens hash, schedule hash
+-- KEYS  per route: waiting zset, leased zset, tokens hash, schedule hash; then the agenda zset
 -- ARGV  1 token of that claim
 -- RETURNS { how many came back }
 -- ERRORS none of its own. Where more timelines are leased than claims take, it leaves them to maintenance.
@@ -9,7 +9,7 @@
 
 local LEASED_AT_MOST = 5000
 local token, returned = ARGV[1], 0
-for route = 1, #KEYS / 4 do
+for route = 1, (#KEYS - 1) / 4 do
   local waiting, leased, tokens, schedules = unpack(KEYS, 4 * route - 3, 4 * route)
   local owners = redis.call('HLEN', tokens) <= LEASED_AT_MOST and redis.call('HGETALL', tokens) or {}
   for position = 1, #owners, 2 do
@@ -18,7 +18,7 @@ for route = 1, #KEYS / 4 do
       local known = redis.call('HGET', schedules, timeline)
       if known then
         local base, bound, records = struct.unpack(SCHEDULE, known)
-        wait_again(waiting, leased, tokens, schedules, timeline, base, bound, 0, records)
+        wait_again(waiting, leased, tokens, schedules, KEYS[#KEYS], timeline, base, bound, 0, records)
         returned = returned + 1
       end
     end

@@ -1,53 +1,56 @@
-"""One connection to one nsqd: handshake, bulk reads, joined writes, heartbeats, silence noticed.
+"""One connection to one nsqd: bulk reads, joined writes, heartbeats, silence noticed. It begins in `handshake`.
 
 Always so:
 - One read takes whatever is there and hands all its messages on as one list; the reader never waits for whoever gets
   them.
 - Heartbeats are answered here, by the reader, each with the RDY that is wanted: a RDY that got lost cannot stall us.
 - Silence for two heartbeat intervals ends the connection: a stopped nsqd sends no error.
-- The handshake reads exactly frame by frame, so that nothing of what follows an upgrade is swallowed.
-- However it ends, `on_closed` is called once, with the reason.
+- It can be closed at any moment, also while it begins. However it ends, `on_closed` is called once, with the reason.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
+import contextlib
 import socket
+import ssl
 import time
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from nsq import protocol as nsq
 from tornado.iostream import IOStream, StreamClosedError
-from tornado.tcpclient import TCPClient
 
-import nsqdigest
 from nsqdigest import log
-from nsqdigest.config import Address
-from nsqdigest.errors import ConnectionLost, NsqdigestError, NsqdRefused, ProtocolError
-from nsqdigest.transport.frames import HEARTBEAT, MAGIC_V2, FrameSplitter, FrameType, Message, fin_all
+from nsqdigest.errors import ConnectionLost, NotReached, NsqdigestError, NsqdRefused, NsqdSilent, ProtocolError
+from nsqdigest.transport import negotiation, tls
+from nsqdigest.transport.compression import Stage
+from nsqdigest.transport.frames import HEARTBEAT, FrameType, Message, fin_all
+from nsqdigest.transport.handshake import READ_BYTES, Established, cause, shake_hands
+from nsqdigest.transport.negotiation import ConnectionOptions, Negotiated
+
+if TYPE_CHECKING:
+    from nsqdigest.config import Address, Nsq
+
+__all__ = ["ConnectionOptions", "NsqConnection", "Receiver", "options_of"]
 
 _log = log.get("connection")
 
-READ_BYTES = 256 * 1024
-OUTPUT_BUFFER_BYTES = 64 * 1024
-OUTPUT_BUFFER_TIMEOUT_MS = 25
-"""What nsqd may hold back on a quiet topic; its own smallest allowed value."""
-HANDSHAKE_TIMEOUT_S = 5.0
-_RESPONSE_LIMIT_BYTES = 1 << 20
-_MAX_FRAME_BYTES = 64 << 20
-"""A message may be as large as nsqd's operator allows (1 MiB by default); beyond this a frame is garbage."""
+_LATE_HEARTBEAT = 1.5
+_SILENT_HEARTBEATS = 2
 _NOT_FATAL = (b"E_FIN_FAILED", b"E_REQ_FAILED", b"E_TOUCH_FAILED")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionOptions:
-    heartbeat_interval_ms: int
-    msg_timeout_ms: int = 0
-    """0: what nsqd has."""
+def options_of(settings: Nsq) -> ConnectionOptions:
+    """What the file says to every connection. Reads the files of [nsq.tls], and raises where one is of no use."""
+    return ConnectionOptions(
+        heartbeat_interval_ms=settings.heartbeat_interval_ms,
+        msg_timeout_ms=settings.msg_timeout_ms,
+        tls=tls.client(settings.tls) if settings.tls is not None else None,
+        compression=settings.compression,
+        auth_secret=settings.auth_secret,
+    )
 
 
 class Receiver(Protocol):
@@ -66,17 +69,23 @@ class NsqConnection:
         self.address = address
         self.in_flight = 0
         self.rdy = 0
-        self.max_rdy = 2500
-        self.msg_timeout_s = 60.0
+        self.max_rdy = Negotiated().max_rdy_count
+        self.msg_timeout_s = Negotiated().msg_timeout_ms / 1000
+        self.tls_version = ""
+        """Such as "TLSv1.3"; "" in the clear."""
+        self.message_at_s = 0.0
         self.subscribed = False
         self.closing = False
         self._options = options
         self._receiver = receiver
+        self._opening: asyncio.Task[Established] | None = None
         self._stream: IOStream | None = None
+        self._stage: Stage | None = None
         self._reader: asyncio.Task[None] | None = None
         self._silence: asyncio.TimerHandle | None = None
-        self._silence_s = 2 * options.heartbeat_interval_ms / 1000
+        self._heartbeat_s = options.heartbeat_interval_ms / 1000
         self._last_read_s = 0.0
+        self._goodbye: asyncio.Task[bytes] | None = None
         self._answers: deque[asyncio.Future[bytes]] = deque()
         self._closed = asyncio.Event()
         self._reason: NsqdigestError | None = None
@@ -85,72 +94,77 @@ class NsqConnection:
     def is_open(self) -> bool:
         return self._reader is not None and self._reason is None
 
+    @property
+    def is_well(self) -> bool:
+        """Of use for new messages: not on its way out, and no heartbeat missing."""
+        return self.is_open and not self.closing and self.quiet_s < _LATE_HEARTBEAT * self._heartbeat_s
+
+    @property
+    def quiet_s(self) -> float:
+        """Since anything was read."""
+        return time.monotonic() - self._last_read_s
+
     # -- beginning
 
-    async def open(self) -> dict[str, Any]:
+    async def open(self) -> Negotiated:
         """Connects and introduces us. Answers what nsqd said about itself."""
-        try:
-            async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
-                self._stream = await TCPClient().connect(
-                    self.address.host, self.address.port, max_buffer_size=2 * _MAX_FRAME_BYTES
-                )
-                if self._reason is not None:  # closed while it was connecting
-                    self._stream.close()
-                    raise self._reason
-                self._stream.set_nodelay(True)
-                self._stream.read_chunk_size = READ_BYTES
-                await self._stream.write(MAGIC_V2 + nsq.identify(self._identity()))
-                facts = _facts(await self._handshake_answer())
-        except TimeoutError:
-            raise self._end(
-                ConnectionLost(f"nsqd at {self.address} did not answer within {HANDSHAKE_TIMEOUT_S:g} s")
-            ) from None
-        except (OSError, StreamClosedError) as error:
-            raise self._end(ConnectionLost(f"nsqd at {self.address}: {_cause(error)}")) from error
-        except ValueError as error:
-            raise self._end(
-                ProtocolError(f"nsqd at {self.address} answered IDENTIFY with something else: is it an nsqd?")
-            ) from error
-        except NsqdigestError as error:
-            raise self._end(error) from error
-        except asyncio.CancelledError:
-            self._end(ConnectionLost("closed while connecting"))
-            raise
-        self.max_rdy = facts.get("max_rdy_count", self.max_rdy)
-        self.msg_timeout_s = facts.get("msg_timeout", 60_000) / 1000
+        established = await self._establish()
+        self._stream, self._stage = established.stream, established.stage
+        _leave_broken_writes_to_the_reader(self._stream)
+        negotiated = established.negotiated
+        self.max_rdy = negotiated.max_rdy_count
+        self.msg_timeout_s = negotiated.msg_timeout_ms / 1000
+        self.tls_version = established.tls_version
+        self._say_what_it_is(negotiated)
         self._last_read_s = time.monotonic()
-        self._reader = asyncio.create_task(self._read(), name=f"nsqd {self.address} reader")
+        self._reader = asyncio.create_task(self._read(established), name=f"nsqd {self.address} reader")
         self._watch_silence()
-        return facts
+        return negotiated
+
+    async def _establish(self) -> Established:
+        """The handshake, as a task of its own, so that it can be ended at any step."""
+        if self._closed.is_set():
+            raise await self.closed()
+        self._opening = asyncio.create_task(shake_hands(self.address, self._options), name=f"open {self.address}")
+        try:
+            established = await self._opening
+        except NsqdigestError as error:
+            self._end(error)
+            raise
+        except BaseException as error:
+            task = asyncio.current_task()
+            if self._reason is not None and (task is None or not task.cancelling()):
+                raise self._reason from None  # closed by somebody while it was connecting
+            self._opening.add_done_callback(_leave_no_socket)  # it may have been done by then
+            is_cancelled = isinstance(error, asyncio.CancelledError)
+            self._end(ConnectionLost("closed while connecting" if is_cancelled else f"can not connect: {error!r}"))
+            raise
+        if self._reason is not None:
+            established.stream.close()
+            raise self._reason
+        return established
+
+    def _say_what_it_is(self, negotiated: Negotiated) -> None:
+        asked = self._options.compression
+        if negotiated.compression != asked:
+            _log.warning(
+                "connection.compression.not_offered",
+                nsqd=str(self.address),
+                compression=asked,
+                hint=f"it goes on without; start nsqd with --{asked}, or write another nsq.compression",
+            )
+        _log.debug(
+            "connection.open",
+            nsqd=str(self.address),
+            version=negotiated.version,
+            tls=self.tls_version or "none",
+            compression=negotiated.compression,
+        )
 
     async def subscribe(self, topic: str, channel: str) -> None:
         await self.request(nsq.subscribe(topic, channel))
         self.subscribed = True
-
-    def _identity(self) -> dict[str, Any]:
-        hostname = socket.gethostname()
-        identity = {
-            "client_id": hostname.split(".")[0],
-            "hostname": hostname,
-            "user_agent": f"nsqdigest/{nsqdigest.__version__}",
-            "feature_negotiation": True,
-            "heartbeat_interval": self._options.heartbeat_interval_ms,
-            "output_buffer_size": OUTPUT_BUFFER_BYTES,
-            "output_buffer_timeout": OUTPUT_BUFFER_TIMEOUT_MS,
-        }
-        if self._options.msg_timeout_ms:
-            identity["msg_timeout"] = self._options.msg_timeout_ms
-        return identity
-
-    async def _handshake_answer(self) -> bytes:
-        assert self._stream is not None
-        size = int.from_bytes(await self._stream.read_bytes(4), "big", signed=True)
-        if not 4 <= size <= _RESPONSE_LIMIT_BYTES:
-            raise ProtocolError(f"nsqd at {self.address} began with a frame of {size} bytes: is it an nsqd?")
-        data = await self._stream.read_bytes(size)
-        if int.from_bytes(data[:4], "big") == FrameType.ERROR:
-            raise _refusal(data[4:])
-        return data[4:]
+        self.message_at_s = time.monotonic()
 
     # -- commands
 
@@ -182,31 +196,37 @@ class NsqConnection:
 
     def _write(self, data: bytes) -> None:
         if data and self._stream is not None and self._reason is None:
-            try:
-                self._stream.write(data)
-            except StreamClosedError as error:
-                self._end(ConnectionLost(f"nsqd at {self.address}: {_cause(error)}"))
+            # The reader finds the end, too, and says so in a turn of its own: whoever writes is not interrupted by it.
+            with contextlib.suppress(StreamClosedError):
+                self._stream.write(data if self._stage is None else self._stage.encode(data))
 
     # -- reading
 
-    async def _read(self) -> None:
-        assert self._stream is not None
-        splitter = FrameSplitter(_MAX_FRAME_BYTES)
+    async def _read(self, established: Established) -> None:
+        stream, stage, splitter = established.stream, established.stage, established.splitter
         reason: NsqdigestError = ConnectionLost(f"nsqd at {self.address}: its reader ended")
         try:
+            for frame_type, payload in established.frames:
+                self._take(frame_type, payload)
             while True:
-                data = await self._stream.read_bytes(READ_BYTES, partial=True)
+                data = await stream.read_bytes(READ_BYTES, partial=True)
                 if self._reason is not None:
                     return  # ended while this waited to be looked at (a paused process): its messages are nsqd's again
                 self._last_read_s = time.monotonic()
-                messages, others = splitter.feed(data)
-                if messages:
-                    self.in_flight += len(messages)
-                    self._receiver.on_messages(self, messages)
-                for frame_type, payload in others:
-                    self._take(frame_type, payload)
+                for piece in (data,) if stage is None else stage.decode(data):
+                    messages, others = splitter.feed(piece)
+                    if messages:
+                        self.in_flight += len(messages)
+                        self.message_at_s = self._last_read_s
+                        self._receiver.on_messages(self, messages)
+                    for frame_type, payload in others:
+                        self._take(frame_type, payload)
+                    if len(piece) > READ_BYTES:  # a little can unfold to very much: the others have their turn between
+                        await asyncio.sleep(0)
+                        if self._closed.is_set():
+                            return
         except (OSError, StreamClosedError) as error:
-            reason = ConnectionLost(f"nsqd at {self.address}: {_cause(error)}")
+            reason = ConnectionLost(f"nsqd at {self.address}: {cause(error)}")
         except (ProtocolError, NsqdRefused) as error:
             reason = error
         except Exception as error:
@@ -224,7 +244,7 @@ class NsqConnection:
             else:
                 raise ProtocolError(f"nsqd at {self.address} answered what nobody asked: {payload[:64]!r}")
             return
-        error = _refusal(payload)
+        error = negotiation.refusal(payload, self._options)
         if payload.startswith(_NOT_FATAL):
             self._receiver.on_refused(self, error)
             return
@@ -235,12 +255,12 @@ class NsqConnection:
         raise error
 
     def _watch_silence(self) -> None:
-        quiet_s = time.monotonic() - self._last_read_s
-        if quiet_s >= self._silence_s:
-            self._end(ConnectionLost(f"nsqd at {self.address} has been silent for {quiet_s:.1f} s, two heartbeats"))
+        quiet_s, silence_s = self.quiet_s, _SILENT_HEARTBEATS * self._heartbeat_s
+        if quiet_s >= silence_s:
+            self._end(NsqdSilent(f"nsqd at {self.address} has been silent for {quiet_s:.1f} s, two heartbeats"))
         elif self._reason is None:
             loop = asyncio.get_running_loop()
-            self._silence = loop.call_later(self._silence_s - quiet_s, self._watch_silence)
+            self._silence = loop.call_later(silence_s - quiet_s, self._watch_silence)
 
     # -- end
 
@@ -248,15 +268,20 @@ class NsqConnection:
         """CLS: no new messages; what is in flight can still be finished or requeued. Returns on CLOSE_WAIT or the
         end."""
         self.closing = True
-        if self.is_open:
-            await self.request(b"CLS\n")
+        if self._goodbye is None and self.is_open:
+            self._goodbye = asyncio.create_task(self.request(b"CLS\n"), name=f"nsqd {self.address} goodbye")
+            self._goodbye.add_done_callback(_looked_at)
+        if self._goodbye is not None:
+            # Whoever stopped waiting may wait again: what comes before CLOSE_WAIT has still to be given back.
+            await asyncio.shield(self._goodbye)
 
     async def hang_up(self) -> None:
         """Shuts the writing side once all is written, reads to the end, closes. Nothing said before is lost."""
         if self._stream is not None and self.is_open:
             try:
                 await self._stream.write(b"")
-                self._stream.socket.shutdown(socket.SHUT_WR)
+                # Of the socket below TLS: an SSLSocket would take its layer off, and the rest could not be read.
+                socket.socket.shutdown(self._stream.socket, socket.SHUT_WR)
             except (OSError, StreamClosedError):
                 self.close("hung up")
         await self._closed.wait()
@@ -277,15 +302,45 @@ class NsqConnection:
         self._reason = reason
         if self._silence is not None:
             self._silence.cancel()
+        if self._opening is not None:
+            self._opening.cancel()
         if self._stream is not None:
             self._stream.close()
+        # After a refusal nsqd reads no further: what stood behind the refused command never happened.
+        untold = NotReached(f"{reason}, said to another command") if isinstance(reason, NsqdRefused) else reason
         while self._answers:
             waiting = self._answers.popleft()
             if not waiting.done():
-                waiting.set_exception(reason)
+                waiting.set_exception(untold)
         self._closed.set()
         self._receiver.on_closed(self, reason)
         return reason
+
+
+def _leave_broken_writes_to_the_reader(stream: IOStream) -> None:
+    """nsqd says why it refuses and hangs up; with something of ours still unread that resets the connection, and then
+    a write fails before its word was read, and would close the stream. So a write that nobody will read counts as
+    written: the reader finds the word, and behind it the end."""
+    write = stream.write_to_fd
+    is_broken = False
+
+    def write_to_fd(data: memoryview) -> int:
+        nonlocal is_broken
+        size_bytes = len(data)
+        if not is_broken:  # TLS can not be asked again after it failed
+            try:
+                return write(data)
+            except (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
+                is_broken = True
+        return size_bytes
+
+    stream.write_to_fd = write_to_fd  # type: ignore[method-assign]
+
+
+def _looked_at(task: asyncio.Task[bytes]) -> None:
+    """Its failure is the connection's, which is said there."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _answer(waiting: asyncio.Future[bytes], payload: bytes) -> None:
@@ -293,24 +348,6 @@ def _answer(waiting: asyncio.Future[bytes], payload: bytes) -> None:
         waiting.set_result(payload)
 
 
-def _facts(payload: bytes) -> dict[str, Any]:
-    """What nsqd said about itself; ValueError where that is not what one says."""
-    facts = json.loads(payload)
-    if not isinstance(facts, dict):
-        raise ValueError("not an object")
-    if not all(type(facts.get(name, 1)) is int and facts.get(name, 1) > 0 for name in ("max_rdy_count", "msg_timeout")):
-        raise ValueError("limits that are no numbers")
-    return facts
-
-
-def _refusal(payload: bytes) -> NsqdRefused:
-    code, _, detail = payload.decode("utf-8", "replace").partition(" ")
-    return NsqdRefused(code, detail)
-
-
-def _cause(error: BaseException) -> str:
-    """The socket's own reason, where tornado wrapped it."""
-    real = getattr(error, "real_error", None) or error
-    if isinstance(real, StreamClosedError):
-        return "it closed the connection"
-    return getattr(real, "strerror", None) or str(real) or type(real).__name__
+def _leave_no_socket(opening: asyncio.Task[Established]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().stream.close()

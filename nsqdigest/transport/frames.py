@@ -28,6 +28,9 @@ HEARTBEAT = b"_heartbeat_"
 MESSAGE_OVERHEAD_BYTES = 26
 """Of a message frame's data: timestamp, attempts and id, before the body."""
 
+MAX_FRAME_BYTES = 64 << 20
+"""A message may be as large as nsqd's operator allows (1 MiB by default); beyond this a frame is garbage."""
+
 _HEADER = struct.Struct(">ii")
 _MESSAGE = struct.Struct(">iiqH16s")
 _SMALLEST_FRAME = 4
@@ -48,17 +51,22 @@ class FrameSplitter:
     def __init__(self, max_frame_bytes: int) -> None:
         self._max_frame_bytes = max_frame_bytes
         self._rest = b""
+        self._more: list[bytes] = []
+        self._held_bytes = 0
+        self._wanted_bytes = _HEADER.size
 
     @property
     def held_bytes(self) -> int:
         """Bytes of a frame that has begun and is not complete."""
-        return len(self._rest)
+        return self._held_bytes
 
     def feed(self, data: bytes) -> tuple[list[Message], list[tuple[int, bytes]]]:
         """Messages, and all other frames as (type, data). Raises ProtocolError where a frame cannot be one."""
-        buffer = self._rest + data if self._rest else data
+        buffer = self._with_what_is_held(data) if self._rest else data
+        if buffer is None:
+            return [], []
         end = len(buffer)
-        position = 0
+        position, wanted = 0, _HEADER.size
         limit = self._max_frame_bytes
         messages: list[Message] = []
         others: list[tuple[int, bytes]] = []
@@ -75,6 +83,9 @@ class FrameSplitter:
                 raise ProtocolError(f"a frame of {size} bytes: between {_SMALLEST_FRAME} and {limit} can be one")
             following = position + 4 + size
             if following > end:
+                if frame_type != message_type and frame_type not in known_types:
+                    raise _unknown(frame_type)  # now: the rest of it need not be waited for
+                wanted = following - position
                 break
             if frame_type == message_type:
                 if size < 4 + MESSAGE_OVERHEAD_BYTES:
@@ -83,10 +94,28 @@ class FrameSplitter:
             elif frame_type in known_types:
                 others.append((frame_type, buffer[position + 8 : following]))
             else:
-                raise ProtocolError(f"a frame of type {frame_type}: 0 (response), 1 (error) and 2 (message) are known")
+                raise _unknown(frame_type)
             position = following
         self._rest = buffer[position:]
+        self._held_bytes, self._wanted_bytes = end - position, wanted
         return messages, others
+
+    def _with_what_is_held(self, data: bytes) -> bytes | None:
+        """None: still not a whole frame. A large one comes in many reads, which are joined once, when all of it is
+        there."""
+        self._held_bytes += len(data)
+        if self._held_bytes < self._wanted_bytes:
+            self._more.append(data)
+            return None
+        if not self._more:
+            return self._rest + data
+        whole = b"".join((self._rest, *self._more, data))
+        self._more.clear()
+        return whole
+
+
+def _unknown(frame_type: int) -> ProtocolError:
+    return ProtocolError(f"a frame of type {frame_type}: 0 (response), 1 (error) and 2 (message) are known")
 
 
 def frame(frame_type: int, data: bytes) -> bytes:
@@ -104,3 +133,9 @@ def message_frame(message: Message) -> bytes:
 def fin_all(message_ids: list[bytes]) -> bytes:
     """One write that finishes them all."""
     return b"FIN " + b"\nFIN ".join(message_ids) + b"\n" if message_ids else b""
+
+
+def refused_id(detail: str) -> bytes:
+    """The id in what nsqd says of a FIN, REQ or TOUCH that it refused: `FIN 0d3f… failed ID not in flight`."""
+    words = detail.split(" ", 2)
+    return words[1].encode() if len(words) > 1 else b""

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from support.stage import stage
+from support.stores import open_store
 
-__all__ = ["stage"]
+__all__ = ["open_store", "stage"]

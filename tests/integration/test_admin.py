@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
 
+from nsqdigest.admin.operator import Kind, OperatorApi
 from nsqdigest.admin.server import AdminServer, Check
-from nsqdigest.config import Address
+from nsqdigest.config import Address, Secret
 from nsqdigest.errors import EXIT_UNREACHABLE, Unreachable
 from nsqdigest.metrics import Metrics
 from support.ports import HOST, free_port
@@ -17,27 +19,62 @@ from support.ports import HOST, free_port
 WELL = [Check("running", True, "yes"), Check("store", True, "answers")]
 
 
+TOKEN = "a-long-enough-token"
+
+
+class Paused:
+    """Remembers what was said of one topic."""
+
+    def __init__(self) -> None:
+        self.topics: set[str] = set()
+
+    def names_of(self, kind: Kind) -> list[str]:
+        return ["events"] if kind == "topic" else []
+
+    def pause(self, _kind: Kind, name: str) -> bool:
+        is_new = name not in self.topics
+        self.topics.add(name)
+        return is_new
+
+    def resume(self, _kind: Kind, name: str) -> bool:
+        is_new = name in self.topics
+        self.topics.discard(name)
+        return is_new
+
+
 class Admin:
     """A server whose checks the test writes."""
 
-    def __init__(self) -> None:
+    def __init__(self, token: Secret | None = None) -> None:
         self.checks = WELL
         self.metrics = Metrics()
+        self.paused = Paused()
         self.address = Address(HOST, free_port())
-        self.server = AdminServer(self.address, self.metrics, lambda: self.checks)
+        api = OperatorApi(self.paused, token).routes()
+        self.server = AdminServer(self.address, self.metrics, lambda: self.checks, api)
 
-    async def ask(self, path: str, method: str = "GET") -> tuple[int, str, dict[str, str]]:
+    async def ask(
+        self, path: str, method: str = "GET", body: bytes | None = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, str, dict[str, str]]:
         async with (
             aiohttp.ClientSession() as session,
-            session.request(method, f"http://{self.address}{path}") as answer,
+            session.request(method, f"http://{self.address}{path}", data=body, headers=headers) as answer,
         ):
-            headers = {name.lower(): value for name, value in answer.headers.items()}
-            return answer.status, await answer.text(), headers
+            told = {name.lower(): value for name, value in answer.headers.items()}
+            return answer.status, await answer.text(), told
 
 
 @pytest.fixture
 async def admin() -> AsyncIterator[Admin]:
     admin = Admin()
+    await admin.server.start()
+    yield admin
+    await admin.server.stop()
+
+
+@pytest.fixture
+async def guarded() -> AsyncIterator[Admin]:
+    admin = Admin(Secret(TOKEN))
     await admin.server.start()
     yield admin
     await admin.server.stop()
@@ -129,3 +166,62 @@ async def test_stopped_it_gives_its_port_back() -> None:
         await admin.server.start()
         await admin.server.stop()
         admin.server = AdminServer(admin.address, admin.metrics, lambda: WELL)
+
+
+# -- the operator's word
+
+EVENTS = b'{"kind": "topic", "name": "events"}'
+ALLOWED = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
+
+
+async def test_pause_and_resume_say_what_holds_and_whether_it_is_new(guarded: Admin) -> None:
+    said = [
+        json.loads((await guarded.ask(f"/api/{word}", "POST", EVENTS, ALLOWED))[1])
+        for word in ("pause", "pause", "resume", "resume")
+    ]
+    about = {"kind": "topic", "name": "events"}
+    assert said == [
+        {**about, "paused": True, "changed": True},
+        {**about, "paused": True, "changed": False},
+        {**about, "paused": False, "changed": True},
+        {**about, "paused": False, "changed": False},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"content-type": "application/json"}, 401),
+        ({"content-type": "application/json", "authorization": "Bearer wrong"}, 401),
+        ({"content-type": "application/json", "authorization": TOKEN}, 401),
+        ({"content-type": "text/plain", "authorization": f"Bearer {TOKEN}"}, 415),
+    ],
+)
+async def test_who_has_no_token_or_hides_what_it_sends_is_refused(
+    guarded: Admin, headers: dict[str, str], status: int
+) -> None:
+    assert (await guarded.ask("/api/pause", "POST", EVENTS, headers))[0] == status
+    assert guarded.paused.topics == set()
+
+
+async def test_without_a_token_in_the_file_nobody_may_write(admin: Admin) -> None:
+    status, text, _ = await admin.ask("/api/pause", "POST", EVENTS, ALLOWED)
+    assert (status, "admin.token" in text) == (403, True)
+    assert admin.paused.topics == set()
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"\xff", b'{"kind": "topic"}', b'{"kind": "star", "name": "events"}', b'{"kind": 1}']
+)
+async def test_a_body_that_says_nothing_is_refused_with_what_one_looks_like(guarded: Admin, body: bytes) -> None:
+    status, text, _ = await guarded.ask("/api/pause", "POST", body, ALLOWED)
+    assert (status, "topic" in text) == (400, True)
+
+
+async def test_a_name_that_is_not_there_is_refused_with_those_that_are(guarded: Admin) -> None:
+    status, text, _ = await guarded.ask("/api/pause", "POST", b'{"kind": "topic", "name": "evnets"}', ALLOWED)
+    assert (status, json.loads(text)) == (404, {"error": 'there is no topic "evnets"; there is: events'})
+
+
+async def test_reading_an_address_that_writes_is_refused(guarded: Admin) -> None:
+    assert (await guarded.ask("/api/pause", headers=ALLOWED))[0] == 405

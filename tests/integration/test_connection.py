@@ -1,4 +1,4 @@
-"""A connection and the publisher: against the real nsqd, the embedded one, and one that is told to misbehave."""
+"""A connection: against the real nsqd, the embedded one, and one that is told to misbehave."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ import nsqdigest
 from nsqdigest.config import Address
 from nsqdigest.embedded.nsqd import Connection, EmbeddedNsqd, Options, Refusal
 from nsqdigest.errors import ConnectionLost, NsqdigestError, NsqdRefused, ProtocolError
-from nsqdigest.transport import connection as connection_module
-from nsqdigest.transport import publisher as publisher_module
+from nsqdigest.transport import handshake
 from nsqdigest.transport.connection import ConnectionOptions, NsqConnection
 from nsqdigest.transport.frames import HEARTBEAT, FrameType, Message, frame, message_frame
-from nsqdigest.transport.publisher import Publisher
 from support.nsqclient import NsqClient
 from support.ports import HOST, free_port
 from support.servers import Nsqd
@@ -141,8 +139,8 @@ async def channel_is(server: Server, topic: str, **wanted: int) -> None:
 
 async def test_open_answers_what_nsqd_said_about_itself(server: Server, to: Make) -> None:
     connection = to(server)
-    facts = await connection.open()
-    assert facts["version"] == "1.3.0"
+    negotiated = await connection.open()
+    assert negotiated.version == "1.3.0"
     assert (connection.max_rdy, connection.msg_timeout_s, connection.is_open) == (2500, 60.0, True)
 
 
@@ -160,12 +158,16 @@ async def test_nsqd_knows_who_we_are(embedded: EmbeddedNsqd, to: Make) -> None:
     assert "msg_timeout" not in identify
 
 
-async def test_a_message_timeout_beyond_what_nsqd_allows_is_refused_with_its_word(
+async def test_a_message_timeout_beyond_what_nsqd_allows_is_refused_with_both_numbers(
     server: Server, to: Make, recorder: Recorder
 ) -> None:
-    with pytest.raises(NsqdRefused, match=r"msg timeout \(3600000\) is invalid") as caught:
+    with pytest.raises(NsqdRefused) as caught:
         await to(server, msg_timeout_ms=3_600_000).open()
-    assert caught.value.code == "E_BAD_BODY"
+    assert str(caught.value) == (
+        'E_BAD_BODY: IDENTIFY msg timeout (3600000) is invalid; nsq.msg_timeout asks for "3600s", nsqd allows "900s" '
+        '(--max-msg-timeout): write msg_timeout = "900s", or raise that'
+    )
+    assert (caught.value.code, caught.value.needs_operator) == ("E_BAD_BODY", True)
     assert recorder.closed == [caught.value]
 
 
@@ -269,6 +271,24 @@ async def test_what_nsqd_took_back_is_no_longer_in_flight_here(
 
 
 # -- both nsqds: the end
+
+
+async def test_a_goodbye_that_nobody_waits_for_any_more_can_be_waited_for_again(
+    embedded: EmbeddedNsqd, topic: str, to: Make
+) -> None:
+    """A second TERM cuts the drain off: what nsqd sends before CLOSE_WAIT has to be given back all the same."""
+    embedded.script.answer = lambda _, name, __: b"" if name == "CLS" else None
+    connection = await subscribed(to(embedded), topic)
+    first = asyncio.create_task(connection.say_goodbye())
+    (client,) = embedded.connections
+    await embedded.until(lambda: client.params_of("CLS"))
+    first.cancel()
+    second = asyncio.create_task(connection.say_goodbye())
+    await asyncio.sleep(0)
+    assert not second.done()
+    embedded.send_raw(client, frame(FrameType.RESPONSE, b"CLOSE_WAIT"))
+    await second
+    assert len(client.params_of("CLS")) == 1
 
 
 async def test_after_cls_nothing_new_comes_and_what_is_in_flight_can_be_finished(
@@ -379,9 +399,9 @@ async def test_a_handshake_that_breaks_off_is_a_lost_connection(embedded: Embedd
 async def test_a_handshake_without_an_answer_is_given_up(
     embedded: EmbeddedNsqd, to: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_module, "HANDSHAKE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(handshake, "HANDSHAKE_TIMEOUT_S", 0.05)
     answer_identify_with(embedded, b"")
-    with pytest.raises(ConnectionLost, match=r"did not answer within 0.05 s"):
+    with pytest.raises(ConnectionLost, match=r"did not answer within 0.05 s \(IDENTIFY\)"):
         await to(embedded).open()
     await embedded.until(lambda: not embedded.connections[0].open)
 
@@ -422,7 +442,7 @@ async def test_closed_while_the_socket_connects_it_leaves_no_socket(
     connection.close("no longer wanted")
     with pytest.raises(ConnectionLost, match="no longer wanted"):
         await opening
-    await embedded.until(lambda: embedded.connections and not embedded.connections[0].open)
+    await embedded.until(lambda: not any(peer.open for peer in embedded.connections))
     assert not connection.is_open
     assert len(recorder.closed) == 1
 
@@ -648,116 +668,3 @@ async def test_what_is_said_on_a_closed_connection_is_not_sent_and_no_error(
 async def test_before_it_is_open_it_can_not_be_asked(to: Make) -> None:
     with pytest.raises(ConnectionLost, match="not connected"):
         await to((HOST, 1)).request(b"NOP\n")
-
-
-# -- the publisher
-
-
-@pytest.fixture
-async def publisher() -> AsyncIterator[Publisher]:
-    publisher = Publisher(ConnectionOptions(heartbeat_interval_ms=HEARTBEAT_MS))
-    yield publisher
-    await publisher.close()
-
-
-def address_of(server: Server) -> Address:
-    return Address(*server.tcp_address)
-
-
-async def test_what_is_published_is_there(
-    server: Server, publisher: Publisher, to: Make, recorder: Recorder, topic: str
-) -> None:
-    await publisher.publish(address_of(server), topic, [b"alone"])
-    await publisher.publish(address_of(server), topic, [b"two", b"three\x00\n"])
-    await subscribed(to(server), topic)
-    assert sorted(message.body for message in await recorder.take(3)) == [b"alone", b"three\x00\n", b"two"]
-
-
-async def test_a_batch_is_taken_whole_or_not_at_all(
-    server: Server, publisher: Publisher, to: Make, recorder: Recorder, topic: str
-) -> None:
-    with pytest.raises(NsqdRefused) as caught:
-        await publisher.publish(address_of(server), topic, [b"first", b""])
-    assert caught.value.code == "E_BAD_MESSAGE"
-    await publisher.publish(address_of(server), topic, [b"after"])
-    await subscribed(to(server), topic)
-    assert [message.body for message in await recorder.take(1)] == [b"after"]
-
-
-async def test_a_topic_that_nsqd_refuses_is_told_with_its_word(server: Server, publisher: Publisher) -> None:
-    with pytest.raises(NsqdRefused) as caught:
-        await publisher.publish(address_of(server), "t" * 65, [b"x"])
-    assert caught.value.code == "E_BAD_TOPIC"
-
-
-async def test_all_publishes_to_one_nsqd_share_a_connection(
-    embedded: EmbeddedNsqd, publisher: Publisher, topic: str
-) -> None:
-    await asyncio.gather(*(publisher.publish(address_of(embedded), topic, [b"%d" % n]) for n in range(50)))
-    assert len(embedded.connections) == 1
-    assert embedded.stats(topic)["topics"][0]["message_count"] == 50
-
-
-async def test_each_nsqd_has_its_own_connection(embedded: EmbeddedNsqd, publisher: Publisher, topic: str) -> None:
-    async with EmbeddedNsqd() as other:
-        for nsqd in (embedded, other, embedded, other):
-            await publisher.publish(address_of(nsqd), topic, [b"x"])
-        assert (len(embedded.connections), len(other.connections)) == (1, 1)
-
-
-async def test_after_a_broken_connection_the_next_publish_makes_another(
-    embedded: EmbeddedNsqd, publisher: Publisher, topic: str
-) -> None:
-    await publisher.publish(address_of(embedded), topic, [b"x"])
-    await embedded.stop()
-    with pytest.raises(ConnectionLost):
-        await publisher.publish(address_of(embedded), topic, [b"x"])
-    await embedded.start()
-    await publisher.publish(address_of(embedded), topic, [b"x"])
-
-
-async def test_a_publish_that_is_not_acknowledged_raises_and_its_connection_is_given_up(
-    embedded: EmbeddedNsqd, publisher: Publisher, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(publisher_module, "ACKNOWLEDGED_WITHIN_S", 0.05)
-    embedded.script.answer = lambda _, name, __: b"" if name == "PUB" else None
-    with pytest.raises(ConnectionLost, match=f"did not acknowledge a publish to {topic}"):
-        await publisher.publish(address_of(embedded), topic, [b"x"])
-    embedded.script.answer = None
-    await publisher.publish(address_of(embedded), topic, [b"y"])
-    await embedded.until(lambda: [connection.open for connection in embedded.connections] == [False, True])
-
-
-async def test_a_connection_lost_before_the_answer_raises(
-    embedded: EmbeddedNsqd, publisher: Publisher, topic: str
-) -> None:
-    def hang_up(connection: Connection, name: str, _: tuple[str, ...]) -> bytes | None:
-        if name != "PUB":
-            return None
-        connection.abort()
-        return b""
-
-    embedded.script.answer = hang_up
-    with pytest.raises(ConnectionLost):
-        await publisher.publish(address_of(embedded), topic, [b"x"])
-
-
-async def test_where_no_nsqd_is_publishing_says_so(publisher: Publisher, topic: str) -> None:
-    with pytest.raises(ConnectionLost, match="Connection refused"):
-        await publisher.publish(Address(HOST, free_port()), topic, [b"x"])
-
-
-async def test_messages_for_a_publisher_end_its_connection(
-    embedded: EmbeddedNsqd, publisher: Publisher, topic: str
-) -> None:
-    await publisher.publish(address_of(embedded), topic, [b"x"])
-    peer = embedded.connections[0]
-    peer.send_raw(message_frame(Message(b"0" * 16, 1, 1, b"x")))
-    await embedded.until(lambda: not peer.open)
-    await publisher.publish(address_of(embedded), topic, [b"y"])
-
-
-async def test_closed_it_leaves_no_connection(embedded: EmbeddedNsqd, publisher: Publisher, topic: str) -> None:
-    await publisher.publish(address_of(embedded), topic, [b"x"])
-    await publisher.close()
-    await embedded.until(lambda: not embedded.connections[0].open)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from functools import partial
 
 import pytest
 
 from support.daemon import Daemon
+from support.ports import HOST
 from support.publishing import Background
 from support.receiver import HANG, OK
-from support.stage import PROVE, Stage
+from support.stage import CHANNEL, PROVE, TOPIC, Stage
 from support.waiting import wait_until
 
 EVENTS = 20_000 if PROVE else 8_000
 ROUNDS = 20 if PROVE else 2
 DRAIN_TIMEOUT_S = 2.0
+MAX_IN_FLIGHT = 2_500
 AT_ONCE_S = 1.5
 SLACK_S = 2.0
 SHORT_DRAIN = {"nsq": {"drain_timeout": f"{DRAIN_TIMEOUT_S:g}s"}}
@@ -30,6 +33,11 @@ def ended_within(daemon: Daemon, timeout_s: float) -> float:
 def nothing_is_in_flight(stage: Stage) -> None:
     # nsqd works on what it was told before the connection ended.
     wait_until(lambda: stage.in_flight() == 0, 1.0, "nothing to be in flight")
+    assert [nsqd.channel_stats(TOPIC, CHANNEL)["timeout_count"] for nsqd in stage.nsqds] == [0] * len(stage.nsqds)
+
+
+def all_is_in_flight(stage: Stage) -> bool:
+    return stage.in_flight() == MAX_IN_FLIGHT
 
 
 def test_term_under_load_leaves_nothing_in_flight_and_the_next_daemon_goes_on(stage: Stage) -> None:
@@ -51,6 +59,63 @@ def test_term_under_load_leaves_nothing_in_flight_and_the_next_daemon_goes_on(st
     stage.wait_until_all_is_delivered()
     stage.check(quiet=True)
     assert len(daemon.said("daemon.stopped")) == ROUNDS
+
+
+def test_term_with_all_in_flight_and_a_slow_redis_finishes_what_is_stored_and_hands_back_the_rest(stage: Stage) -> None:
+    nsqd = stage.nsqd()
+    stage.receiver()
+    daemon = stage.daemon({"redis": {"timeout": "30s"}})
+    daemon.start()
+    stage.hold_writes()
+    stage.publisher(nsqd).publish(EVENTS)
+    wait_until(partial(all_is_in_flight, stage), 10, "all places to be taken")
+    daemon.term()
+    wait_until(lambda: daemon.said("daemon.draining"), 5, "the drain")
+    stage.let_writes_go()
+    ended_within(daemon, 8.0)
+    nothing_is_in_flight(stage)
+    # What was being written when TERM came was finished; all else waits for the next consumer, none of it delayed.
+    stored = stage.ledger()["added"]
+    left = nsqd.channel_stats(TOPIC, CHANNEL)
+    assert 0 < stored < MAX_IN_FLIGHT
+    assert (left["depth"], left["deferred_count"]) == (EVENTS - stored, 0)
+    daemon.start()
+    stage.wait_until_all_is_delivered()
+    stage.check(quiet=True)
+
+
+def test_a_second_term_with_all_in_flight_and_a_slow_redis_hands_everything_back_at_once(stage: Stage) -> None:
+    nsqd = stage.nsqd()
+    stage.receiver()
+    daemon = stage.daemon({"redis": {"timeout": "30s"}})
+    daemon.start()
+    stage.hold_writes()
+    stage.publisher(nsqd).publish(EVENTS)
+    wait_until(partial(all_is_in_flight, stage), 10, "all places to be taken")
+    daemon.term()
+    wait_until(lambda: daemon.said("daemon.draining"), 5, "the drain")
+    daemon.term()
+    ended_within(daemon, AT_ONCE_S)
+    nothing_is_in_flight(stage)
+    left = nsqd.channel_stats(TOPIC, CHANNEL)
+    assert (left["depth"], left["deferred_count"]) == (EVENTS, 0)
+    stage.check_logs()
+
+
+@pytest.mark.parametrize("others", [0, 1], ids=["alone", "beside another"])
+def test_term_while_an_nsqd_accepts_and_never_answers(stage: Stage, others: int) -> None:
+    stage.receiver()
+    for _ in range(others):
+        stage.nsqd()
+    with socket.create_server((HOST, 0)) as mute:
+        addresses = [f"{host}:{port}" for host, port in (nsqd.tcp_address for nsqd in stage.nsqds)]
+        daemon = stage.daemon({"nsq": {"nsqd_tcp_addresses": [*addresses, f"{HOST}:{mute.getsockname()[1]}"]}})
+        daemon.launch()
+        accepted, _ = mute.accept()
+        with accepted:
+            daemon.term()
+            ended_within(daemon, AT_ONCE_S)
+    stage.check_logs()
 
 
 def test_term_waits_for_a_delivery_under_way_and_closes_it(stage: Stage) -> None:

@@ -113,6 +113,19 @@ def test_capacity_keeps_the_newest_and_says_what_was_dropped(stage: Stage) -> No
     assert stage.ledger()["dropped:capacity"] == 7
 
 
+def test_beyond_the_limit_of_timelines_nothing_begins_and_that_is_said_loudly(stage: Stage) -> None:
+    nsqd, _ = stage.nsqd(), stage.receiver()
+    daemon = stage.daemon({"limits": {"timelines": 3}}, [ROUTE])
+    daemon.start()
+    nsqd.publish_many(TOPIC, [json.dumps({"user": {"id": n}}).encode() for n in range(10)])
+    wait_until(lambda: stage.unfinished() == 0 and stage.ledger().get("added") == 10, 5, "all of them to be counted")
+    assert stage.ledger()["dropped:timelines"] == 7
+    assert daemon.metric("records_not_kept_total", route="events", reason="timelines") == 7
+    said = daemon.said("consumer.timelines.limit_reached")
+    assert sum(line["records_dropped"] for line in said) == 7
+    assert {line["level"] for line in said} == {"error"}
+
+
 def test_a_digest_beyond_max_body_shows_fewer_and_counts_all(stage: Stage) -> None:
     nsqd, receiver = stage.nsqd(), stage.receiver()
     stage.daemon({"policies.default": {"immediate": False}, "sinks.hook": {"max_body": "16KiB"}}, [ROUTE]).start()

@@ -12,7 +12,7 @@ import redis.asyncio
 
 import support.servers
 from support.ports import free_port, is_free
-from support.servers import MissingServer, Nsqd, RedisServer, ServerError, find_binary
+from support.servers import MissingServer, Nsqd, Nsqlookupd, RedisServer, ServerError, find_binary
 from support.waiting import NotInTime, until, wait_until
 
 TOPIC, CHANNEL = "events", "test"
@@ -56,6 +56,23 @@ def test_two_nsqds_have_ports_and_data_of_their_own(nsqd_factory: Callable[..., 
     first.create_topic(TOPIC)
     assert not set(first.ports) & set(second.ports)
     assert second.stats()["topics"] == []
+
+
+@pytest.mark.servers
+def test_an_nsqd_tells_its_nsqlookupd_where_it_is_also_after_a_move(tmp_path: Path) -> None:
+    with (
+        Nsqlookupd(tmp_path / "nsqlookupd") as lookupd,
+        Nsqd(tmp_path / "nsqd", "--lookupd-tcp-address={}:{}".format(*lookupd.tcp_address)) as nsqd,
+    ):
+        assert lookupd.nsqds_of(TOPIC) == set()
+        nsqd.create_channel(TOPIC, CHANNEL)
+        nsqd.publish(TOPIC, b"kept")
+        wait_until(lambda: lookupd.nsqds_of(TOPIC) == {nsqd.tcp_address}, what="the nsqd to be named")
+        before = nsqd.ports
+        nsqd.move()
+        assert not set(before) & set(nsqd.ports)
+        assert nsqd.channel_stats(TOPIC, CHANNEL)["depth"] == 1
+        wait_until(lambda: lookupd.nsqds_of(TOPIC) == {nsqd.tcp_address}, what="it to be named where it is now")
 
 
 def test_a_killed_redis_that_logs_every_write_has_them_again(redis_factory: Callable[..., RedisServer]) -> None:

@@ -1,6 +1,7 @@
 """A Rust job queue: decorrelated jitter without memory.
 
-The wait before retry n is uniform in [base, min(cap, base * 3^n)].
+The wait before retry n is uniform in [base, min(cap, base * 3^n)]: of a delivery by its attempt, of the controller by
+its level.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsqdigest.backoff import Curve
 from nsqdigest.delivery import retry_wait_ms
+from support.controllers import controller, fail, pause_over
 
 BASE_MS = 1_000
 CAP_MS = 60_000
@@ -61,7 +64,7 @@ def test_the_largest_attempt_costs_no_more_steps_than_the_cap_needs() -> None:
 
         steps = 0
 
-        def __mul__(self, other: int) -> Counted:
+        def __rmul__(self, other: int) -> Counted:
             Counted.steps += 1
             return Counted(int(self) * other)
 
@@ -91,3 +94,27 @@ def test_draws_spread_over_the_whole_window() -> None:
     assert min(tenths) > 100
     assert max(tenths) < 300
     assert draws.count(CAP_MS) < 5
+
+
+# -- the controller's pauses
+
+
+def test_the_pauses_of_failing_probes_are_drawn_from_the_same_windows() -> None:
+    drawn = Windows()
+    ctl = controller(curve=Curve(BASE_MS / 1_000, CAP_MS / 1_000, "decorrelated"), uniform=drawn)
+    fail(ctl, 0.0)
+    for _ in range(5):
+        fail(ctl, pause_over(ctl))
+    assert drawn.asked == [(1, 3), (1, 9), (1, 27), (1, 60), (1, 60), (1, 60)]
+
+
+@given(windows, st.integers(1, 100) | st.integers(1, LARGEST))
+def test_a_level_has_the_window_of_that_attempt(window: tuple[int, int], level: int) -> None:
+    base, cap = window
+    assert Curve(base, cap, "decorrelated").window_s(level) == window_of(level, base, cap)
+
+
+@given(windows, st.integers(0, LARGEST), st.integers(0, 2**32))
+def test_no_pause_is_below_base_or_above_the_maximum(window: tuple[int, int], level: int, seed: int) -> None:
+    base, cap = window
+    assert base <= Curve(base, cap, "decorrelated").wait_s(level, random.Random(seed).uniform) <= cap

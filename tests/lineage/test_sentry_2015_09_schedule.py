@@ -22,6 +22,7 @@ BACKING_OFF = Policy(
     growth_steps=2,
     intervals_ms=(),
     capacity=500,
+    on_retry="frozen",
     dedupe_window_ms=0,
 )
 TABLE = dataclasses.replace(

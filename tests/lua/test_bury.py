@@ -110,4 +110,9 @@ def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     store.bury(under_way(store))
     dead = {store.key("dead"), store.key("dead:details"), store.key("di:id-1"), store.key("dv:id-1")}
     assert store.watch is not None
-    assert store.watch.touched["bury"] == {*store.keys("wlkbc", "r"), *store.keys("hisx", "r", T), *dead}
+    assert store.watch.touched["bury"] == {
+        *store.keys("wlkbc", "r"),
+        *store.keys("hisx", "r", T),
+        *dead,
+        store.key("agenda"),
+    }

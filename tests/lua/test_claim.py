@@ -199,4 +199,4 @@ def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     begin(store, b"u", route="other")
     store.claim(routes=[("r", 1, 0), ("other", 1, 0)])
     assert store.watch is not None
-    assert store.watch.touched["claim"] == {*store.keys("wlkb", "r"), *store.keys("wlkb", "other")}
+    assert store.watch.touched["claim"] == {*store.keys("wlkb", "r"), *store.keys("wlkb", "other"), store.key("agenda")}

@@ -157,4 +157,8 @@ def test_of_an_unknown_timeline_there_is_nothing_to_close(store: Scripts) -> Non
 def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     store.close(under_way(store))
     assert store.watch is not None
-    assert store.watch.touched["close"] == {*store.keys("wlkbc", "r"), *store.keys("hisxm", "r", T)}
+    assert store.watch.touched["close"] == {
+        *store.keys("wlkbc", "r"),
+        *store.keys("hisxm", "r", T),
+        store.key("agenda"),
+    }

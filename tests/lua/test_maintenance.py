@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from support.store import LEASE_MS, NOW_MS, Claim, Rec, Scripts
 
 T = b"t"
@@ -107,9 +109,19 @@ def test_a_timeline_whose_schedule_is_lost_is_due_now(store: Scripts) -> None:
     assert store.claim().timelines == [T]
 
 
+@pytest.mark.parametrize("place", [0, 499, 500, 1200])
+def test_a_lease_that_ran_out_is_found_among_any_number_of_routes(store: Scripts, place: int) -> None:
+    routes = [f"route-{number}" for number in range(1201)]
+    store.add(Rec(T, b"k", NOW_MS), route=routes[place])
+    store.claim(routes=[(routes[place], 1, 0)])
+    store.now_ms = NOW_MS + LEASE_MS
+    assert store.maintenance(routes) == 1
+    assert store.maintenance(routes) == 0
+
+
 def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     lease(store)
     store.now_ms = NOW_MS + LEASE_MS
     store.maintenance()
     assert store.watch is not None
-    assert store.watch.touched["maintenance"] == set(store.keys("wlkb", "r"))
+    assert store.watch.touched["maintenance"] == {*store.keys("wlkb", "r"), store.key("agenda")}

@@ -39,6 +39,7 @@ def test_it_answers_all_that_is_stored_beside_the_snapshot(store: Scripts) -> No
     assert opened == Opened(
         word="opened", now_ms=NOW_MS, attempt=1, id="some-id", opened_ms=NOW_MS, iteration=1, total=3,
         first_ms=NOW_MS - 10, last_ms=NOW_MS - 8, superseded=0, over_capacity=0, next_earliest_ms=NOW_MS + 50,
+        since_ms=NOW_MS, tries=1,
     )  # fmt: skip
 
 
@@ -115,7 +116,7 @@ def test_taken_up_again_it_is_the_same_digest(store: Scripts) -> None:
     store.add(Rec(T, b"0", NOW_MS, b"newer"), Rec(T, b"new", NOW_MS), Rec(T, b"new", NOW_MS + 1))
     store.now_ms = NOW_MS + 5
     again = store.opened(store.claim_one(T, token="second"), "not taken", [NOW_MS + 99])
-    assert again == first._replace(word="again", now_ms=NOW_MS + 5, attempt=2)
+    assert again == first._replace(word="again", now_ms=NOW_MS + 5, attempt=2, tries=2)
     assert store.snapshot(T) == frozen
 
 
@@ -185,6 +186,21 @@ def test_a_timeline_that_is_not_leased_is_not_opened(store: Scripts, token: str)
     assert store.open(Claim("r", T, NOW_MS, token)) == "stale"
     assert store.open(Claim("r", b"unknown", NOW_MS, token)) == "stale"
     assert store.dump() == before
+
+
+@pytest.mark.parametrize("lost", ["v", "iv"])
+def test_where_all_values_are_gone_others_are_not_held_up(store: Scripts, lost: str) -> None:
+    """Only a loss of data can bring that about. A timeline whose records are gone too is forgotten."""
+    store.is_sound = False
+    begin(store, 2)
+    store.command("DEL", *store.keys(lost, "r", T))
+    opened = store.open(claim := store.claim_one(T))
+    if lost == "iv":
+        assert opened == "empty"
+    else:
+        assert isinstance(opened, Opened)
+        assert opened.total == 2
+        assert store.close(claim) == "closed"
 
 
 def test_every_kind_of_key_it_touches(store: Scripts) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from support.servers import RedisServer
-from support.store import LEASE_MS, NOW_MS, Rec, Scripts, inconsistencies
+from support.store import LEASE_MS, NOW_MS, Claim, Rec, Scripts, inconsistencies, own_timeline
 
 T = b"t"
 
@@ -124,6 +124,43 @@ def test_a_full_redis_lets_timelines_be_forgotten(full: Scripts) -> None:
     assert full.open(full.claim_one(b"delivered")) == "empty"
 
 
+def test_a_full_redis_lets_claims_be_released(full: Scripts) -> None:
+    assert full.release("leased") == 1
+
+
+def test_a_full_redis_lets_newer_records_be_merged(full: Scripts) -> None:
+    full.command("CONFIG", "SET", "maxmemory", "0")
+    full.add(Rec(b"open", b"new", NOW_MS + 5), Rec(b"open", b"k", NOW_MS + 5))
+    fill(full)
+    merged = full.opened(Claim("r", b"open", NOW_MS, "open"), "union", merge_capacity=2)
+    assert (merged.word, merged.total) == ("merged", 2)
+
+
+def test_a_full_redis_lets_timelines_be_deleted(full: Scripts) -> None:
+    for name in (b"waiting", b"leased", b"open", b"delivered", b"buried"):
+        assert full.delete(name)[0] == "deleted"
+
+
+def test_a_full_redis_lets_timelines_be_flushed(full: Scripts) -> None:
+    assert full.flush(b"delivered") == "due"
+
+
+def test_a_full_redis_lets_digests_be_revived(full: Scripts) -> None:
+    assert full.revive("buried", b"buried") == ("revived", 2)
+    full.opened(claim := full.claim_one(own_timeline("buried", b"buried")), "not taken")
+    assert full.close(claim, "buried") == "closed"
+
+
+def test_a_full_redis_lets_timelines_be_adopted(full: Scripts) -> None:
+    for name in (b"waiting", b"leased", b"open", b"delivered", b"buried"):
+        assert full.adopt(name, "other")[0] == "adopted"
+
+
+def test_a_full_redis_lets_daemons_start(full: Scripts) -> None:
+    for _ in range(2):
+        assert full.hello(routes=["r"])[2] == b"epoch"
+
+
 def test_a_full_redis_takes_scripts_it_does_not_have(full: Scripts) -> None:
     full.command("SCRIPT", "FLUSH")
     assert full.claim().timelines == [b"postponed", b"waiting"]
@@ -194,7 +231,7 @@ def test_a_user_with_the_rights_of_one_namespace_can_do_all(redis_server: RedisS
 def test_a_user_without_the_right_to_a_key_is_refused_before_anything_is_written(redis_server: RedisServer) -> None:
     with redis_server.client() as admin:
         store = Scripts(admin)
-        everything_but_memory = [b"~" + store.key(kind) + b"*" for kind in "wbcdnivsx"]
+        everything_but_memory = [b"~" + store.key(kind) + b"*" for kind in "wbcdnivsxa"]
         store.command("ACL", "SETUSER", "daemon", "on", ">secret", "+@all", *everything_but_memory)
         with redis_server.client(username="daemon", password="secret") as client:
             limited = Scripts(client)

@@ -28,7 +28,7 @@ Settings = Mapping[str, Mapping[str, Any]]
 _BUG = re.compile(
     r'Traceback|never retrieved|never awaited|ResourceWarning|Unclosed|was destroyed|"event":\s*"[a-z.]+\.bug"'
 )
-_SERIES = re.compile(r"^nsqdigest_(\w+)\{(.*)\} (\S+)$")
+_SERIES = re.compile(r"^nsqdigest_(\w+)(?:\{(.*)\})? (\S+)$")
 
 
 def installed_command() -> Path:
@@ -68,6 +68,7 @@ class Daemon(Server):
         super().__init__(folder)
         self.settings = settings
         self.routes = routes
+        self.admin: dict[str, Any] = {}
         self.config_path = folder / "nsqdigest.toml"
         self._ready_path = "/readyz"
 
@@ -75,7 +76,7 @@ class Daemon(Server):
         return installed_command()
 
     def _arguments(self) -> list[str]:
-        admin = {"listen": f"{HOST}:{self.ports[0]}"}
+        admin = {"listen": f"{HOST}:{self.ports[0]}", **self.admin}
         self.config_path.write_text(toml({**self.settings, "admin": admin}, self.routes), encoding="utf-8")
         return ["run", "--config", str(self.config_path)]
 
@@ -136,7 +137,8 @@ class Daemon(Server):
         total = 0.0
         for line in self.get("/metrics")[1].splitlines():
             found = _SERIES.match(line)
-            if found and found[1] == name and all(f'{key}="{value}"' in found[2] for key, value in labels.items()):
+            wanted = (f'{key}="{value}"' for key, value in labels.items())
+            if found and found[1] == name and all(label in (found[2] or "") for label in wanted):
                 total += float(found[3])
         return total
 

@@ -33,8 +33,8 @@ class Mode(Enum):
 
 class Proxy:
     def __init__(self, port: int) -> None:
-        """`port`: of the server, on this machine."""
-        self._server_port = port
+        """`port`: of the server, on this machine; new connections go to `server_port`, should that change."""
+        self.server_port = port
         self._mode = Mode.PASS
         self._moves = asyncio.Event()
         self._moves.set()
@@ -71,7 +71,7 @@ class Proxy:
             self._moves.set()
 
     async def _connected(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        server, to_server = await asyncio.open_connection(HOST, self._server_port)
+        server, to_server = await asyncio.open_connection(HOST, self.server_port)
         for pump in (self._pump(client, to_server, False), self._pump(server, to_client, True)):
             task = asyncio.create_task(pump)
             self._pumps.add(task)

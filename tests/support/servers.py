@@ -222,36 +222,30 @@ class Server(ABC):
         return "\n".join(text.splitlines()[-lines:])
 
 
-class Nsqd(Server):
-    """nsqd. Options are its own flags: `Nsqd(folder, "--msg-timeout=2s")`."""
+class NsqServer(Server):
+    """What nsqd and nsqlookupd have in common: a port for TCP, one for HTTP, and /info."""
 
-    binary = "nsqd"
     port_count = 2
+
+    def __init__(self, folder: Path, *options: str, host: str = HOST) -> None:
+        super().__init__(folder, *options)
+        self.host = host
 
     @property
     def tcp_address(self) -> tuple[str, int]:
-        return HOST, self.ports[0]
+        return self.host, self.ports[0]
 
     @property
     def http_address(self) -> tuple[str, int]:
-        return HOST, self.ports[1]
+        return self.host, self.ports[1]
 
     def _arguments(self) -> list[str]:
-        (tcp_host, tcp_port), (http_host, http_port) = self.tcp_address, self.http_address
+        host = f"[{self.host}]" if ":" in self.host else self.host
         return [
-            f"--tcp-address={tcp_host}:{tcp_port}",
-            f"--http-address={http_host}:{http_port}",
-            f"--broadcast-address={HOST}",
-            f"--data-path={self.folder}",
+            f"--tcp-address={host}:{self.ports[0]}",
+            f"--http-address={host}:{self.ports[1]}",
+            f"--broadcast-address={self.host}",
         ]
-
-    def _answers(self, pid: int) -> bool:
-        try:
-            info = json.loads(self.request("GET", "/info"))
-        except (OSError, http.client.HTTPException, ServerError, ValueError):
-            return False
-        # /info has no pid; the pair of ports is as good, and a process that lost a port ends.
-        return bool(info.get("tcp_port") == self.ports[0] and info.get("http_port") == self.ports[1])
 
     def request(self, method: str, path: str, body: bytes | None = None, **query: str) -> bytes:
         """One request to its HTTP API, with no proxy in between."""
@@ -265,6 +259,50 @@ class Nsqd(Server):
         if response.status != http.client.OK:
             raise ServerError(f"{self}: {method} {path} {query}: {response.status} {answer.decode(errors='replace')}")
         return answer
+
+
+class Nsqlookupd(NsqServer):
+    """nsqlookupd. It keeps nothing: after a restart it knows what nsqds tell it anew."""
+
+    binary = "nsqlookupd"
+
+    def _answers(self, pid: int) -> bool:
+        try:
+            return bool(json.loads(self.request("GET", "/info")))
+        except (OSError, http.client.HTTPException, ServerError, ValueError):
+            return False
+
+    def nsqds_of(self, topic: str) -> set[tuple[str, int]]:
+        """What it names to those who look a topic up."""
+        try:
+            answer = json.loads(self.request("GET", "/lookup", topic=topic))
+        except ServerError:
+            return set()
+        return {(producer["broadcast_address"], producer["tcp_port"]) for producer in answer["producers"]}
+
+
+class Nsqd(NsqServer):
+    """nsqd. Options are its own flags: `Nsqd(folder, "--msg-timeout=2s")`."""
+
+    binary = "nsqd"
+
+    def _arguments(self) -> list[str]:
+        # With a certificate it would serve HTTPS, too, on a fixed port that another nsqd may have.
+        return [*super()._arguments(), f"--data-path={self.folder}", "--https-address="]
+
+    def move(self) -> None:
+        """Comes back on other ports, with its data."""
+        self.stop()
+        self.ports = ()
+        self.start()
+
+    def _answers(self, pid: int) -> bool:
+        try:
+            info = json.loads(self.request("GET", "/info"))
+        except (OSError, http.client.HTTPException, ServerError, ValueError):
+            return False
+        # /info has no pid; the pair of ports is as good, and a process that lost a port ends.
+        return bool(info.get("tcp_port") == self.ports[0] and info.get("http_port") == self.ports[1])
 
     def create_topic(self, topic: str) -> None:
         self.request("POST", "/topic/create", topic=topic)
@@ -320,6 +358,8 @@ class RedisServer(Server):
 
     binary = "redis-server"
     port_count = 1
+    partitions = 1
+    """What nsqdigest makes of it by default."""
 
     @property
     def port(self) -> int:

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
-from nsqdigest.timelines import ledger_balances
+from nsqdigest.audit import balances
 from support.daemon import Daemon
 from support.publishing import Publisher
 from support.receiver import Receiver
@@ -30,6 +30,17 @@ DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 PROVE = os.environ.get("NSQDIGEST_PROVE", "") not in {"", "0"}
 
 
+class Store(Protocol):
+    """Redis, as far as a stage needs it: one server, or a set of them."""
+
+    partitions: int
+
+    @property
+    def url(self) -> str: ...
+
+    def cli(self, *words: str | bytes | int | float) -> Any: ...
+
+
 class Stage:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -39,6 +50,7 @@ class Stage:
         self.receivers: list[Receiver] = []
         self.daemons: list[Daemon] = []
         self._redis: RedisServer | None = None
+        self._servers: Store | None = None
 
     def end(self) -> None:
         self._ending.close()
@@ -59,6 +71,14 @@ class Stage:
     @property
     def store(self) -> RedisServer:
         return self._redis or self.redis()
+
+    def use(self, servers: Store) -> None:
+        """Instead of a Redis of its own. Whoever started them ends them."""
+        self._servers = servers
+
+    @property
+    def servers(self) -> Store:
+        return self._servers or self.store
 
     def receiver(self) -> Receiver:
         receiver = self._ending.enter_context(Receiver())
@@ -108,7 +128,7 @@ class Stage:
                 "drain_timeout": "8s",
             },
             "backoff": {"base": "50ms", "max_duration": "500ms"},
-            "redis": {"url": self.store.url, "namespace": NAMESPACE, "timeout": "1s"},
+            "redis": {"url": self.servers.url, "namespace": NAMESPACE, "timeout": "1s"},
             "scheduler": {"interval": "200ms", "lease": "2s"},
             "policies.default": {
                 "minimum_delay": "500ms",
@@ -119,15 +139,28 @@ class Stage:
             **sinks,
         }
 
+    # -- a store that is slow
+
+    def hold_writes(self) -> None:
+        """Redis answers no write until `let_writes_go`; then it does and answers them all."""
+        self.store.cli("CLIENT", "PAUSE", 60_000, "WRITE")
+
+    def let_writes_go(self) -> None:
+        self.store.cli("CLIENT", "UNPAUSE")
+
     # -- what is there
 
     def owed(self) -> set[str]:
         return {identity for publisher in self._publishers for identity in publisher.acknowledged}
 
     def ledger(self, route: str = "events") -> dict[str, int]:
-        flat = self.store.cli("HGETALL", f"{{{NAMESPACE}:0}}:c:{route}")
-        pairs = flat.items() if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True)
-        return {field.decode(): int(value) for field, value in pairs}
+        total: Counter[str] = Counter()
+        for partition in range(self.servers.partitions):
+            flat = self.servers.cli("HGETALL", f"{{{NAMESPACE}:{partition}}}:c:{route}")
+            pairs = flat.items() if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True)
+            for field, value in pairs:
+                total[field.decode()] += int(value)
+        return dict(total)
 
     def in_flight(self) -> int:
         return sum(int(nsqd.channel_stats(TOPIC, CHANNEL)["in_flight_count"]) for nsqd in self.nsqds)
@@ -174,7 +207,7 @@ class Stage:
         if quiet:
             assert [identity for identity, times in Counter(values).items() if times > 1] == []
         ledger = self.ledger()
-        assert ledger_balances(ledger), ledger
+        assert balances(ledger), ledger
         assert (ledger.get("open", 0), ledger.get("snapshots", 0), ledger.get("buried", 0)) == (0, 0, 0)
         dropped = {field: count for field, count in ledger.items() if field.startswith("dropped:") and count}
         assert set(dropped) <= {"dropped:duplicate"}, dropped

@@ -2,7 +2,7 @@
 
 What a script takes and answers is spelled here from its header and not taken from nsqdigest.timelines, so that the two
 check each other. A call may be watched (MONITOR): then every key it touches must be declared, and its first write must
-be one that a full Redis refuses (add, hello) or does not refuse (all others); `Watch.complaints` says what was not so.
+be one that a full Redis refuses (add) or does not refuse (all others); `Watch.complaints` says what was not so.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nsqdigest import scripts
 NOW_MS = 1_700_000_000_000
 LEASE_MS = 60_000
 SCHEDULE = struct.Struct(">QQI")
-REFUSED_WHEN_FULL = {"add", "hello"}
+REFUSED_WHEN_FULL = {"add"}
 
 
 class Rec(NamedTuple):
@@ -41,6 +41,7 @@ class Added(NamedTuple):
     duplicates: int
     repeated: int
     due_at_once: list[int]
+    counted: int
 
     @property
     def counts(self) -> dict[str, int]:
@@ -79,6 +80,20 @@ class Opened(NamedTuple):
     superseded: int
     over_capacity: int
     next_earliest_ms: int
+    since_ms: int
+    tries: int
+
+
+def whole(score: float) -> int:
+    """Instants are whole milliseconds, or microseconds."""
+    if score != int(score):
+        raise ValueError(f"{score} is no whole number")
+    return int(score)
+
+
+def own_timeline(digest_id: str, timeline: bytes) -> bytes:
+    """What a revived digest is called among the timelines."""
+    return b"\x01" + digest_id.encode() + b"\x01" + timeline
 
 
 def batch_of(records: Iterable[Rec]) -> tuple[list[bytes], list[bytes], bytes, list[bytes]]:
@@ -105,7 +120,7 @@ class Scripts:
 
     def __init__(self, client: redis.Redis, namespace: str = "test", partition: int = 0) -> None:
         self.client = client
-        self.command = cast(Any, client).execute_command  # untyped in redis-py
+        self.command: Any = cast(Any, client).execute_command  # untyped in redis-py
         self.tag = f"{{{namespace}:{partition}}}:".encode()
         self.now_ms: int | None = NOW_MS
         self.watch: Watch | None = None
@@ -130,7 +145,7 @@ class Scripts:
         try:
             answer = self.command(*command)
         except redis.exceptions.NoScriptError:
-            self.command("SCRIPT LOAD", script.text)
+            self.command("SCRIPT", "LOAD", script.text)
             answer = self.command(*command)
         finally:
             if self.watch is not None:
@@ -151,7 +166,7 @@ class Scripts:
         limit: int = 1000,
     ) -> Added:
         first, second, batch, values = batch_of(records)
-        keys = [*self.keys("wbcd", route), self.key("n")]
+        keys = [*self.keys("wbcd", route), self.key("n"), self.key("agenda")]
         for timeline in first:
             keys += self.keys("iv", route, timeline)
         for timeline in second:
@@ -169,7 +184,7 @@ class Scripts:
         lease_ms: int = LEASE_MS,
     ) -> Claimed:
         """`routes`: name, number of the budget from 1, increment."""
-        keys = [key for name, _, _ in routes for key in self.keys("wlkb", name)]
+        keys = [*(key for name, _, _ in routes for key in self.keys("wlkb", name)), self.key("agenda")]
         tail = [number for _, budget, increment_ms in routes for number in (budget, increment_ms)]
         answer = self.run("claim", keys, [self._now(), lease_ms, token, len(budgets), *budgets, *tail])
         found = zip(answer[2::3], answer[3::3], answer[4::3], strict=True)
@@ -187,19 +202,26 @@ class Scripts:
         new_id: str = "id-1",
         next_earliest_ms: Sequence[int] = (NOW_MS + 1000,),
         lease_ms: int = LEASE_MS,
+        merge_capacity: int = 0,
     ) -> Opened | str:
         keys = [*self.keys("lkbdc", claim.route), self.key("n"), *self.keys("hivsx", claim.route, claim.timeline)]
         arguments: list[bytes | str | int] = [self._now(), claim.timeline, claim.token, lease_ms, new_id]
-        arguments += next_earliest_ms
+        arguments += [merge_capacity, *next_earliest_ms]
         answer = self.run("open", keys, arguments)
         if len(answer) == 1:
             return str(answer[0].decode())
         word, now_ms, attempt, digest_id, *numbers = answer
         return Opened(word.decode(), now_ms, attempt, digest_id.decode(), *map(int, numbers))
 
-    def opened(self, claim: Claim, new_id: str = "id-1", next_earliest_ms: Sequence[int] = (NOW_MS + 1000,)) -> Opened:
+    def opened(
+        self,
+        claim: Claim,
+        new_id: str = "id-1",
+        next_earliest_ms: Sequence[int] = (NOW_MS + 1000,),
+        merge_capacity: int = 0,
+    ) -> Opened:
         """The same where it must open."""
-        opened = self.open(claim, new_id, next_earliest_ms)
+        opened = self.open(claim, new_id, next_earliest_ms, merge_capacity=merge_capacity)
         if isinstance(opened, str):
             raise LookupError(opened)
         return opened
@@ -219,13 +241,13 @@ class Scripts:
         remember_ms: int = 600_000,
         remembered: int = 200,
     ) -> str:
-        keys = [*self.keys("wlkbc", claim.route), *self.keys("hisxm", claim.route, claim.timeline)]
+        keys = [*self.keys("wlkbc", claim.route), *self.keys("hisxm", claim.route, claim.timeline), self.key("agenda")]
         bound_ms = base_ms if bound_ms is None else bound_ms
         numbers = [base_ms, bound_ms, increment_ms, remember_ms, remembered]
         return self._word(self.run("close", keys, [claim.timeline, claim.token, digest_id, *numbers]))
 
     def fail(self, claim: Claim, again_ms: int, take_back: int = 0) -> str:
-        keys = [*self.keys("wlkb", claim.route), *self.keys("hi", claim.route, claim.timeline)]
+        keys = [*self.keys("wlkb", claim.route), *self.keys("hi", claim.route, claim.timeline), self.key("agenda")]
         return self._word(self.run("fail", keys, [claim.timeline, claim.token, again_ms, take_back]))
 
     def bury(
@@ -240,7 +262,7 @@ class Scripts:
     ) -> tuple[str, int | None]:
         """The word, and how many digests are dead now."""
         keys = [*self.keys("wlkbc", claim.route), *self.keys("hisx", claim.route, claim.timeline)]
-        keys += [self.key("dead"), self.key("dead:details"), *self._dead(digest_id)]
+        keys += [self.key("dead"), self.key("dead:details"), *self._dead(digest_id), self.key("agenda")]
         bound_ms = base_ms if bound_ms is None else bound_ms
         numbers = [base_ms, bound_ms, increment_ms]
         answer = self.run("bury", keys, [self._now(), claim.timeline, claim.token, digest_id, *numbers, details])
@@ -252,16 +274,75 @@ class Scripts:
         return self._word(answer), answer[1] if len(answer) > 1 else None
 
     def maintenance(self, routes: Sequence[str] = ("r",), limit: int = 500) -> int:
-        keys = [key for name in routes for key in self.keys("wlkb", name)]
+        keys = [*(key for name in routes for key in self.keys("wlkb", name)), self.key("agenda")]
         return int(self.run("maintenance", keys, [self._now(), limit])[0])
 
     def release(self, token: str = "token", routes: Sequence[str] = ("r",)) -> int:
-        keys = [key for name in routes for key in self.keys("wlkb", name)]
+        keys = [*(key for name in routes for key in self.keys("wlkb", name)), self.key("agenda")]
         return int(self.run("release", keys, [token])[0])
 
-    def hello(self, schema: int = 1, partitions: int = 1, epoch: str = "epoch") -> list[bytes]:
-        answer: list[bytes] = self.run("hello", [self.key("layout")], [schema, partitions, epoch])
+    def hello(
+        self, schema: int = 1, partitions: int = 1, epoch: str = "epoch", routes: Sequence[str] = ()
+    ) -> list[bytes]:
+        arguments: list[bytes | str | int] = [self._now(), schema, partitions, epoch, *routes]
+        answer: list[bytes] = self.run("hello", [self.key("layout"), self.key("routes")], arguments)
         return answer
+
+    # -- for operators
+
+    def delete(self, timeline: bytes, route: str = "r") -> tuple[str, int | None]:
+        """The word, and how many records went."""
+        keys = [*self.keys("wlkbdc", route), self.key("n"), *self.keys("hivsxm", route, timeline), self.key("agenda")]
+        answer = self.run("delete", keys, [timeline])
+        return self._word(answer), answer[1] if len(answer) > 1 else None
+
+    def flush(self, timeline: bytes, route: str = "r") -> str:
+        return self._word(self.run("flush", [*self.keys("wb", route), self.key("agenda")], [self._now(), timeline]))
+
+    def revive(
+        self,
+        digest_id: str = "id-1",
+        timeline: bytes = b"t",
+        route: str = "r",
+        *,
+        attempts: int = 1,
+        opened_ms: int = NOW_MS,
+        iteration: int = 1,
+        superseded: int = 0,
+        over_capacity: int = 0,
+        next_earliest_ms: int = NOW_MS + 1000,
+    ) -> tuple[str, int | None]:
+        """The word, and how many records are on their way again."""
+        own = own_timeline(digest_id, timeline)
+        keys = [self.key("dead"), self.key("dead:details"), *self._dead(digest_id)]
+        keys += [*self.keys("wbc", route), self.key("n"), *self.keys("hsx", route, own), self.key("agenda")]
+        numbers = [attempts, opened_ms, iteration, superseded, over_capacity, next_earliest_ms]
+        answer = self.run("revive", keys, [self._now(), digest_id, own, *numbers])
+        return self._word(answer), answer[1] if len(answer) > 1 else None
+
+    def adopt(self, timeline: bytes, to: str, route: str = "r", capacity: int = 100) -> tuple[str, int | None]:
+        """The word, and how many records went over."""
+        keys = [*self.keys("wlkbdc", route), *self.keys("hivsxm", route, timeline)]
+        keys += [*self.keys("wbdc", to), *self.keys("hivm", to, timeline), self.key("n"), self.key("agenda")]
+        answer = self.run("adopt", keys, [timeline, capacity])
+        return self._word(answer), answer[1] if len(answer) > 1 else None
+
+    def audit(self, routes: Sequence[str] = ("r",)) -> tuple[int, dict[str, tuple[int, dict[str, int]]]]:
+        """Timelines that are counted, and by route those that are there and the ledger."""
+        counted, *found = self.run(
+            "audit", [self.key("n"), *(key for name in routes for key in self.keys("cb", name))], []
+        )
+        ledgers = [
+            (there, {field.decode(): int(value) for field, value in zip(pairs[::2], pairs[1::2], strict=True)})
+            for there, *pairs in found
+        ]
+        return counted, dict(zip(routes, ledgers, strict=True))
+
+    def recount(self, timelines: Sequence[bytes], route: str = "r") -> list[list[int]]:
+        """The seven numbers of each."""
+        keys = [*self.keys("wlb", route), *(key for name in timelines for key in self.keys("hivsx", route, name))]
+        numbers = self.run("recount", keys, timelines)
+        return [numbers[at : at + 7] for at in range(0, len(numbers), 7)]
 
     def _dead(self, digest_id: str) -> list[bytes]:
         return [self.tag + kind + b":" + digest_id.encode() for kind in (b"di", b"dv")]
@@ -300,7 +381,7 @@ class Scripts:
                     pipeline.get(name)
             found = pipeline.execute()
         return {
-            name: {member: int(score) for member, score in value} if kind == b"zset" else value
+            name: {member: whole(score) for member, score in value} if kind == b"zset" else value
             for name, kind, value in zip(names, types, found, strict=True)
         }
 
@@ -357,7 +438,7 @@ class Scripts:
 
     def _scores(self, key: bytes) -> dict[bytes, int]:
         found: Any = self.client.zrange(key, 0, -1, withscores=True)
-        return {member: int(score) for member, score in found}
+        return {member: whole(score) for member, score in found}
 
     def _hash(self, key: bytes) -> dict[bytes, bytes]:
         found: dict[bytes, bytes] = self.command("HGETALL", key)
@@ -374,7 +455,7 @@ class Watch:
     _WORD = re.compile(rb'"((?:[^"\\]|\\.)*)"')
     _ESCAPE = re.compile(rb'\\(x[0-9a-f]{2}|[nrtab"\\])')
     _ESCAPED: ClassVar = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"a": b"\a", b"b": b"\b", b'"': b'"', b"\\": b"\\"}
-    _ALL_KEYS: ClassVar = {b"UNLINK", b"RENAME"}
+    _ALL_KEYS: ClassVar = {b"UNLINK", b"RENAME", b"EXISTS"}
     _NO_KEYS: ClassVar = {b"TIME"}
     _known: ClassVar[list[tuple[set[bytes], set[bytes]]]] = []
 
@@ -403,6 +484,11 @@ class Watch:
     def end(self) -> None:
         self._connection.disconnect()
         self._pool.release(self._connection)
+
+    def skip(self) -> None:
+        """What scripts of the test's own did is not looked at."""
+        for _ in self._calls():
+            pass
 
     def look(self, name: str, declared: Sequence[bytes]) -> None:
         """To be called after each call of a script."""
@@ -478,6 +564,11 @@ def inconsistencies(tag: bytes, contents: Mapping[bytes, Any]) -> list[str]:
         for timeline, packed in schedules.items():
             records = len(of(b"i", route + b":" + timeline))
             must(SCHEDULE.unpack(packed)[2] == records, f"{route!r} {timeline!r}: its schedule does not say {records}")
+        put_down = by_kind.get(b"agenda", {}).get(b"", {}).get(tag + b"w:" + route)
+        must(
+            not waiting or (put_down is not None and put_down <= min(waiting.values())),
+            f"{route!r}: not in time on the agenda",
+        )
         for timeline, score in waiting.items():
             must(score <= SCHEDULE.unpack(schedules[timeline])[1], f"{route!r} {timeline!r} waits beyond its bound")
         counters = {field.decode(): int(value) for field, value in of(b"c", route).items()}

@@ -2,90 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from nsqdigest.backoff import (
     PROBE_MESSAGE_WITHIN_S,
     RAMP_STEP_S,
     SHORTEST_PAUSE_S,
-    Controller,
     Curve,
     Decision,
-    Jitter,
     Reason,
     State,
 )
-
-MAX_IN_FLIGHT = 2500
-BASE_S = 1.0
-MAX_DURATION_S = 120.0
-LEVEL_CAP = 7  # 1 s * 2^7 = 128 s is the first that reaches 120 s
-
-
-class Draws:
-    """A source of randomness that remembers its windows and draws the middle of each."""
-
-    def __init__(self) -> None:
-        self.windows: list[tuple[float, float]] = []
-
-    def __call__(self, low: float, high: float) -> float:
-        self.windows.append((low, high))
-        return (low + high) / 2
-
-
-def controller(
-    max_in_flight: int = MAX_IN_FLIGHT,
-    *,
-    base_s: float = BASE_S,
-    max_duration_s: float = MAX_DURATION_S,
-    jitter: Jitter = "none",
-    uniform: Callable[[float, float], float] | None = None,
-    slow_start: bool = True,
-) -> Controller:
-    curve = Curve(base_s, max_duration_s, jitter)
-    return Controller(max_in_flight, curve, uniform or Draws(), slow_start=slow_start)
-
-
-def wake_at(decision: Decision) -> float:
-    assert decision.wake_at_s is not None
-    return decision.wake_at_s
-
-
-def fail(ctl: Controller, now_s: float) -> bool:
-    return ctl.failed(ctl.decision.epoch, now_s)
-
-
-def succeed(ctl: Controller, now_s: float, count: int = 1) -> bool:
-    return ctl.succeeded(ctl.decision.epoch, now_s, count)
-
-
-def pause_over(ctl: Controller) -> float:
-    """Lets the present pause end, and answers when that was."""
-    assert ctl.decision.state is State.PAUSED
-    now_s = wake_at(ctl.decision)
-    assert ctl.tick(now_s)
-    return now_s
-
-
-def probing(level: int = 1) -> tuple[Controller, float]:
-    ctl = controller()
-    now_s = 0.0
-    fail(ctl, now_s)
-    now_s = pause_over(ctl)
-    while ctl.decision.level < level:
-        fail(ctl, now_s)
-        now_s = pause_over(ctl)
-    return ctl, now_s
-
-
-def ramping() -> tuple[Controller, float]:
-    ctl, now_s = probing()
-    succeed(ctl, now_s)
-    assert ctl.decision.state is State.RAMPING
-    return ctl, now_s
-
+from support.controllers import (
+    LEVEL_CAP,
+    MAX_IN_FLIGHT,
+    PLAIN,
+    Draws,
+    controller,
+    fail,
+    pause_over,
+    probing,
+    ramping,
+    succeed,
+    wake_at,
+)
 
 # -- flowing
 
@@ -122,12 +62,22 @@ def test_every_result_is_ignored_until_the_pause_is_over() -> None:
     ctl = controller()
     fail(ctl, 0.0)
     before = ctl.decision
-    for epoch in (before.epoch - 1, before.epoch):
-        assert not ctl.succeeded(epoch, 1.0, 100)
-        assert not ctl.failed(epoch, 1.0)
-        assert not ctl.probe_lost(epoch, 1.0)
-        assert not ctl.probe_began(epoch, 5.0)
+    epoch = before.epoch - 1
+    ctl.began(epoch, 1.0, 5.0)
+    assert not ctl.succeeded(epoch, 1.0, 100)
+    assert not ctl.failed(epoch, 1.0)
+    assert not ctl.lost(epoch, 1.0)
     assert ctl.decision == before
+
+
+def test_what_is_ignored_is_counted() -> None:
+    ctl, now_s = probing()
+    assert not ctl.succeeded(0, now_s, 100)
+    assert not ctl.failed(0, now_s)
+    assert not ctl.lost(0, now_s)
+    assert ctl.ignored == 3
+    succeed(ctl, now_s)
+    assert ctl.ignored == 3
 
 
 def test_a_tick_before_its_time_changes_nothing() -> None:
@@ -155,7 +105,7 @@ def test_a_stale_timer_changes_nothing() -> None:
 
 @pytest.mark.parametrize("base_s", [0.0001, 0.01])
 def test_no_pause_is_shorter_than_100_ms(base_s: float) -> None:
-    ctl = controller(base_s=base_s, jitter="full", uniform=lambda low, high: low)
+    ctl = controller(curve=Curve(base_s, 120.0), uniform=lambda low, high: low)
     fail(ctl, 5.0)
     assert wake_at(ctl.decision) == 5.0 + SHORTEST_PAUSE_S == 5.1
 
@@ -192,14 +142,14 @@ def test_results_of_before_the_pause_are_not_the_probes() -> None:
     for epoch in range(before.epoch):
         assert not ctl.succeeded(epoch, now_s)
         assert not ctl.failed(epoch, now_s)
-        assert not ctl.probe_lost(epoch, now_s)
+        assert not ctl.lost(epoch, now_s)
     assert ctl.decision == before
 
 
 def test_a_lost_probe_is_tried_again_at_the_same_level() -> None:
     ctl, now_s = probing(level=2)
     epoch = ctl.decision.epoch
-    assert ctl.probe_lost(epoch, now_s + 1.0)
+    assert ctl.lost(epoch, now_s + 1.0)
     assert ctl.decision == Decision(
         State.PROBING, 2, 1, epoch + 1, now_s + 1.0 + PROBE_MESSAGE_WITHIN_S, Reason.PROBE_LOST
     )
@@ -216,7 +166,7 @@ def test_a_probe_without_a_message_within_2_seconds_is_lost() -> None:
 def test_the_result_of_a_probe_that_was_given_up_does_not_count() -> None:
     ctl, now_s = probing()
     given_up = ctl.decision.epoch
-    ctl.probe_lost(given_up, now_s)
+    ctl.lost(given_up, now_s)
     before = ctl.decision
     assert not ctl.failed(given_up, now_s + 0.1)
     assert not ctl.succeeded(given_up, now_s + 0.1)
@@ -226,7 +176,7 @@ def test_the_result_of_a_probe_that_was_given_up_does_not_count() -> None:
 def test_a_probe_that_began_has_time_until_its_message_times_out() -> None:
     ctl, now_s = probing()
     epoch = ctl.decision.epoch
-    assert ctl.probe_began(epoch, now_s + 60.0)
+    ctl.began(epoch, now_s, now_s + 60.0)
     assert not ctl.tick(now_s + 59.9)
     assert ctl.succeeded(epoch, now_s + 59.9)
     assert ctl.decision.state is State.RAMPING
@@ -234,7 +184,7 @@ def test_a_probe_that_began_has_time_until_its_message_times_out() -> None:
 
 def test_a_probe_that_came_to_no_verdict_in_time_is_lost() -> None:
     ctl, now_s = probing(level=2)
-    ctl.probe_began(ctl.decision.epoch, now_s + 60.0)
+    ctl.began(ctl.decision.epoch, now_s, now_s + 60.0)
     assert ctl.tick(now_s + 60.0)
     assert ctl.decision[:3] == (State.PROBING, 2, 1)
     assert ctl.decision.reason is Reason.PROBE_LOST
@@ -243,7 +193,7 @@ def test_a_probe_that_came_to_no_verdict_in_time_is_lost() -> None:
 def test_a_message_of_an_earlier_epoch_does_not_begin_the_probe() -> None:
     ctl, now_s = probing()
     before = ctl.decision
-    assert not ctl.probe_began(before.epoch - 1, now_s + 60.0)
+    ctl.began(before.epoch - 1, now_s, now_s + 60.0)
     assert ctl.decision == before
 
 
@@ -251,7 +201,7 @@ def test_a_message_of_an_earlier_epoch_does_not_begin_the_probe() -> None:
 def test_each_decision_begins_a_new_epoch(kind: str) -> None:
     ctl, now_s = probing(level=2)
     epoch = ctl.decision.epoch
-    decide = {"failed": ctl.failed, "succeeded": ctl.succeeded, "lost": ctl.probe_lost}[kind]
+    decide = {"failed": ctl.failed, "succeeded": ctl.succeeded, "lost": ctl.lost}[kind]
     assert decide(epoch, now_s)
     assert ctl.decision.epoch == epoch + 1
 
@@ -355,41 +305,34 @@ def test_without_slow_start_recovery_is_at_once() -> None:
 
 def test_held_allows_nothing_and_sets_no_timer() -> None:
     ctl = controller()
-    assert ctl.hold()
+    assert ctl.hold(0.0)
     assert ctl.decision == Decision(State.HELD, 0, 0, 1, None, Reason.HELD)
 
 
 def test_holding_what_is_held_changes_nothing() -> None:
     ctl = controller()
-    ctl.hold()
+    ctl.hold(0.0)
     before = ctl.decision
-    assert not ctl.hold()
+    assert not ctl.hold(0.0)
     assert ctl.decision == before
 
 
 def test_held_accepts_every_event_and_ignores_it() -> None:
     ctl, now_s = probing(level=2)
-    ctl.hold()
+    ctl.hold(0.0)
     before = ctl.decision
     for epoch in range(before.epoch + 1):
+        ctl.began(epoch, now_s, now_s + 9.0)
         assert not ctl.failed(epoch, now_s)
         assert not ctl.succeeded(epoch, now_s, 1_000)
-        assert not ctl.probe_lost(epoch, now_s)
-        assert not ctl.probe_began(epoch, now_s + 9.0)
+        assert not ctl.lost(epoch, now_s)
     assert not ctl.tick(now_s + 1e9)
-    assert ctl.decision == before
-
-
-def test_resuming_what_is_not_held_changes_nothing() -> None:
-    ctl = controller()
-    before = ctl.decision
-    assert not ctl.resume(1.0)
     assert ctl.decision == before
 
 
 def test_resume_goes_back_to_flowing() -> None:
     ctl = controller()
-    ctl.hold()
+    ctl.hold(0.0)
     assert ctl.resume(50.0)
     assert ctl.decision == Decision(State.FLOWING, 0, MAX_IN_FLIGHT, 2, None, Reason.RESUMED)
 
@@ -397,7 +340,7 @@ def test_resume_goes_back_to_flowing() -> None:
 def test_resume_goes_back_to_a_pause_with_the_time_that_is_left() -> None:
     ctl = controller()
     fail(ctl, 0.0)
-    ctl.hold()
+    ctl.hold(0.0)
     ctl.resume(0.5)
     assert ctl.decision[:3] == (State.PAUSED, 1, 0)
     assert wake_at(ctl.decision) == 2.0
@@ -406,9 +349,8 @@ def test_resume_goes_back_to_a_pause_with_the_time_that_is_left() -> None:
 def test_a_pause_that_ended_while_held_is_over_at_once() -> None:
     ctl = controller()
     fail(ctl, 0.0)
-    ctl.hold()
+    ctl.hold(0.0)
     ctl.resume(1000.0)
-    assert wake_at(ctl.decision) == 1000.0
     assert ctl.tick(1000.0)
     assert ctl.decision.state is State.PROBING
 
@@ -417,7 +359,7 @@ def test_resume_goes_back_to_the_ramp_where_it_was() -> None:
     ctl, now_s = ramping()
     succeed(ctl, now_s)
     succeed(ctl, now_s, 2)
-    ctl.hold()
+    ctl.hold(0.0)
     ctl.resume(now_s + 1.0)
     assert ctl.decision[:3] == (State.RAMPING, 0, 4)
 
@@ -425,28 +367,14 @@ def test_resume_goes_back_to_the_ramp_where_it_was() -> None:
 def test_what_was_under_way_before_the_hold_does_not_count_after_it() -> None:
     ctl, now_s = probing()
     before = ctl.decision.epoch
-    ctl.hold()
+    ctl.hold(0.0)
     ctl.resume(now_s)
     assert ctl.decision.state is State.PROBING
     assert not ctl.failed(before, now_s)
     assert not ctl.succeeded(before, now_s)
 
 
-# -- levels and waits
-
-
-def test_the_level_is_capped_where_the_curve_reaches_the_maximum() -> None:
-    assert Curve(BASE_S, MAX_DURATION_S, "none").level_cap == LEVEL_CAP
-
-
-@pytest.mark.parametrize(
-    ("base_s", "max_duration_s", "cap"),
-    [(1.0, 2.0, 1), (1.0, 2.1, 2), (1.0, 1.0, 1), (0.01, 3600.0, 19), (3600.0, 3600.0, 1)],
-)
-def test_the_cap_is_the_first_level_whose_wait_is_the_maximum(base_s: float, max_duration_s: float, cap: int) -> None:
-    curve = Curve(base_s, max_duration_s, "none")
-    assert curve.level_cap == cap
-    assert curve.wait_s(cap, Draws()) == max_duration_s
+# -- levels
 
 
 def test_failing_probes_never_raise_the_level_above_the_cap() -> None:
@@ -471,52 +399,8 @@ def test_recovery_takes_as_many_probes_as_the_cap_however_long_it_failed() -> No
     assert probes == LEVEL_CAP
 
 
-def test_levels_wait_around_base_times_two_to_the_level_up_to_the_maximum() -> None:
-    curve = Curve(BASE_S, MAX_DURATION_S, "none")
-    assert [curve.wait_s(level, Draws()) for level in range(1, 9)] == [2, 4, 8, 16, 32, 64, 120, 120]
-
-
-def test_full_jitter_draws_from_nothing_to_the_whole() -> None:
-    draws = Draws()
-    waits = [Curve(BASE_S, MAX_DURATION_S, "full").wait_s(level, draws) for level in (1, 3, LEVEL_CAP)]
-    assert draws.windows == [(0.0, 2.0), (0.0, 8.0), (0.0, 120.0)]
-    assert waits == [1.0, 4.0, 60.0]
-
-
-def test_equal_jitter_draws_from_half_to_the_whole() -> None:
-    draws = Draws()
-    waits = [Curve(BASE_S, MAX_DURATION_S, "equal").wait_s(level, draws) for level in (1, LEVEL_CAP)]
-    assert draws.windows == [(1.0, 2.0), (60.0, 120.0)]
-    assert waits == [1.5, 90.0]
-
-
-def test_without_jitter_nothing_is_drawn() -> None:
-    draws = Draws()
-    Curve(BASE_S, MAX_DURATION_S, "none").wait_s(3, draws)
-    assert draws.windows == []
-
-
-def test_the_wait_is_drawn_once_a_pause() -> None:
-    draws = Draws()
-    ctl = controller(jitter="full", uniform=draws)
-    epoch = ctl.decision.epoch
-    for number in range(20):
-        ctl.failed(epoch, float(number) / 100)
-        ctl.tick(0.5)
-    assert len(draws.windows) == 1
-
-
-def test_jitter_survives_the_cap() -> None:
-    """At the cap the draw is over the capped window, not a long draw cut to one value."""
-    drawn = iter(number / 10 for number in range(11))
-    curve = Curve(BASE_S, MAX_DURATION_S, "full")
-    waits = [curve.wait_s(LEVEL_CAP, lambda low, high: low + (high - low) * next(drawn)) for _ in range(11)]
-    assert len(set(waits)) == 11
-    assert max(waits) == MAX_DURATION_S
-
-
 def test_a_maximum_of_0_never_backs_off() -> None:
-    ctl = controller(max_duration_s=0.0)
+    ctl = controller(curve=Curve(1.0, 0.0))
     before = ctl.decision
     assert not any(fail(ctl, float(number)) for number in range(100))
     assert ctl.decision == before
@@ -525,3 +409,38 @@ def test_a_maximum_of_0_never_backs_off() -> None:
 def test_a_decision_can_not_be_changed_by_who_holds_it() -> None:
     with pytest.raises(AttributeError):
         controller().decision.level = 3  # type: ignore[misc]
+
+
+def test_each_pause_draws_once_from_the_window_of_its_level() -> None:
+    draws = Draws()
+    ctl = controller(curve=Curve(1.0, 120.0), uniform=draws)
+    epoch = ctl.decision.epoch
+    for number in range(20):
+        ctl.failed(epoch, number / 100)
+        ctl.tick(number / 100)
+    assert draws.windows == [(0.0, 2.0)]
+    now_s = pause_over(ctl)
+    fail(ctl, now_s)
+    assert draws.windows == [(0.0, 2.0), (0.0, 4.0)]
+
+
+def test_the_wait_after_a_probes_success_is_that_of_the_level_it_left() -> None:
+    ctl, now_s = probing(level=3)
+    succeed(ctl, now_s)
+    assert wake_at(ctl.decision) == now_s + PLAIN.longest_s(2)
+
+
+def test_levels_may_come_down_by_half() -> None:
+    ctl = controller(curve=Curve(1.0, 120.0, jitter="none", recovery="halve"))
+    fail(ctl, 0.0)
+    now_s = pause_over(ctl)
+    for _ in range(LEVEL_CAP):
+        fail(ctl, now_s)
+        now_s = pause_over(ctl)
+    levels = [ctl.decision.level]
+    while ctl.decision.state is not State.RAMPING:
+        succeed(ctl, now_s)
+        levels.append(ctl.decision.level)
+        if ctl.decision.state is State.PAUSED:
+            now_s = pause_over(ctl)
+    assert levels == [7, 3, 1, 0]

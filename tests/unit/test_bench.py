@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def load_report() -> ModuleType:
-    """By its path: with the root on sys.path, nsqdigest would come from the tree and not from the environment."""
-    spec = importlib.util.spec_from_file_location("bench_report", ROOT / "bench" / "throughput" / "report.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look up the annotations of their module
-    spec.loader.exec_module(module)
-    return module
-
+from support.tree import load
 
 if TYPE_CHECKING:
+    from bench.drawing import WIDTH
     from bench.throughput import report
 else:
-    report = load_report()
+    WIDTH = load("bench.drawing").WIDTH
+    report = load("bench.throughput.report")
 
 
 def one_round(rate: float, *, events: int = 1000, stored: int = 1000, peak_rss_bytes: int = 50 << 20) -> report.Round:
@@ -71,6 +57,11 @@ def test_a_ratio_is_that_of_medians_and_its_spread_that_of_paired_rounds(lanes: 
     assert to_pynsq.spread == report.Spread(22.0, 18.0, 24.75)
     assert to_go.spread.median == pytest.approx(3.3)
     assert to_go.spread.low == pytest.approx(81 / 29)
+
+
+def test_ratios_are_those_of_the_goals_that_are_given(lanes: dict[str, report.LaneRounds]) -> None:
+    (ratio,) = report.ratios(lanes, (("b", "a", 5.0),))
+    assert (ratio.lane, ratio.peer, ratio.goal, ratio.reached) == ("b", "a", 5.0, True)
 
 
 def test_a_ratio_below_its_goal_is_said_to_fail() -> None:
@@ -134,13 +125,26 @@ def test_the_picture_is_well_formed_for_light_and_dark_and_keeps_its_bars_inside
     assert "a. one <a> & two" in texts
     bars = [node.attrib for node in root.iter("{http://www.w3.org/2000/svg}rect")]
     assert len(bars) == 1 + 3 + 3 * 3
-    assert all(float(bar["x"]) + float(bar["width"]) <= report.WIDTH for bar in bars)
+    assert all(float(bar["x"]) + float(bar["width"]) <= WIDTH for bar in bars)
 
 
 def test_the_picture_leaves_the_pass_with_large_events_out(lanes: dict[str, report.LaneRounds]) -> None:
     before = report.picture_svg(lanes)
     lanes["c64"] = lane("c64", 3000, 3000, 3000)
     assert report.picture_svg(lanes) == before
+
+
+def test_a_picture_of_other_things_names_them_and_shows_the_processes_it_is_given(
+    lanes: dict[str, report.LaneRounds],
+) -> None:
+    drawn = report.drawn_svg(list(lanes.values()), "Message", ("b", "c"), (report.NSQD,), "b is 2 times a")
+    root = ElementTree.fromstring(drawn)
+    texts = [node.text for node in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"Messages per second", "CPU per message, µs", "consumer, then nsqd (yellow)", "b is 2 times a"} <= set(
+        texts
+    )
+    bars = [node.attrib["class"] for node in root.iter("{http://www.w3.org/2000/svg}rect")]
+    assert (bars.count("ours"), bars.count("bar"), bars.count("nsqd"), bars.count("redis")) == (4, 2, 3, 0)
 
 
 def test_the_readme_gets_the_figures_between_its_marks_and_keeps_the_rest(lanes: dict[str, report.LaneRounds]) -> None:

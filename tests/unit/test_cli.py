@@ -17,7 +17,7 @@ from nsqdigest.errors import EXIT_CONFIG, EXIT_OK, EXIT_USAGE
 from support.ports import HOST
 
 PROGRAM = Path(sysconfig.get_path("scripts")) / "nsqdigest"
-COMMANDS = ("run", "check", "demo")
+COMMANDS = ("run", "check", "doctor", "audit", "demo", "pause", "resume")
 PATIENCE_S = 60
 
 SMALLEST = """\
@@ -167,7 +167,7 @@ def test_the_environment_may_override_a_value(shell: Shell) -> None:
 # -- check: mistakes
 
 
-@pytest.mark.parametrize("command", ["check", "run"])
+@pytest.mark.parametrize("command", ["check", "doctor", "run"])
 def test_six_mistakes_are_six_lines_in_one_answer(shell: Shell, command: str) -> None:
     shell.write(SIX_MISTAKES)
     done = shell.run(command, "-c", "nsqdigest.toml")
@@ -195,7 +195,7 @@ def test_six_mistakes_as_json(shell: Shell) -> None:
     assert answer["problems"] == shell.run("check", "-c", "nsqdigest.toml").stderr.splitlines()
 
 
-@pytest.mark.parametrize("command", ["check", "run"])
+@pytest.mark.parametrize("command", ["check", "doctor", "run"])
 def test_with_a_mistake_nothing_is_connected(shell: Shell, command: str) -> None:
     with socket.create_server((HOST, 0)) as nsqd, socket.create_server((HOST, 0)) as redis:
         ports = [server.getsockname()[1] for server in (nsqd, redis)]

@@ -34,10 +34,11 @@ from nsqdigest.config import (
     reading,
     units,
 )
-from nsqdigest.config.options import POLICY, REQUIRED, ROUTE, SECTIONS, SINKS, Section
+from nsqdigest.config.options import POLICY, ROUTE, SECTIONS, SINKS, Section
 from nsqdigest.config.problems import Wrong, toml
 from nsqdigest.config.toml_lines import KeyPath, line_of, locate
 
+NSQD_OR_LOOKUPD = 'write nsqd_tcp_addresses = ["127.0.0.1:4150"] or lookupd_http_addresses = ["127.0.0.1:4161"]'
 SMALLEST = """\
 [nsq]
 nsqd_tcp_addresses = ["127.0.0.1:4150"]
@@ -161,7 +162,7 @@ def test_the_example_file_holds_every_option_with_its_default() -> None:
     }
     for name, section in ALL_SECTIONS.items():
         for option in section.options:
-            expected = option.sample if option.default is REQUIRED else option.default
+            expected = option.default if option.sample is None else option.sample
             assert tables[name][option.key] == expected, f"{name}.{option.key}"
 
 
@@ -176,6 +177,7 @@ def test_the_example_file_loads_as_the_smallest_does() -> None:
 def test_options_and_attributes_correspond(name: str) -> None:
     section = ALL_SECTIONS[name]
     attributes = {field.name for field in dataclasses.fields(section.build)}  # type: ignore[arg-type]
+    attributes -= {name for name, _ in section.tables}
     if name.startswith(("policies", "sinks")):
         attributes -= {"name", "type"}
     assert {option.field for option in section.options} == attributes
@@ -183,8 +185,7 @@ def test_options_and_attributes_correspond(name: str) -> None:
 
 def test_keys_of_later_versions_are_accepted_when_they_ask_for_nothing() -> None:
     absent = {name: dict(section.absent) for name, section in ALL_SECTIONS.items() if section.absent}
-    text = SMALLEST.replace("[sinks.out]", f"{_lines(absent.pop('nsq'))}[sinks.out]")
-    text += "".join(f"[{name}]\n{_lines(keys)}" for name, keys in absent.items())
+    text = SMALLEST + "".join(f"[{name}]\n{_lines(keys)}" for name, keys in absent.items())
     assert read(text) == read(SMALLEST)
 
 
@@ -195,28 +196,19 @@ def _lines(keys: Mapping[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("section", "line"),
     [
-        ("nsq", 'lookupd_http_addresses = ["127.0.0.1:4161"]'),
-        ("nsq", 'compression = "snappy"'),
-        ("nsq", 'auth_secret = "x"'),
-        ("backoff", 'strategy = "decorrelated"'),
-        ("backoff", "slow_start = 1"),
-        ("redis", 'durability = "fsync"'),
         ("policies.default", 'at = "0 9 * * 1-5"'),
-        ("policies.default", 'on_retry = "merge"'),
     ],
 )
 def test_keys_of_later_versions_are_refused_when_they_ask_for_something(section: str, line: str) -> None:
     key = line.partition(" ")[0]
     tail = "is not available in this version; leave it out"
-    if section == "nsq":
-        assert problem(SMALLEST.replace("[nsq]", f"[nsq]\n{line}")) == f"2: nsq.{key}: {tail}"
-    else:
-        assert problem(f"{SMALLEST}[{section}]\n{line}") == f"12: {section}.{key}: {tail}"
+    assert problem(f"{SMALLEST}[{section}]\n{line}") == f"12: {section}.{key}: {tail}"
 
 
-def test_a_table_for_tls_is_refused_whatever_it_says() -> None:
-    text = SMALLEST + '[nsq.tls]\nca_file = ""\n'
-    assert problem(text) == "11: nsq.tls: is not available in this version; leave it out"
+def test_decorrelated_has_its_own_jitter() -> None:
+    text = SMALLEST + '[backoff]\nstrategy = "decorrelated"\njitter = "full"\n'
+    assert problem(text) == '13: backoff.jitter: strategy "decorrelated" has its own jitter; leave this line out'
+    assert read(text.replace('jitter = "full"\n', "")).backoff.strategy == "decorrelated"
 
 
 def test_a_byte_order_mark_and_windows_line_ends_are_read(tmp_path: Path) -> None:
@@ -270,7 +262,7 @@ sink = "outt"
 
 def test_an_empty_file_says_what_is_missing() -> None:
     assert problems("") == [
-        'nsqdigest.toml:1: nsq.nsqd_tcp_addresses: missing; write one like nsqd_tcp_addresses = ["127.0.0.1:4150"]',
+        f"nsqdigest.toml:1: nsq.nsqd_tcp_addresses: missing; {NSQD_OR_LOOKUPD}",
         "nsqdigest.toml:1: routes: missing; "
         'write at least one [[routes]] with topic = "…", timeline = "…" and sink = "…"',
     ]
@@ -278,7 +270,7 @@ def test_an_empty_file_says_what_is_missing() -> None:
 
 def test_what_is_missing_is_looked_for_below_the_header_of_its_table() -> None:
     assert problem('# nothing yet\n[nsq]\nchannel = "x"\n' + SMALLEST.partition("\n\n")[2]) == (
-        '2: nsq.nsqd_tcp_addresses: missing; write one like nsqd_tcp_addresses = ["127.0.0.1:4150"]'
+        f"2: nsq.nsqd_tcp_addresses: missing; {NSQD_OR_LOOKUPD}"
     )
     assert (
         problem(SMALLEST.replace('topic = "events"\n', ""))
@@ -405,7 +397,22 @@ def test_wrong_values(line: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("nsqd_tcp_addresses = []", "a list has nothing in it; write one like"),
+        ("nsqd_tcp_addresses = []", f"2: nsq.nsqd_tcp_addresses: has nothing in it; {NSQD_OR_LOOKUPD}"),
+        ("lookupd_http_addresses = []", f"2: nsq.lookupd_http_addresses: has nothing in it; {NSQD_OR_LOOKUPD}"),
+        (
+            'lookupd_http_addresses = ["http://a:4161"]',
+            'lookupd_http_addresses[0]: "http://a:4161" is not an address; write "a:4161"',
+        ),
+        ('lookupd_http_addresses = ["a:1"]\nlookupd_poll_interval = "99ms"', '"99ms" is too short; write "100ms"'),
+        (
+            'lookupd_http_addresses = ["a:1"]\nlookupd_poll_jitter = 1.5',
+            "1.5 is not from 0 to 1; write one",
+        ),
+        (
+            'lookupd_http_addresses = ["a:1"]\nlookupd_poll_jitter = nan',
+            "nan is not from 0 to 1; write one",
+        ),
+        ('lookupd_http_addresses = ["a:1"]\nlookupd_poll_jitter = true', "true is not a number; write one from 0 to 1"),
         ('nsqd_tcp_addresses = "a:1"', '"a:1" is not a list; write ["a:1"]'),
         (
             'nsqd_tcp_addresses = ["a:1", "a:1"]',
@@ -434,6 +441,26 @@ def test_addresses_of_both_kinds() -> None:
     addresses = read(text).nsq.nsqd_tcp_addresses
     assert addresses == (Address("nsqd-1.internal", 4150), Address("2001:db8::1", 14150))
     assert [str(address) for address in addresses] == ["nsqd-1.internal:4150", "[2001:db8::1]:14150"]
+
+
+def test_nsqlookupds_alone_will_do() -> None:
+    text = SMALLEST.replace("nsqd_tcp_addresses", "lookupd_http_addresses").replace("4150", "4161")
+    nsq = read(text).nsq
+    assert (nsq.nsqd_tcp_addresses, nsq.lookupd_http_addresses) == ((), (Address("127.0.0.1", 4161),))
+    assert (nsq.lookupd_poll_interval_ms, nsq.lookupd_poll_jitter) == (60_000, 0.3)
+
+
+def test_a_misspelt_list_of_nsqlookupds_is_the_only_mistake() -> None:
+    text = SMALLEST.replace("nsqd_tcp_addresses", "lookupd_http_adresses")
+    assert problem(text) == '2: nsq.lookupd_http_adresses: unknown key; did you mean "lookupd_http_addresses"?'
+
+
+def test_the_tcp_port_of_nsqlookupd_is_warned_about() -> None:
+    text = SMALLEST.replace("nsqd_tcp_addresses", "lookupd_http_addresses").replace("4150", "4160")
+    assert read(text).warnings == (
+        "nsqdigest.toml:2: nsq.lookupd_http_addresses[0]: "
+        "4160 is the TCP port of most nsqlookupds; the HTTP port of most is 4161",
+    )
 
 
 def test_the_http_port_of_nsqd_is_warned_about() -> None:
@@ -655,9 +682,24 @@ def test_what_looks_like_a_secret_in_a_template_is_text() -> None:
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
-        ("redis+sentinel://h1,h2/name/0", "which is not available in this version; write one like redis://"),
-        ("redis+cluster://h1,h2", "which is not available in this version; write one like redis://"),
-        ("http://h", "is not the URL of a Redis server; write redis://, rediss:// (TLS) or unix:// (a socket)"),
+        (
+            "http://h",
+            "is not the URL of a Redis server; write redis://, rediss:// (TLS), unix:// (a socket), redis+sen",
+        ),
+        ("redis+tls://h", "is not the URL of a Redis server"),
+        ("redis://h1,h2/0", "names several hosts; write redis+sentinel:// or redis+cluster:// before them"),
+        (
+            "redis+sentinel://h1,h2",
+            "does not say what the Sentinels call the primary; write one like redis+sentinel://",
+        ),
+        ("redis+sentinel://h1,h2/main/x", "does not end in the number of a database"),
+        ("redis+sentinel:///main/0", "names no host; write one like redis+sentinel://"),
+        ("redis+sentinel://h1,/main/0", "names a host that is not one"),
+        ("redis+sentinel://h1:0/main/0", "names a host that is not one"),
+        ("redis+sentinel://h1/main?ssl_ca_certs=/x", "leave it out; these are: sentinel_password, sentinel_username"),
+        ("redis+cluster://h1,h 2", "has a blank or a control character; leave it out"),
+        ("redis+cluster://h1/1", "names a database, and a Cluster has but number 0"),
+        ("redis+cluster://h1?db=0", "has a setting after its ? that nsqdigest does not hand on; leave it out"),
         ("localhost:6379", "is not a URL; write one like redis://127.0.0.1:6379/0"),
         ("redis:///0", "names no host"),
         ("redis://h/x", "does not end in the number of a database"),
@@ -666,7 +708,7 @@ def test_what_looks_like_a_secret_in_a_template_is_text() -> None:
             "redis://h/0?timeout=5",
             "has a setting after its ? that nsqdigest does not hand on; leave it out; these are: db",
         ),
-        ("redis://:a#b@h/0", "is not a URL"),
+        ("redis://:a#b@h/0", "has a #; write %23 where a password has one"),
         ("redis://h/0#b", "has a #; write %23 where a password has one"),
     ],
 )
@@ -684,6 +726,15 @@ def test_wrong_redis_urls(url: str, expected: str) -> None:
         ("redis://hunter2@h", "redis://***@h"),
         ("redis://:hunter2@[::1]:6379", "redis://***@[::1]:6379"),
         ("unix://u:hunter2@/run/redis.sock?db=1", "unix://***@/run/redis.sock?db=1"),
+        ("redis+sentinel://:hunter2@h1,h2:26379/main/1", "redis+sentinel://***@h1,h2:26379/main/1"),
+        (
+            "redis+sentinel://h1/main?sentinel_username=u&sentinel_password=hunter2",
+            "redis+sentinel://h1/main?sentinel_username=***&sentinel_password=***",
+        ),
+        (
+            "rediss+cluster://u:hunter2@h1,[::1]:7000?ssl_ca_certs=/x",
+            "rediss+cluster://***@h1,[::1]:7000?ssl_ca_certs=/x",
+        ),
     ],
 )
 def test_redis_urls_never_show_who_logs_in(url: str, shown: str) -> None:
@@ -806,8 +857,10 @@ def test_secret_files_that_are_none(tmp_path: Path) -> None:
         ("NSQDIGEST__SINKS__MY_HOOK__SECRET", f'["{SECRET}"]', "sinks.my-hook.secrets", (Secret(SECRET),)),
         ("NSQDIGEST__SINKS__MY_HOOK__SECRET", SECRET, "sinks.my-hook.secrets", (Secret(SECRET),)),
         ("NSQDIGEST__SINKS__OUT__TYPE", "log", "sinks.out.type", "log"),
-        ("NSQDIGEST__NSQ__COMPRESSION", "none", "nsq.compression", None),
-        ("NSQDIGEST__BACKOFF__SLOW_START", "true", "backoff.slow_start", None),
+        ("NSQDIGEST__NSQ__COMPRESSION", "deflate", "nsq.compression", "deflate"),
+        ("NSQDIGEST__NSQ__AUTH_SECRET", "env:REDIS", "nsq.auth_secret", Secret("redis://other")),
+        ("NSQDIGEST__NSQ__TLS__INSECURE", "true", "nsq.tls.insecure", True),
+        ("NSQDIGEST__BACKOFF__SLOW_START", "false", "backoff.slow_start", False),
     ],
 )
 def test_a_variable_overrides_one_value(variable: str, value: str, path: str, expected: Any) -> None:
@@ -827,8 +880,10 @@ def test_a_variable_overrides_one_value(variable: str, value: str, path: str, ex
         ("NSQDIGEST__NSQ", "x", "unknown key"),
         ("NSQDIGEST__NSQS__CHANNEL", "x", "unknown section; did you mean NSQDIGEST__NSQ__…?"),
         ("NSQDIGEST__X__Y", "x", "unknown section; known are NSQ, BACKOFF, "),
-        ("NSQDIGEST__NSQ__TLS__CA_FILE", "x", "nsq.tls is not available in this version; leave it out"),
-        ("NSQDIGEST__NSQ__COMPRESSION", "snappy", "is not available in this version; leave it out"),
+        ("NSQDIGEST__NSQ__TLS", "true", "names no option; write NSQDIGEST__NSQ__TLS__OPTION"),
+        ("NSQDIGEST__NSQ__TLS__CA_FIEL", "x", "unknown key; did you mean NSQDIGEST__NSQ__TLS__CA_FILE?"),
+        ("NSQDIGEST__NSQ__TLS__CA_FILE", "x", "starts at the folder of the configuration"),
+        ("NSQDIGEST__NSQ__COMPRESSION", "zstd", '"zstd" is not "none", "snappy" or "deflate"; write "none", '),
         ("NSQDIGEST__ROUTES__0__SINK", "x", "a route can not be overridden; write it in the file"),
         ("NSQDIGEST__SINKS__URL", "x", "names no option; write NSQDIGEST__SINKS__NAME__OPTION"),
         ("NSQDIGEST__SINKS__OUTT__PATH", "x", 'there is no sink "outt" in the file; did you mean "out"?'),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from nsqdigest.backoff import Controller, Curve, State
 from nsqdigest.config import LogSink
-from nsqdigest.delivery import BuryReason, Health, Next, Step, after, expired, retry_wait_ms
+from nsqdigest.delivery import BuryReason, Health, Next, Step, after, choose_probe, expired, retry_wait_ms
 from nsqdigest.sinks.base import Outcome, Verdict
 
 HOUR_MS = 3_600_000
@@ -141,12 +141,28 @@ def test_where_base_and_cap_are_equal_every_wait_is_that() -> None:
 
 
 def healthy() -> tuple[Health, Controller]:
-    controller = Controller(8, Curve(1.0, 120.0, "none"), lowest)
+    controller = Controller(8, Curve(1.0, 120.0, jitter="none"), lowest)
     return Health(controller), controller
 
 
-def hear(health: Health, controller: Controller, verdict: Verdict, digest_id: str = "d", now_s: float = 0.0) -> bool:
-    return health.heard(Outcome(verdict), digest_id, controller.decision.epoch, now_s)
+class Claimed(NamedTuple):
+    route: str
+    timeline: str
+
+
+CLAIMED = Claimed("events", "ada")
+
+
+def hear(
+    health: Health,
+    controller: Controller,
+    verdict: Verdict,
+    digest_id: str = "d",
+    now_s: float = 0.0,
+    *,
+    due: Claimed = CLAIMED,
+) -> bool:
+    return health.heard(Outcome(verdict), digest_id, due, controller.decision.epoch, now_s)
 
 
 def probing() -> tuple[Health, Controller, float]:
@@ -222,5 +238,41 @@ def test_a_probe_that_only_its_digest_failed_is_tried_with_another(verdict: Verd
 def test_the_outcome_of_a_delivery_begun_before_the_pause_does_not_count(verdict: Verdict) -> None:
     health, controller, now_s = probing()
     before = controller.decision
-    assert not health.heard(Outcome(verdict), "late", 0, now_s)
+    assert not health.heard(Outcome(verdict), "late", CLAIMED, 0, now_s)
     assert controller.decision == before
+
+
+@pytest.mark.parametrize("verdict", [*FAILURES, Verdict.GONE])
+def test_the_digest_that_the_receiver_did_not_take_last_is_remembered(verdict: Verdict) -> None:
+    health, controller = healthy()
+    hear(health, controller, verdict, due=Claimed("events", "bob"))
+    assert health.failed_last == ("events", "bob")
+
+
+def test_a_delivery_forgets_which_digest_failed_last() -> None:
+    health, controller = healthy()
+    hear(health, controller, Verdict.AGAIN)
+    hear(health, controller, Verdict.DELIVERED, due=Claimed("events", "bob"))
+    assert health.failed_last is None
+
+
+# -- the probe of a sink
+
+ADA, BOB = Claimed("events", "ada"), Claimed("events", "bob")
+OTHER_ROUTE = Claimed("audit", "ada")
+
+
+@pytest.mark.parametrize(
+    ("claims", "failed_last", "probe", "others"),
+    [
+        ([ADA, BOB], None, ADA, [BOB]),
+        ([ADA, BOB], ("events", "ada"), BOB, [ADA]),
+        ([ADA, BOB], ("events", "bob"), ADA, [BOB]),
+        ([ADA, OTHER_ROUTE], ("events", "ada"), OTHER_ROUTE, [ADA]),
+        ([ADA], ("events", "ada"), ADA, []),
+    ],
+)
+def test_what_failed_last_is_the_probe_only_where_nothing_else_is_due(
+    claims: list[Claimed], failed_last: tuple[str, str] | None, probe: Claimed, others: list[Claimed]
+) -> None:
+    assert choose_probe(claims, failed_last) == (probe, others)

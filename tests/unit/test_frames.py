@@ -130,6 +130,29 @@ def test_a_frame_type_that_is_not_known_is_refused(frame_type: int) -> None:
         FrameSplitter(LIMIT_BYTES).feed(frame(frame_type, b"data"))
 
 
+def test_the_type_of_a_frame_is_looked_at_before_its_data_is_waited_for() -> None:
+    with pytest.raises(ProtocolError, match="a frame of type 7"):
+        FrameSplitter(LIMIT_BYTES).feed(struct.pack(">ii", LIMIT_BYTES, 7))
+
+
+def test_a_large_frame_in_many_reads_is_joined_once() -> None:
+    """Joining at each read would copy 8 GiB here."""
+    splitter = FrameSplitter(64 << 20)
+    whole = message_frame(Message(b"0" * 16, 1, 1, b"x" * (16 << 20))) + frame(FrameType.RESPONSE, b"OK")
+    pieces = [whole[start : start + 16_384] for start in range(0, len(whole), 16_384)]
+    tracemalloc.start()
+    try:
+        for number, piece in enumerate(pieces[:-1], 1):
+            assert splitter.feed(piece) == ([], [])
+            assert splitter.held_bytes == number * 16_384
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 1 << 20  # the pieces themselves were there before
+    messages, others = splitter.feed(pieces[-1])
+    assert (len(messages[0].body), others, splitter.held_bytes) == (16 << 20, [(0, b"OK")], 0)
+
+
 @pytest.mark.parametrize("size", range(MESSAGE_OVERHEAD_BYTES))
 def test_a_message_frame_shorter_than_its_own_header_is_refused(size: int) -> None:
     with pytest.raises(ProtocolError, match="too short for its own header"):

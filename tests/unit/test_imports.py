@@ -12,8 +12,22 @@ import nsqdigest
 
 PACKAGE = Path(nsqdigest.__file__).parent
 
-DECISIONS = ("backoff", "bodies", "delivery", "digest", "events", "layout", "policy", "rdy")
-PURE = (*DECISIONS, "errors", "ids", "sinks.base", "transport.frames")
+DECISIONS = (
+    "audit",
+    "backoff",
+    "bodies",
+    "delivery",
+    "digest",
+    "events",
+    "layout",
+    "losses",
+    "policy",
+    "rdy",
+    "store_types",
+)
+TRANSPORT = tuple(f"transport.{name}" for name in ("compression", "directory", "frames", "negotiation", "publishing"))
+DOCTOR = ("doctor.findings", "doctor.judgements", "doctor.report", "doctor.rights")
+PURE = (*DECISIONS, "errors", "ids", "sinks.base", *TRANSPORT, *DOCTOR)
 THE_WORLD = {
     "aiohttp", "asyncio", "click", "concurrent", "logging", "nsq", "os", "random", "redis", "secrets", "selectors",
     "signal", "socket", "ssl", "subprocess", "threading", "time", "tornado",
@@ -24,7 +38,7 @@ IO = 2
 LEVELS = {
     **dict.fromkeys(("", "errors", "ids", "log", "metrics"), 0),
     **dict.fromkeys(DECISIONS, 1),
-    **dict.fromkeys(("transport.frames", "sinks.base", "config"), 1),
+    **dict.fromkeys((*TRANSPORT, *DOCTOR, "transport.tls", "sinks.base", "config"), 1),
     **dict.fromkeys(("daemon", "demo"), 3),
     "cli": 4,
 }

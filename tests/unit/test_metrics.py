@@ -8,7 +8,7 @@ import pytest
 
 from nsqdigest.metrics import METRICS, PREFIX, Metrics
 
-SAMPLE = re.compile(r'nsqdigest_[a-z_]+\{([a-z]+="([^"\\\n]|\\\\|\\"|\\n)*",?)+\} [0-9.e+-]+')
+SAMPLE = re.compile(r'nsqdigest_[a-z_]+(\{([a-z]+="([^"\\\n]|\\\\|\\"|\\n)*",?)+\})? [0-9.e+-]+')
 
 
 def samples(metrics: Metrics) -> list[str]:
@@ -92,7 +92,7 @@ def test_every_line_has_the_form_that_prometheus_reads() -> None:
 @pytest.mark.parametrize("name", METRICS)
 def test_no_label_is_a_timeline_or_a_key(name: str) -> None:
     """The number of series is bounded by the configuration."""
-    assert set(METRICS[name].labels) <= {"topic", "route", "sink", "reason", "outcome"}
+    assert set(METRICS[name].labels) <= {"topic", "route", "sink", "state", "reason", "outcome"}
 
 
 @pytest.mark.parametrize("name", METRICS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 import os
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,9 @@ def test_no_data_file_is_left_out_of_the_package() -> None:
 
 def test_the_package_says_that_it_is_typed() -> None:
     assert (INSTALLED / "py.typed").is_file()
+
+
+def test_what_an_extra_needs_is_tested_as_well() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    for extra, requirements in project["project"]["optional-dependencies"].items():
+        assert set(requirements) <= set(project["dependency-groups"]["dev"]), extra

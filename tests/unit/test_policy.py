@@ -26,6 +26,7 @@ DEFAULT = Policy(
     growth_steps=2,
     intervals_ms=(),
     capacity=500,
+    on_retry="frozen",
     dedupe_window_ms=15 * MINUTE,
 )
 

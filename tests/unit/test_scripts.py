@@ -12,7 +12,10 @@ from redis import exceptions as errors
 from nsqdigest import scripts
 from nsqdigest.errors import Applied, StoreError
 
-NAMES = ["add", "bury", "claim", "close", "drop_dead", "fail", "hello", "maintenance", "open", "release", "renew"]
+NAMES = [
+    "add", "adopt", "audit", "bury", "claim", "close", "delete", "drop_dead", "fail", "flush", "hello", "maintenance",
+    "open", "recount", "release", "renew", "revive", "rights",
+]  # fmt: skip
 LUA = resources.files("nsqdigest") / "lua"
 
 
@@ -47,7 +50,7 @@ def test_every_line_of_its_file_is_there_but_the_includes(name: str) -> None:
 
 def test_an_include_stands_where_it_was_asked_for() -> None:
     files = [file for file, _ in scripts.load("close").origin]
-    assert list(dict.fromkeys(files)) == ["close.lua", "lib/schedule.lua", "lib/ledger.lua"]
+    assert list(dict.fromkeys(files)) == ["close.lua", "lib/schedule.lua", "lib/ledger.lua", "lib/head.lua"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -56,6 +59,16 @@ def test_the_hash_is_that_of_the_text_and_of_nothing_else(name: str) -> None:
     assert script.sha == hashlib.sha1(script.text, usedforsecurity=False).hexdigest().encode()
     scripts.load.cache_clear()
     assert scripts.load(name) == script
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_script_opens_with_what_it_does_takes_and_answers(name: str) -> None:
+    header = [line for line in lines_of(f"{name}.lua")[:40] if line.startswith("--")]
+    assert re.match(rf"-- {name}[:,] ", header[0])
+    chapters = [
+        word for line in header if (word := line[3:].partition(" ")[0]) in ("KEYS", "ARGV", "RETURNS", "ERRORS")
+    ]
+    assert chapters == ["KEYS", "ARGV", "RETURNS", "ERRORS"]
 
 
 def test_no_two_scripts_have_one_hash() -> None:
@@ -113,30 +126,36 @@ ERRORS: list[tuple[Exception, str, Applied]] = [
     (errors.ConnectionError("Connection closed by server."), "redis-connection", AMBIGUOUS),
     (ConnectionResetError(104, "Connection reset by peer"), "redis-connection", AMBIGUOUS),
     (BrokenPipeError(32, "Broken pipe"), "redis-connection", AMBIGUOUS),
-    (errors.ConnectionError("max number of clients reached"), "redis-connection", AMBIGUOUS),
     (errors.InvalidResponse("Protocol error"), "redis-unknown", AMBIGUOUS),
     (AttributeError("'NoneType' object has no attribute '_add_writer'"), "redis-unknown", AMBIGUOUS),
     (RuntimeError("?"), "redis-unknown", AMBIGUOUS),
+    (errors.ResponseError("BUSYKEY Target key name already exists."), "redis-unknown", AMBIGUOUS),
+    (errors.ResponseError("UNHEARDOF of"), "redis-unknown", AMBIGUOUS),
+    (errors.ResponseError("UNKILLABLE Sorry the script already executed write commands"), "redis-unknown", AMBIGUOUS),
+    (errors.ResponseError(""), "redis-unknown", AMBIGUOUS),
     # Errors from within a script: what it wrote before stays written.
     (errors.ResponseError("WRONGTYPE Operation against a key"), "redis-script", AMBIGUOUS),
     (errors.ResponseError("ERR user_script:3: attempt to index a nil value"), "redis-script", AMBIGUOUS),
     (
-        errors.ResponseError("ERR Error running script … Script killed by user with SCRIPT KILL"),
-        "redis-script",
+        errors.ResponseError("ERR Script attempted to access a non local key in a cluster node"),
+        "redis-slots",
         AMBIGUOUS,
     ),
     (
-        errors.ResponseError("ERR Script attempted to access a non local key in a cluster node"),
-        "redis-script",
+        errors.ResponseError("ERR Script attempted to access keys that do not hash to the same slot"),
+        "redis-slots",
         AMBIGUOUS,
     ),
-    (errors.ResponseError("BUSYKEY Target key name already exists."), "redis-script", AMBIGUOUS),
-    (errors.ResponseError("UNHEARDOF of"), "redis-script", AMBIGUOUS),
-    (errors.ResponseError(""), "redis-script", AMBIGUOUS),
     (errors.ResponseError("The user executing the script can't run this command"), "redis-auth", AMBIGUOUS),
     (errors.NoPermissionError("ACL failure in script: User daemon has no permissions"), "redis-auth", AMBIGUOUS),
     # Refused before anything was written.
     (errors.MaxConnectionsError("Too many connections"), "redis-connections", NO),
+    (errors.ConnectionError("No connection available."), "redis-connections", NO),
+    (errors.ConnectionError("max number of clients reached"), "redis-connections", NO),
+    (errors.ResponseError("ERR Error running script … Script killed by user with SCRIPT KILL"), "redis-killed", NO),
+    (errors.MovedError("5 127.0.0.1:6379"), "redis-moved", NO),
+    (errors.AskError("5 127.0.0.1:6379"), "redis-moved", NO),
+    (errors.ClusterCrossSlotError("Keys in request don't hash to the same slot"), "redis-slots", NO),
     (errors.OutOfMemoryError("used memory > 'maxmemory'.", status_code="OOM"), "redis-full", NO),
     (
         errors.ReadOnlyError("You can't write against a read only replica.", status_code="READONLY"),

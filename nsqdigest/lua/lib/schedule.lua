@@ -8,10 +8,26 @@ local function due_ms(base, bound, increment, records)
   return math.min(base + increment * records, bound)
 end
 
+-- A partition's agenda holds, for each route of which timelines wait (by the name of its waiting zset), an instant before
+-- which nothing of it is due. Whoever lets a timeline wait puts it down here; only claim puts it off. So an idle daemon
+-- looks at one small zset, and not at all routes.
+local function put_down(agenda, waiting, due)
+  redis.call('ZADD', agenda, 'LT', due, waiting)
+end
+
+-- Where nothing of a route waits any more, nobody need look.
+local function strike_out(agenda, waiting)
+  if redis.call('EXISTS', waiting) == 0 then
+    redis.call('ZREM', agenda, waiting)
+  end
+end
+
 -- leased -> waiting. Begins with writes that a full Redis does not refuse.
-local function wait_again(waiting, leased, tokens, schedules, timeline, base, bound, increment, records)
+local function wait_again(waiting, leased, tokens, schedules, agenda, timeline, base, bound, increment, records)
+  local due = due_ms(base, bound, increment, records)
   redis.call('ZREM', leased, timeline)
   redis.call('HDEL', tokens, timeline)
   redis.call('HSET', schedules, timeline, struct.pack(SCHEDULE, base, bound, records))
-  redis.call('ZADD', waiting, due_ms(base, bound, increment, records), timeline)
+  redis.call('ZADD', waiting, due, timeline)
+  put_down(agenda, waiting, due)
 end

@@ -1,0 +1,1 @@
+"""How the cost of a plan grows with the connections."""

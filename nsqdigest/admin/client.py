@@ -1,0 +1,46 @@
+"""What commands ask of a running daemon, over its admin address."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import Any
+
+from nsqdigest.config import Address, Config
+from nsqdigest.errors import NsqdigestError, Unreachable
+
+_TIMEOUT_S = 10.0
+_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+def own_host(listen: Address) -> str:
+    """Where a daemon of this machine that listens so can be asked."""
+    return _ANY_ADDRESS.get(listen.host, listen.host)
+
+
+def post(config: Config, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """The daemon's answer. Raises with the daemon's own words where it refuses."""
+    listen, token = config.admin.listen, config.admin.token
+    if listen is None:
+        raise Unreachable(f'{config.source}: admin.listen is "": this daemon can not be asked anything')
+    if token is None:
+        raise NsqdigestError(f'{config.source}: admin.token is not set, so the daemon refuses writes; write "env:NAME"')
+    connection = http.client.HTTPConnection(own_host(listen), listen.port, timeout=_TIMEOUT_S)
+    try:
+        connection.request(
+            "POST",
+            path,
+            json.dumps(body),
+            {"content-type": "application/json", "authorization": f"Bearer {token.reveal()}"},
+        )
+        answer = connection.getresponse()
+        told = json.loads(answer.read())
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise Unreachable(
+            f"no daemon answers at {listen} (admin.listen of {config.source}): {error}; is it running?"
+        ) from error
+    finally:
+        connection.close()
+    if answer.status != http.client.OK:
+        raise NsqdigestError(f"the daemon at {listen} says: {told.get('error', answer.status)}")
+    return dict(told)

@@ -1,0 +1,86 @@
+"""The operator's words over HTTP: `POST /api/pause` and `/api/resume` with `{"kind": "topic", "name": "events"}`.
+
+Always so:
+- Whoever writes shows the token of `admin.token`, compared in constant time; without one in the file nobody may.
+- A body is JSON, says that it is, and is small: nothing that a web page could send without asking is ever obeyed.
+- The answer is JSON: what holds now and whether that is new, or `{"error": …}` with the way out.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal, Protocol
+
+import msgspec
+from aiohttp import web
+
+from nsqdigest.config import Secret
+
+Kind = Literal["topic", "route", "sink"]
+
+
+class Target(msgspec.Struct, forbid_unknown_fields=True):
+    kind: Kind
+    name: str
+
+
+class Operated(Protocol):
+    """What can be paused: the daemon."""
+
+    def names_of(self, kind: Kind) -> Sequence[str]: ...
+
+    def pause(self, kind: Kind, name: str) -> bool:
+        """Answers whether that is new."""
+
+    def resume(self, kind: Kind, name: str) -> bool: ...
+
+
+class OperatorApi:
+    def __init__(self, operated: Operated, token: Secret | None) -> None:
+        self._operated = operated
+        self._token = token
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/api/pause", self._handler(self._operated.pause, paused=True)),
+            web.post("/api/resume", self._handler(self._operated.resume, paused=False)),
+        ]
+
+    def _handler(
+        self, act: Callable[[Kind, str], bool], *, paused: bool
+    ) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def handle(request: web.Request) -> web.Response:
+            refusal = self._refusal(request)
+            if refusal is not None:
+                return refusal
+            try:
+                target = msgspec.json.decode(await request.read(), type=Target)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                return _answer(400, error=f'the body is no {{"kind": "topic", "name": "…"}}: {error}')
+            known = self._operated.names_of(target.kind)
+            if target.name not in known:
+                return _answer(404, error=f'there is no {target.kind} "{target.name}"; there is: {", ".join(known)}')
+            changed = act(target.kind, target.name)
+            return _answer(200, kind=target.kind, name=target.name, paused=paused, changed=changed)
+
+        return handle
+
+    def _refusal(self, request: web.Request) -> web.Response | None:
+        if self._token is None:
+            return _answer(403, error="writes are refused: admin.token is not set in the file of this daemon")
+        scheme, _, shown = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(shown.strip().encode(), self._token.reveal().encode()):
+            return _answer(401, error="the token is missing or wrong: authorization: Bearer TOKEN, that of admin.token")
+        if request.content_type != "application/json":
+            return _answer(415, error="content-type is not application/json")
+        return None
+
+
+def _answer(status: int, **fields: object) -> web.Response:
+    headers = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+    if status == web.HTTPUnauthorized.status_code:
+        headers["www-authenticate"] = "Bearer"
+    return web.Response(
+        body=msgspec.json.encode(fields), status=status, headers=headers, content_type="application/json"
+    )

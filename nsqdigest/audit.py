@@ -1,0 +1,271 @@
+"""What became of every record that was ever added, by the counters that the scripts keep (pure).
+
+Each script counts what it changes in the same transaction, by route and partition, so at every moment
+
+    added = open + in snapshots + delivered + superseded + dropped, for whatever reason + buried + deleted
+
+What is in the dead store is buried until it is dropped (then it is deleted) or revived (then it is in a snapshot
+again). A ledger that does not balance tells that Redis has lost something, that something else wrote to it, or of a
+bug. Counters are compared by route and partition: two faults never make up for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+FATES = ("open", "snapshots", "delivered", "superseded", "buried", "deleted")
+DROPPED = ("capacity", "timelines", "duplicate", "adopted")
+"""The reasons that there are; what else the ledger has counts as well."""
+_DROPPED_FIELD = "dropped:"
+
+_HEADINGS = ("added", "open", "in snapshots", "delivered", "superseded", "dropped", "buried", "deleted")
+_TOTAL = "all routes"
+
+
+class Account(NamedTuple):
+    """What was added, and what became of it."""
+
+    added: int
+    open: int
+    snapshots: int
+    delivered: int
+    superseded: int
+    dropped: Mapping[str, int]
+    buried: int
+    deleted: int
+
+    @classmethod
+    def of(cls, *ledgers: Mapping[str, int]) -> Account:
+        """The sum of some ledgers, as Redis has them."""
+
+        def total(field: str) -> int:
+            return sum(ledger.get(field, 0) for ledger in ledgers)
+
+        seen = {
+            field.removeprefix(_DROPPED_FIELD): 0 for of in ledgers for field in of if field.startswith(_DROPPED_FIELD)
+        }
+        dropped = {reason: total(_DROPPED_FIELD + reason) for reason in dict.fromkeys(DROPPED) | seen}
+        return cls(added=total("added"), dropped=dropped, **{fate: total(fate) for fate in FATES})
+
+    @property
+    def all_dropped(self) -> int:
+        return sum(self.dropped.values())
+
+    @property
+    def missing(self) -> int:
+        """Records that were added and are in no other counter. Below 0: so many too many are somewhere."""
+        there = self.open + self.snapshots + self.delivered + self.superseded + self.buried + self.deleted
+        return self.added - there - self.all_dropped
+
+    def as_json(self) -> dict[str, Any]:
+        return {**self._asdict(), "dropped": dict(self.dropped)}
+
+
+def balances(ledger: Mapping[str, int]) -> bool:
+    return Account.of(ledger).missing == 0
+
+
+class RouteAudit(NamedTuple):
+    name: str
+    is_configured: bool
+    timelines: int
+    ledgers: tuple[Mapping[str, int], ...]
+    """By partition."""
+
+    @property
+    def account(self) -> Account:
+        return Account.of(*self.ledgers)
+
+    @property
+    def off(self) -> dict[int, int]:
+        """What is missing in the partitions that do not balance."""
+        return {
+            partition: Account.of(ledger).missing
+            for partition, ledger in enumerate(self.ledgers)
+            if not balances(ledger)
+        }
+
+    @property
+    def is_orphan(self) -> bool:
+        return not self.is_configured and self.timelines > 0
+
+
+class Recount(NamedTuple):
+    """What the counters say beside what is there."""
+
+    differences: tuple[str, ...]
+    unsure: tuple[str, ...] = ()
+    """Sums that differ where daemons went on working while it was counted."""
+    untold: int = 0
+    """How many more differences there are."""
+
+
+class Audit(NamedTuple):
+    routes: tuple[RouteAudit, ...]
+    recount: Recount | None = None
+    is_new: bool = False
+    """No daemon ever used this namespace."""
+
+    @property
+    def balanced(self) -> bool:
+        return not any(route.off for route in self.routes) and not (self.recount and self.recount.differences)
+
+    @property
+    def account(self) -> Account:
+        return Account.of(*(ledger for route in self.routes for ledger in route.ledgers))
+
+    def as_json(self) -> dict[str, Any]:
+        answer: dict[str, Any] = {**self.account.as_json(), "balanced": self.balanced}
+        answer["routes"] = {
+            route.name: {
+                **route.account.as_json(),
+                "balanced": not route.off,
+                "timelines": route.timelines,
+                "configured": route.is_configured,
+            }
+            for route in self.routes
+        }
+        if self.recount is not None:
+            answer["recount"] = {
+                "exact": not self.recount.unsure,
+                "differences": [*self.recount.differences, *self.recount.unsure],
+                "untold": self.recount.untold,
+            }
+        return answer
+
+
+# -- one timeline, recounted
+
+
+class Found(NamedTuple):
+    """What is there of a timeline, as recount.lua answers it."""
+
+    places: int
+    counted: int
+    records: int
+    values: int
+    snapshot_counted: int
+    snapshot_records: int
+    snapshot_values: int
+
+    @property
+    def is_gone(self) -> bool:
+        return self.counted < 0 and not self.records and not self.snapshot_records
+
+    def complaints(self) -> list[str]:
+        if self.is_gone:
+            return []
+        said = []
+        if self.counted < 0:
+            said.append(f"has {records(self.records + self.snapshot_records)} and no schedule")
+        elif self.places != 1:
+            said.append("is neither waiting nor leased" if self.places == 0 else "is waiting and leased at once")
+        if 0 <= self.counted != self.records:
+            said.append(f"its schedule counts {records(self.counted)}, {self.records} are there")
+        said += _pairs("", self.records, self.values)
+        if self.snapshot_counted != self.snapshot_records:
+            said.append(f"its digest counts {records(self.snapshot_counted)}, {self.snapshot_records} are there")
+        return said + _pairs(" in its digest", self.snapshot_records, self.snapshot_values)
+
+
+class FoundDead(NamedTuple):
+    """What is there of a dead digest; `counted`: None where what was told of it is gone."""
+
+    counted: int | None
+    records: int
+    values: int
+
+    def complaints(self) -> list[str]:
+        if self.counted is None:
+            return ["nothing tells of which route it is"]
+        said = _pairs("", self.records, self.values)
+        if self.counted != self.records:
+            said.append(f"it was buried with {records(self.counted)}, {self.records} are there")
+        return said
+
+
+def _pairs(where: str, members: int, values: int) -> list[str]:
+    return [f"has {records(members)}{where} and {values} values"] if members != values else []
+
+
+def records(count: int) -> str:
+    return f"{count:,} record{'' if count == 1 else 's'}"
+
+
+# -- for people
+
+
+def report(audit: Audit) -> list[str]:
+    """A table, what stands out, and the verdict with the way out."""
+    lines = [*_table(audit), ""]
+    dropped = [f"{reason} {count:,}" for reason, count in audit.account.dropped.items() if count]
+    if dropped:
+        lines.append(f"dropped: {', '.join(dropped)}")
+    lines += [
+        f'orphan: the file has no route "{route.name}"; nobody delivers its {route.timelines:,} '
+        f"timeline{'' if route.timelines == 1 else 's'} until it has one"
+        for route in audit.routes
+        if route.is_orphan
+    ]
+    return [*lines, *_recounted(audit.recount), *_verdict(audit)]
+
+
+def _table(audit: Audit) -> list[str]:
+    rows: list[Sequence[str]] = [("route", *_HEADINGS, "")]
+    rows += [(route.name, *_figures(route.account), "DOES NOT BALANCE" if route.off else "") for route in audit.routes]
+    if len(audit.routes) > 1:
+        rows.append((_TOTAL, *_figures(audit.account), ""))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS) + 1)]
+    return [
+        "  ".join(
+            [
+                row[0].ljust(widths[0]),
+                *(cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:], strict=True)),
+                row[-1],
+            ]
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _figures(account: Account) -> Iterable[str]:
+    numbers = (
+        account.added, account.open, account.snapshots, account.delivered, account.superseded, account.all_dropped,
+        account.buried, account.deleted,
+    )  # fmt: skip
+    return (f"{number:,}" for number in numbers)
+
+
+def _recounted(recount: Recount | None) -> list[str]:
+    if recount is None:
+        return []
+    lines = [f"differs: {difference}" for difference in recount.differences]
+    if recount.untold:
+        lines.append(f"differs: {recount.untold:,} more")
+    lines += [f"moving: {difference}" for difference in recount.unsure]
+    if recount.unsure:
+        lines.append("recounted while daemons were at work: sums that moved prove nothing; try again when it is quiet")
+    elif not recount.differences:
+        lines.append("recounted: all that the counters say is there")
+    return lines
+
+
+def _verdict(audit: Audit) -> list[str]:
+    if audit.balanced:
+        if audit.is_new:
+            return ["balanced: no daemon has used this namespace yet"]
+        return ["balanced: every record that was added is accounted for"]
+    lines = ["DOES NOT BALANCE"] if any(route.off for route in audit.routes) else ["THE COUNTERS ARE NOT WHAT IS THERE"]
+    for route in audit.routes:
+        for partition, missing in route.off.items():
+            what = f"{records(missing)} missing" if missing > 0 else f"{records(-missing)} too many"
+            lines.append(f'  route "{route.name}", partition {partition}: {what}')
+    lines.append(
+        "Redis lost something (look for store.data_lost in the daemons' logs, and for a restart, a failover or an "
+        "eviction), or"
+    )
+    lines.append("something else wrote to these keys. Stop what does; keep a dump of Redis if you want to report it.")
+    if audit.recount is None:
+        lines.append("`nsqdigest audit --deep` recounts what is there and names the timelines that differ.")
+    return lines

@@ -1,0 +1,57 @@
+"""`nsqdigest audit`: is every record that was ever added accounted for?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from nsqdigest.cli import config_option, load_config
+from nsqdigest.errors import EXIT_NO, EXIT_OK, StoreError, Unreachable
+
+if TYPE_CHECKING:
+    from nsqdigest.audit import Audit
+    from nsqdigest.config import Config
+
+
+@click.command("audit")
+@config_option
+@click.option("--deep", is_flag=True, help="Recount what is there, and compare. Reads all timelines, changes nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Answer as one JSON object.")
+def command(path: Path | None, deep: bool, as_json: bool) -> None:
+    """See whether every record that was added is accounted for.
+
+    It is open, in a snapshot, delivered, superseded, dropped, buried or deleted; Redis counts that in the same
+    transaction as it does it, so the counters are exact while daemons are at work. --deep recounts the timelines
+    and the dead store beside them, and names those that differ; its sums are exact when no daemon is at work.
+
+    Exit code 0: it balances; 1: it does not; 69: Redis is out of reach; 78: the file.
+
+    \b
+    Example:
+      nsqdigest audit -c nsqdigest.toml --deep
+    """
+    config = load_config(path)
+    from nsqdigest.audit import report
+
+    audit = asyncio.run(_audit(config, deep=deep))
+    click.echo(json.dumps(audit.as_json()) if as_json else "\n".join(report(audit)))
+    sys.exit(EXIT_OK if audit.balanced else EXIT_NO)
+
+
+async def _audit(config: Config, *, deep: bool) -> Audit:
+    from nsqdigest.auditor import Auditor
+
+    auditor = Auditor(config.redis, [route.name for route in config.routes])
+    try:
+        return await auditor.audit(deep=deep)
+    except StoreError as error:
+        raise Unreachable(
+            f"{config.redis.shown_url} can not be read: {error}; see that it runs, and redis.url in {config.source}"
+        ) from error
+    finally:
+        await auditor.close()

@@ -1,0 +1,50 @@
+"""`nsqdigest pause`, and what it shares with `resume`: a word to a running daemon."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from nsqdigest.cli import config_option, load_config
+
+_KINDS = click.Choice(["topic", "route", "sink"])
+
+
+def word_command(word: str, done: str, help_text: str) -> click.Command:
+    @click.command(word, help=help_text)
+    @click.argument("kind", type=_KINDS)
+    @click.argument("name")
+    @config_option
+    @click.option("--json", "as_json", is_flag=True, help="Answer as one JSON object.")
+    def command(kind: str, name: str, path: Path | None, as_json: bool) -> None:
+        config = load_config(path)
+
+        from nsqdigest.admin import client
+
+        told = client.post(config, f"/api/{word}", {"kind": kind, "name": name})
+        if as_json:
+            click.echo(json.dumps(told))
+        else:
+            click.echo(
+                f"{kind} {name} {'is' if told['changed'] else 'was'} {done}{'' if told['changed'] else ' already'}"
+            )
+
+    return command
+
+
+command = word_command(
+    "pause",
+    "paused",
+    """Pause a topic (nothing is taken from NSQ), a route or a sink (its digests wait) of a running daemon.
+
+    It holds for that daemon, the one at admin.listen, until `resume` or its end. Nothing is lost: what is not taken
+    stays in nsqd, what is not delivered stays in Redis. Needs admin.token.
+
+    \b
+    Examples:
+      nsqdigest pause topic events
+      nsqdigest pause sink hook -c /etc/nsqdigest/nsqdigest.toml
+    """,
+)

@@ -1,0 +1,127 @@
+"""The dead store: digests that were buried, each whole and under its id, in the partition of its timeline.
+
+Always so:
+- What is dead stays until it is revived, dropped, or the oldest beyond the limit. The ledger counts it as buried.
+- A revived digest goes out as it was: same id, same records, same totals. From the moment it is revived it is a
+  timeline of its own (`layout.own_timeline`) and no part of this store, until it is delivered or buried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from nsqdigest.digest import Facts
+from nsqdigest.layout import RECORDS_PER_CALL, own_timeline
+
+if TYPE_CHECKING:
+    from nsqdigest.partitions import Partitions
+
+DIGESTS_KEPT = 10_000
+"""Per partition."""
+
+
+class Details(NamedTuple):
+    """Why a digest died, and all that has to be known to send it again."""
+
+    facts: Facts
+    reason: str
+    detail: str
+    attempts: int
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode({**self._asdict(), "facts": self.facts._asdict()})
+
+    @classmethod
+    def decode(cls, text: bytes) -> Details:
+        told: dict[str, Any] = msgspec.json.decode(text)
+        return cls(Facts(**told.pop("facts")), **told)
+
+
+class Dead(NamedTuple):
+    partition: int
+    since_ms: int
+    details: Details
+
+    @property
+    def id(self) -> str:
+        return self.details.facts.id
+
+    @property
+    def route(self) -> str:
+        return self.details.facts.route
+
+
+class Revival(StrEnum):
+    REVIVED = "revived"
+    ALREADY = "already"
+    """It is on its way since an earlier call."""
+    UNKNOWN = "unknown"
+
+
+class DeadStore:
+    def __init__(self, partitions: Partitions) -> None:
+        self._at = partitions
+
+    async def page(self, partition: int, start: int, count: int = RECORDS_PER_CALL) -> list[Dead]:
+        """Of one partition, those longest dead first."""
+        tag = self._at.tags[partition]
+        last = start + min(count, RECORDS_PER_CALL) - 1
+        (flat,) = await self._at.send(partition, [[b"ZRANGE", tag + b"dead", start, last, b"WITHSCORES"]])
+        if not flat:
+            return []
+        (texts,) = await self._at.send(partition, [[b"HMGET", tag + b"dead:details", *flat[::2]]])
+        # One without its details was revived or dropped between the two reads.
+        return [
+            Dead(partition, int(float(since_ms)), Details.decode(text))
+            for since_ms, text in zip(flat[1::2], texts, strict=True)
+            if text is not None
+        ]
+
+    async def find(self, digest_id: str) -> Dead | None:
+        return next(
+            filter(None, await asyncio.gather(*(self._look(p, digest_id) for p in range(self._at.count)))), None
+        )
+
+    async def _look(self, partition: int, digest_id: str) -> Dead | None:
+        tag = self._at.tags[partition]
+        since_ms, text = await self._at.send(
+            partition, [[b"ZSCORE", tag + b"dead", digest_id], [b"HGET", tag + b"dead:details", digest_id]]
+        )
+        return None if since_ms is None or text is None else Dead(partition, int(float(since_ms)), Details.decode(text))
+
+    async def revive(self, dead: Dead) -> Revival:
+        """Due now, whatever its timeline does meanwhile. Its age and its tries begin again, its attempts go on."""
+        facts, tag, of = dead.details.facts, self._at.tags[dead.partition], self._at.keys(dead.partition, dead.route)
+        identity, own = facts.id.encode(), own_timeline(facts.id, facts.timeline)
+        name = own.encode()
+        answer = await self._at.run(
+            dead.partition,
+            "revive",
+            [tag + b"dead", tag + b"dead:details", tag + b"di:" + identity, tag + b"dv:" + identity,
+             of.waiting, of.schedules, of.ledger, of.timelines,
+             of.head + name, of.snapshot + name, of.snapshot_values + name, of.agenda],
+            [b"", facts.id, own, dead.details.attempts, facts.opened_ms, facts.iteration, facts.superseded,
+             facts.over_capacity, facts.next_earliest_ms],
+        )  # fmt: skip
+        return Revival(answer[0].decode())
+
+    async def drop(self, partition: int, digest_id: str, route: str) -> int:
+        """Answers how many records went with it."""
+        tag, identity = self._at.tags[partition], digest_id.encode()
+        answer = await self._at.run(
+            partition,
+            "drop_dead",
+            [tag + b"dead", tag + b"dead:details", tag + b"di:" + identity, tag + b"dv:" + identity,
+             self._at.keys(partition, route).ledger],
+            [digest_id],
+        )  # fmt: skip
+        return int(answer[1]) if answer[0] == b"dropped" else 0
+
+    async def over_limit(self, partition: int, limit: int = DIGESTS_KEPT) -> list[Dead]:
+        """Those longest dead beyond the limit."""
+        (count,) = await self._at.send(partition, [[b"ZCARD", self._at.tags[partition] + b"dead"]])
+        return await self.page(partition, 0, count - limit) if count > limit else []

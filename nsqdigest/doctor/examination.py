@@ -1,0 +1,52 @@
+"""All examinations at once. Each has its own time and its own fence: one that hangs or breaks is a finding, and
+delays or hides no other. So the whole takes as long as the longest may.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING
+
+from nsqdigest.doctor import judgements
+from nsqdigest.doctor.findings import Finding, Part
+from nsqdigest.doctor.nsq import NsqExaminer
+from nsqdigest.doctor.places import look_at_admin, look_at_sink
+from nsqdigest.doctor.store import StoreExaminer
+
+if TYPE_CHECKING:
+    from nsqdigest.config import Config
+
+WITHIN_S = 9.0
+"""What one examination gets: longer than a name and a handshake get together (3 s and 5 s), so that it is those which
+say what hangs. An nsqd that a nsqlookupd names is tried after that nsqlookupd: twice as long is the most."""
+
+
+async def examine(config: Config, of_file: Sequence[Finding]) -> list[Part]:
+    """`of_file`: what is said of the file itself."""
+    nsq = NsqExaminer(config, fenced)
+    (lookupds, topics, nsqds), store, sinks, admin = await asyncio.gather(
+        nsq.look(),
+        fenced(config.redis.shown_url, StoreExaminer(config).look()),
+        asyncio.gather(*(fenced(sink.name, look_at_sink(sink)) for sink in config.sinks.values())),
+        fenced("listen", look_at_admin(config.admin.listen)),
+    )
+    return [
+        Part("file", tuple(of_file)),
+        Part("nsqlookupd", tuple(lookupds)),
+        Part("topic", tuple(topics)),
+        Part("nsqd", tuple(nsqds)),
+        Part("redis", tuple(store)),
+        Part("sink", tuple(finding for found in sinks for finding in found)),
+        Part("admin", tuple(admin)),
+    ]
+
+
+async def fenced(what: str, look: Awaitable[Sequence[Finding]]) -> Sequence[Finding]:
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            return await look
+    except TimeoutError:
+        return [judgements.of_silence(what, WITHIN_S)]
+    except Exception as error:
+        return [judgements.of_mistake(what, f"{type(error).__name__}: {error}")]

@@ -1,0 +1,311 @@
+"""What a fact means: well, worth a word, a warning or a failure, and the way out (pure).
+
+- A failure: it does not work, or the daemon would refuse it. What cannot be reached is one, whoever named it.
+- A warning: it works, and may cost events or time some day, or something is there that nobody delivers.
+- A note: nobody has to do anything. What was not looked at is one, never well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from nsqdigest.doctor.findings import Finding, State, told
+from nsqdigest.errors import LookupFailed, LookupProblem, StoreError, Unreachable
+from nsqdigest.layout import mismatch
+from nsqdigest.transport.directory import BROADCAST_HINT, FILE
+
+if TYPE_CHECKING:
+    from nsqdigest.config import Redis as RedisSettings
+    from nsqdigest.operators import RouteCounts
+    from nsqdigest.redis_facts import ServerFacts
+    from nsqdigest.transport.negotiation import Compression, Negotiated
+
+RENEW_WITHIN_S = 14 * 24 * 3600
+CLOCK_APART_S = 5.0
+_EQUAL_S = 0.1
+WRITES_UNDER_WAY = 2
+"""A batch waits for the write before it and then for its own, each for as long as redis.timeout."""
+_LOWEST_NSQD = 1
+_LOOK = "look at what listens there"
+
+
+# -- the file
+
+
+def of_file(source: str, problems: Sequence[str], warnings: Sequence[str], summary: str) -> list[Finding]:
+    if problems:
+        return [told(source, State.FAIL, problem) for problem in problems]
+    return [Finding(source, State.OK, summary), *(told(source, State.WARN, warning) for warning in warnings)]
+
+
+# -- certificates
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Whom a certificate that passed is of, and until when."""
+
+    subject: str
+    expires_at_s: float
+
+
+def _date(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d")
+
+
+def of_certificate(what: str, peer: Peer | None, now_s: float) -> list[Finding]:
+    if peer is None or peer.expires_at_s - now_s > RENEW_WITHIN_S:
+        return []
+    days = max(0, int((peer.expires_at_s - now_s) // 86400))
+    detail = f"its certificate expires on {_date(peer.expires_at_s)}, in {days} day{'' if days == 1 else 's'}"
+    return [Finding(what, State.WARN, detail, "renew it; from that day on it is refused")]
+
+
+def shown_peer(peer: Peer | None) -> str:
+    return f"certificate of {peer.subject} until {_date(peer.expires_at_s)}" if peer else "certificate not checked"
+
+
+# -- nsqd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NsqdFacts:
+    negotiated: Negotiated
+    compression_asked: Compression
+    has_secret: bool
+    tls: str
+    """Version and cipher; "" in the clear."""
+    peer: Peer | None
+
+
+def known_from(sources: Collection[str]) -> str:
+    of_file = ["the file"] if FILE in sources else []
+    return ", ".join([*of_file, *(f"nsqlookupd {source}" for source in sorted(sources) if source != FILE)])
+
+
+def of_nsqd(
+    address: str, sources: Collection[str], facts: NsqdFacts, redis_timeout_ms: int, now_s: float
+) -> list[Finding]:
+    what, said = address, facts.negotiated
+    auth = "AUTH accepted" if said.auth_required else "no AUTH asked for" if facts.has_secret else ""
+    details = [
+        f"nsqd {said.version or 'of no version'}",
+        f"max_rdy_count {said.max_rdy_count}",
+        f"msg_timeout {_duration(said.msg_timeout_ms)}",
+        f"{facts.tls}, {shown_peer(facts.peer)}" if facts.tls else "in the clear",
+        f"compression {said.compression}",
+        auth,
+        f"from {known_from(sources)}",
+    ]
+    found = [Finding(what, State.OK, "; ".join(detail for detail in details if detail))]
+    found += of_certificate(what, facts.peer, now_s)
+    number = re.match(r"(\d+)\.", said.version)
+    if number is not None and int(number[1]) < _LOWEST_NSQD:
+        found.append(Finding(what, State.WARN, f"nsqd {said.version} is older than what is tested", "use nsqd 1.x"))
+    if said.compression != facts.compression_asked:
+        asked = facts.compression_asked
+        detail = f"it does not offer {asked}, which nsq.compression asks for: it goes on without"
+        found.append(Finding(what, State.WARN, detail, f"start nsqd with --{asked}, or write another nsq.compression"))
+    if said.msg_timeout_ms <= WRITES_UNDER_WAY * redis_timeout_ms:
+        detail = (
+            f"msg_timeout is {_duration(said.msg_timeout_ms)}, and a slow Redis may take twice redis.timeout, "
+            f"{_duration(WRITES_UNDER_WAY * redis_timeout_ms)}, to store a message: nsqd would hand it over again"
+        )
+        way_out = "write a longer nsq.msg_timeout (or raise nsqd's --msg-timeout), or a shorter redis.timeout"
+        found.append(Finding(what, State.WARN, detail, way_out))
+    return found
+
+
+def of_failed_nsqd(address: str, sources: Collection[str], message: str, *, is_reached: bool) -> Finding:
+    """`is_reached`: something answered. Whom only a nsqlookupd names has perhaps a wrong name for itself."""
+    message = message.removeprefix(f"nsqd at {address}: ").removeprefix(f"nsqd at {address} ")
+    if FILE in sources:
+        return told(address, State.FAIL, message, "see that nsqd runs, and nsq.nsqd_tcp_addresses (its TCP port)")
+    finding = told(address, State.FAIL, message, BROADCAST_HINT)
+    detail = f"{finding.detail} (named by {known_from(sources)})"
+    return finding._replace(detail=detail, way_out=finding.way_out if is_reached else BROADCAST_HINT)
+
+
+def of_untried_nsqds(count: int) -> Finding:
+    return Finding("more", State.NOTE, f"{count} more nsqds are named and were not tried")
+
+
+# -- nsqlookupd
+
+
+_WAY_OUT_OF_LOOKUP = {
+    LookupProblem.UNREACHABLE: "see that nsqlookupd runs, and nsq.lookupd_http_addresses (its HTTP port, mostly 4161)",
+    LookupProblem.SLOW: "see how that nsqlookupd does, and the way to it",
+}
+
+
+def of_lookupd(address: str, nsqds: int, topics: int, unusable: Collection[str]) -> list[Finding]:
+    detail = f"answers; names {_count(nsqds, 'nsqd')} for {_count(topics, 'topic')}"
+    found = [Finding(address, State.OK, detail)]
+    found += [
+        Finding(address, State.FAIL, f'names "{text}", which is no address', BROADCAST_HINT)
+        for text in sorted(unusable)
+    ]
+    return found
+
+
+def of_failed_lookupd(address: str, failure: LookupFailed) -> Finding:
+    return told(address, State.FAIL, str(failure), _WAY_OUT_OF_LOOKUP.get(failure.reason, _LOOK))
+
+
+def of_topic(topic: str, nsqds: int) -> Finding:
+    """`nsqds`: that some nsqlookupd names."""
+    if nsqds:
+        return Finding(topic, State.OK, f"{_count(nsqds, 'nsqd')} {'has' if nsqds == 1 else 'have'} it")
+    return Finding(topic, State.NOTE, "no nsqlookupd knows an nsqd that has it yet: it is waited for")
+
+
+# -- Redis
+
+
+def of_server(facts: ServerFacts, kind: str, settings: RedisSettings) -> list[Finding]:
+    persistent = {True: "persistent", False: "not persistent", None: "persistence not known (needs +config|get)"}
+    role = {"master": "primary", "slave": "replica"}.get(facts.role, facts.role)
+    syncs = f", appendfsync {facts.appendfsync}" if facts.appendfsync not in (None, "no") else ""
+    memory = f"maxmemory {facts.maxmemory_bytes / (1 << 20):.0f} MiB" if facts.maxmemory_bytes else "no maxmemory"
+    detail = (
+        f"Redis {facts.version}; {role}, {_count(facts.replicas, 'replica')}; {memory}, {facts.maxmemory_policy}; "
+        f"{persistent[facts.persistent]}{syncs}"
+    )
+    refusal = facts.refusal(kind, settings.durability)  # type: ignore[arg-type]
+    if refusal is not None:
+        return [told(facts.name, State.FAIL, refusal)._replace(what=facts.name)]
+    wanted = settings.replicas if settings.durability == "replica" else 0
+    otherwise = "start as many, or write fewer in redis.replicas"
+    return [
+        Finding(facts.name, State.OK, detail),
+        *(told(facts.name, State.WARN, warning, otherwise) for warning in facts.warnings(wanted)),
+    ]
+
+
+def of_failed_store(what: str, error: StoreError | Unreachable, source: str) -> Finding:
+    """A StoreError holds other people's words, semicolons and all."""
+    otherwise = f"see that it runs, and redis.url in {source}"
+    if isinstance(error, StoreError):
+        return Finding(what, State.FAIL, str(error), otherwise)
+    return told(what, State.FAIL, str(error), otherwise)
+
+
+def of_named_server(address: str, kind: str, message: str) -> Finding:
+    """One of several that redis.url names, and the others are enough for now."""
+    role = "Sentinel" if kind == "sentinel" else "server of the Cluster"
+    detail = f"a {role} that redis.url names can not be reached: {message}"
+    return told(address, State.WARN, detail, "start it, or leave it out of redis.url")
+
+
+def of_layout(namespace: str, stored: tuple[int, int] | None, partitions: int) -> Finding:
+    """`stored`: schema and partitions."""
+    what = f"namespace {namespace}"
+    if stored is None:
+        return Finding(what, State.NOTE, "not used yet: the first daemon lays it out")
+    if refusal := mismatch(namespace, *stored, partitions):
+        detail, _, way_out = refusal.rpartition(": ")
+        return Finding(what, State.FAIL, detail, way_out)
+    return Finding(what, State.OK, f"layout {stored[0]}, {_count(partitions, 'partition')}")
+
+
+def of_clock(redis_ahead_s: float) -> Finding:
+    apart = f"{abs(redis_ahead_s):.1f} s {'ahead of' if redis_ahead_s > 0 else 'behind'} this machine's"
+    if abs(redis_ahead_s) < _EQUAL_S:
+        return Finding("clock", State.OK, "Redis' is this machine's")
+    if abs(redis_ahead_s) <= CLOCK_APART_S:
+        return Finding("clock", State.OK, f"Redis' is {apart}")
+    detail = f"Redis' is {apart}: digests and their retries go by Redis' clock, events by nsqd's"
+    return Finding("clock", State.WARN, detail, "keep the clocks of all machines in step (NTP)")
+
+
+def of_orphans(orphans: Mapping[str, RouteCounts]) -> list[Finding]:
+    return [_of_orphan(name, counts) for name, counts in orphans.items()]
+
+
+def _of_orphan(name: str, counts: RouteCounts) -> Finding:
+    what, timelines = f"route {name}", _count(counts.timelines, "timeline")
+    records = counts.open_records + counts.snapshot_records
+    if not records:
+        return Finding(what, State.NOTE, f"orphan: the file has no route of this name; its {timelines} hold no record")
+    detail = f"orphan: the file has no route of this name; nobody delivers its {timelines} with "
+    way_out = "write a route of this name until they are delivered"
+    return Finding(what, State.WARN, detail + _count(records, "record"), way_out)
+
+
+# -- sinks
+
+
+def of_webhook(what: str, where: str, tls: str, peer: Peer | None, now_s: float) -> list[Finding]:
+    """`tls`: its version, "" for http://."""
+    shown = f"{tls}, {shown_peer(peer)}" if tls else "in the clear"
+    detail = f"{where} is reached; {shown}; nothing was sent, so what it answers to a digest is not known"
+    return [Finding(what, State.OK, detail), *of_certificate(what, peer, now_s)]
+
+
+def of_failed_webhook(what: str, where: str, message: str) -> Finding:
+    finding = told(what, State.FAIL, message, f"see that it runs, and the url of this sink ({where})")
+    return finding._replace(detail=f"{where}: {finding.detail}")
+
+
+def of_log_file(what: str, path: str, problem: str, way_out: str) -> Finding:
+    if path == "-":
+        return Finding(what, State.OK, "writes to stdout")
+    if problem:
+        return Finding(what, State.FAIL, f"{path} {problem}", way_out)
+    return Finding(what, State.OK, f"{path} can be written by this user")
+
+
+# -- the admin address
+
+_READY = re.compile(r"^\[[+-]\] running: ", re.MULTILINE)
+_NOT_WELL = re.compile(r"^\[-\] (.*)$", re.MULTILINE)
+
+
+def of_no_admin() -> Finding:
+    return Finding("listen", State.NOTE, '"": no health, metrics, pause and resume')
+
+
+def of_free_admin(address: str) -> Finding:
+    return Finding(address, State.OK, "free: no daemon runs here yet")
+
+
+def of_used_admin(address: str, answer: str) -> Finding:
+    """`answer`: to /readyz?verbose, "" where there was none."""
+    if not _READY.search(answer):
+        detail = "in use, and not by a daemon of nsqdigest"
+        return Finding(address, State.FAIL, detail, "end what listens there, or write another port in admin.listen")
+    if troubles := _NOT_WELL.findall(answer):
+        detail = f"a daemon runs here and is not ready: {', '.join(troubles)}"
+        return Finding(address, State.WARN, detail, f"look into its log, and at http://{address}/readyz?verbose")
+    return Finding(address, State.OK, "a daemon runs here already, and is ready")
+
+
+def of_unusable_admin(address: str, message: str) -> Finding:
+    return told(address, State.FAIL, f"can not be listened on: {message}", "write another address in admin.listen")
+
+
+# -- whatever it is
+
+
+def of_silence(what: str, within_s: float) -> Finding:
+    return Finding(what, State.FAIL, f"no answer within {within_s:g} s", "see that it runs, and the way to it")
+
+
+def of_mistake(what: str, error: str) -> Finding:
+    return Finding(what, State.FAIL, f"could not be looked at: {error}", "this is a mistake of nsqdigest: report it")
+
+
+# -- words
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _duration(value_ms: int) -> str:
+    return f"{value_ms} ms" if value_ms % 1000 else f"{value_ms // 1000} s"

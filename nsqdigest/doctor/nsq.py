@@ -1,0 +1,147 @@
+"""Looks at the nsqlookupds and at every nsqd that they or the file name; subscribes to nothing, publishes nothing.
+
+An nsqd is tried once, whoever names it and however often, with the handshake of the daemon's own connections, as soon
+as it is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tornado.iostream import SSLIOStream
+
+from nsqdigest.config import Address
+from nsqdigest.doctor import judgements
+from nsqdigest.doctor.findings import Finding
+from nsqdigest.doctor.judgements import NsqdFacts
+from nsqdigest.doctor.reach import peer_of, resolve, try_to_reach
+from nsqdigest.errors import ConnectionLost, LookupFailed, LookupProblem, NsqdigestError, Unreachable
+from nsqdigest.transport.connection import options_of
+from nsqdigest.transport.directory import FILE, Named, read_answer, usual_host
+from nsqdigest.transport.discovery import AT_ONCE, ask, open_session
+from nsqdigest.transport.handshake import Established, shake_hands
+
+if TYPE_CHECKING:
+    from nsqdigest.config import Config
+
+MOST_TRIED = 100
+"""Of the nsqds that nsqlookupds name: each is a socket, all at the same time."""
+
+Fenced = Callable[[str, Awaitable[Sequence[Finding]]], Awaitable[Sequence[Finding]]]
+
+
+class NsqExaminer:
+    """`fenced`: gives an examination its time, and makes findings of whatever goes wrong."""
+
+    def __init__(self, config: Config, fenced: Fenced) -> None:
+        self._config = config
+        self._fenced = fenced
+        self._options = options_of(config.nsq)
+        self._topics = list(dict.fromkeys(route.topic for route in config.routes))
+        self._sources: dict[Address, set[str]] = {}
+        self._handshakes: dict[Address, asyncio.Task[NsqdFacts]] = {}
+        self._untried: set[Address] = set()
+        self._named: dict[str, set[Address]] = {}
+        """By topic, of the nsqlookupds that answered."""
+
+    async def look(self) -> tuple[list[Finding], list[Finding], list[Finding]]:
+        """Of the nsqlookupds, of the topics that they know, and of the nsqds."""
+        for address in self._config.nsq.nsqd_tcp_addresses:
+            self._know(address, FILE)
+        of_lookupds = await self._look_at_lookupds()
+        of_nsqds = await asyncio.gather(*(self._fenced(str(each), self._judged(each)) for each in self._sources))
+        nsqds = [finding for found in of_nsqds for finding in found]
+        if self._untried:
+            nsqds.append(judgements.of_untried_nsqds(len(self._untried)))
+        topics = [judgements.of_topic(topic, len(named)) for topic, named in self._named.items()]
+        return of_lookupds, topics, nsqds
+
+    # -- nsqds
+
+    def _know(self, address: Address, source: str) -> None:
+        address = address._replace(host=usual_host(address.host))
+        if address not in self._sources:
+            if source != FILE and len(self._sources) >= MOST_TRIED:
+                self._untried.add(address)
+                return
+            self._sources[address] = set()
+            self._handshakes[address] = asyncio.create_task(self._facts_of(address), name=f"doctor {address}")
+        self._sources[address].add(source)
+
+    async def _judged(self, address: Address) -> list[Finding]:
+        sources = self._sources[address]
+        try:
+            facts = await self._handshakes[address]
+        except NsqdigestError as error:
+            is_reached = not isinstance(error, ConnectionLost | Unreachable)
+            return [judgements.of_failed_nsqd(str(address), sources, str(error), is_reached=is_reached)]
+        redis_timeout_ms = self._config.redis.timeout_ms
+        return judgements.of_nsqd(str(address), sources, facts, redis_timeout_ms, time.time())
+
+    async def _facts_of(self, address: Address) -> NsqdFacts:
+        await resolve(address.host)
+        established = await shake_hands(address, self._options)
+        try:
+            tls, certificate = _tls_of(established)
+            return NsqdFacts(
+                negotiated=established.negotiated,
+                compression_asked=self._options.compression,
+                has_secret=self._options.auth_secret is not None,
+                tls=tls,
+                peer=peer_of(certificate),
+            )
+        finally:
+            established.stream.close()
+
+    # -- nsqlookupds
+
+    async def _look_at_lookupds(self) -> list[Finding]:
+        addresses = self._config.nsq.lookupd_http_addresses
+        if not addresses:
+            return []
+        async with open_session() as session:
+
+            async def look(address: Address) -> list[Finding]:
+                slots = asyncio.Semaphore(AT_ONCE)
+
+                async def look_up(topic: str) -> Named:
+                    async with slots:
+                        return read_answer(*await ask(session, address, topic))
+
+                try:
+                    await try_to_reach(address.host, address.port)
+                    answers = await asyncio.gather(*(look_up(topic) for topic in self._topics))
+                except Unreachable as error:
+                    failure = LookupFailed(LookupProblem.UNREACHABLE, str(error))
+                    return [judgements.of_failed_lookupd(str(address), failure)]
+                except LookupFailed as failure:
+                    return [judgements.of_failed_lookupd(str(address), failure)]
+                return self._heard(address, answers)
+
+            found = await asyncio.gather(*(self._fenced(str(address), look(address)) for address in addresses))
+        return [finding for findings in found for finding in findings]
+
+    def _heard(self, lookupd: Address, answers: Sequence[Named]) -> list[Finding]:
+        nsqds: set[Address] = set()
+        unusable: set[str] = set()
+        for topic, named in zip(self._topics, answers, strict=True):
+            addresses = {Address(host, port) for host, port in named.addresses}
+            self._named.setdefault(topic, set()).update(addresses)
+            nsqds |= addresses
+            unusable |= named.unusable
+        for address in sorted(nsqds):
+            self._know(address, str(lookupd))
+        return judgements.of_lookupd(str(lookupd), len(nsqds), len(self._topics), unusable)
+
+
+def _tls_of(established: Established) -> tuple[str, Mapping[str, Any] | None]:
+    stream = established.stream
+    if not isinstance(stream, SSLIOStream) or not isinstance(stream.socket, ssl.SSLSocket):
+        return "", None
+    cipher = stream.socket.cipher()
+    said = f"{established.tls_version} {cipher[0]}" if cipher else established.tls_version
+    return said, stream.socket.getpeercert()

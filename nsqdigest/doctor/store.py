@@ -1,0 +1,136 @@
+"""Looks at Redis: its servers, the layout of the namespace, the user's rights, orphans, the clock. Writes nothing.
+
+A right is asked about, in a script that runs none of the commands (lua/rights.lua).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from nsqdigest.config import redis_urls
+from nsqdigest.doctor import judgements, rights
+from nsqdigest.doctor.findings import Finding
+from nsqdigest.doctor.reach import try_to_reach
+from nsqdigest.errors import StoreError, Unreachable
+from nsqdigest.operators import Operators
+from nsqdigest.partitions import Partitions
+from nsqdigest.redis_client import RedisClient
+
+if TYPE_CHECKING:
+    from nsqdigest.config import Config
+    from nsqdigest.config.model import Address
+
+_CONNECTIONS = 8
+_USUAL_PORT = 6379
+_ANSWER_WITHIN_MS = 3000
+"""What one answer gets, where redis.timeout is longer than that."""
+
+
+class StoreExaminer:
+    def __init__(self, config: Config) -> None:
+        self._source = config.source
+        self._routes = {route.name for route in config.routes}
+        settings = config.redis
+        self._settings = replace(settings, timeout_ms=min(settings.timeout_ms, _ANSWER_WITHIN_MS))
+        self._url = redis_urls.read(settings.url)
+        self._client = RedisClient(self._settings, _CONNECTIONS)
+        self._at = Partitions(settings.namespace, settings.partition_count, self._client)
+
+    async def look(self) -> list[Finding]:
+        named = asyncio.create_task(self._named_servers())
+        try:
+            return [*await self._servers(), *await named]
+        finally:
+            named.cancel()
+            await self._client.close(0)
+
+    async def _servers(self) -> list[Finding]:
+        where = self._settings.shown_url
+        try:
+            if self._url.kind == "single" and (host := (parts := urlsplit(self._settings.url)).hostname):
+                await try_to_reach(host, parts.port or _USUAL_PORT)
+            servers = await self._client.unjudged_facts()
+        except (StoreError, Unreachable) as error:
+            found = [judgements.of_failed_store(where, error, self._source)]
+            if isinstance(error, StoreError) and error.reason == "redis-auth":
+                found.append(await self._or_failed("rights", self._rights()))
+            return found
+        judged = [judgements.of_server(facts, self._url.kind, self._settings) for facts in servers]
+        others = (
+            ("clock", self._clock()), ("rights", self._rights()), ("namespace", self._layout()),
+        )  # fmt: skip
+        rest = await asyncio.gather(*(self._or_failed(what, look) for what, look in others), self._orphans())
+        *single, orphans = rest
+        return [finding for each in judged for finding in each] + [*single, *orphans]  # type: ignore[list-item]
+
+    async def _or_failed(self, what: str, look: Awaitable[Finding]) -> Finding:
+        try:
+            return await look
+        except StoreError as error:
+            return judgements.of_failed_store(what, error, self._source)
+
+    # -- one thing each
+
+    async def _layout(self) -> Finding:
+        asked = [b"HMGET", self._at.tags[0] + b"layout", b"schema", b"partitions"]
+        ((schema, partitions),) = await self._at.send(0, [asked])
+        stored = None if schema is None or partitions is None else (int(schema), int(partitions))
+        return judgements.of_layout(self._settings.namespace, stored, self._at.count)
+
+    async def _clock(self) -> Finding:
+        """The one that is furthest away: each partition goes by its server's."""
+        apart_s = await asyncio.gather(*(self._clock_of(partition) for partition in range(self._at.count)))
+        return judgements.of_clock(max(apart_s, key=abs))
+
+    async def _clock_of(self, partition: int) -> float:
+        before_s = time.time()
+        ((seconds, microseconds),) = await self._at.send(partition, [[b"TIME"]])
+        middle_s = (before_s + time.time()) / 2
+        return int(seconds) + int(microseconds) / 1e6 - middle_s
+
+    async def _rights(self) -> Finding:
+        """On every server that has a partition."""
+        single = self._url.kind == "single"
+        login = urlsplit(self._settings.url).username if single else self._url.login.partition(":")[0].rstrip("@")
+        user = unquote(login or "") or "default"
+        needed = rights.rights_needed(self._url.kind, self._settings.durability, self._has_database())
+        answers = await asyncio.gather(
+            *(
+                self._at.run(partition, "rights", [], [self._at.tags[partition] + b"doctor", *needed])
+                for partition in range(self._at.count)
+            )
+        )
+        refused = {command.decode() for _, *commands in answers for command in commands}
+        can_tell = all(can_tell for can_tell, *_ in answers)
+        return rights.of_rights(user, self._settings.namespace, needed, refused if can_tell else None)
+
+    def _has_database(self) -> bool:
+        if self._url.kind != "single":
+            return self._url.database != 0
+        parts = urlsplit(self._settings.url)
+        return "db=" in parts.query or (parts.scheme != "unix" and parts.path.strip("/") not in ("", "0"))
+
+    async def _orphans(self) -> list[Finding]:
+        try:
+            return judgements.of_orphans(await Operators(self._at).orphans(self._routes))
+        except StoreError as error:
+            return [judgements.of_failed_store("orphans", error, self._source)]
+
+    # -- those that the URL names
+
+    async def _named_servers(self) -> list[Finding]:
+        """Sentinels, or servers of the Cluster: one that is away is missed only when others are, too."""
+        found = await asyncio.gather(*(self._named(address) for address in self._url.servers))
+        return [finding for finding in found if finding is not None]
+
+    async def _named(self, address: Address) -> Finding | None:
+        try:
+            await try_to_reach(address.host, address.port)
+        except Unreachable as error:
+            return judgements.of_named_server(str(address), self._url.kind, str(error))
+        return None

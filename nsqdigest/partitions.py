@@ -1,0 +1,49 @@
+"""The partitions of a namespace: which one a timeline is in, what its keys are called there, and a call to one of them.
+
+All keys of a partition share its hash tag, so they are in one slot of a Cluster, and a script can touch them together.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from nsqdigest.layout import Keys
+
+if TYPE_CHECKING:
+    from nsqdigest.redis_client import RedisClient
+
+_Words = Sequence[bytes | str | int]
+
+
+class Partitions:
+    def __init__(self, namespace: str, count: int, client: RedisClient) -> None:
+        self.count = count
+        self.tags = [f"{{{namespace}:{partition}}}:".encode() for partition in range(count)]
+        self._client = client
+        self._keys: dict[tuple[int, str], Keys] = {}
+
+    def of(self, route: str, timeline: bytes) -> int:
+        return 0 if self.count == 1 else zlib.crc32(timeline, zlib.crc32(route.encode())) % self.count
+
+    def keys(self, partition: int, route: str) -> Keys:
+        """Of any route, configured or not."""
+        found = self._keys.get((partition, route))
+        if found is None:
+            found = self._keys[partition, route] = Keys(self.tags[partition], route)
+        return found
+
+    async def run(
+        self, partition: int, name: str, keys: Sequence[bytes], arguments: _Words, *, must_last: bool = False
+    ) -> list[Any]:
+        """A script on keys of one partition."""
+        return await self._client.run(self.tags[partition], name, keys, arguments, must_last=must_last)
+
+    async def send(self, partition: int, commands: Sequence[_Words]) -> list[Any]:
+        """Commands on keys of one partition, in one round trip."""
+        return await self._client.send(self.tags[partition], commands)
+
+    async def send_together(self, partition: int, commands: Sequence[_Words]) -> list[Any]:
+        """The same for small commands: what is asked in one moment of any partitions shares a round trip."""
+        return await self._client.send_together(self.tags[partition], commands)

@@ -1,0 +1,107 @@
+"""What is asked of the store and what it answers: values, and the words of the scripts (pure)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from nsqdigest.layout import is_own, shown_timeline
+
+
+class RoutePlan(NamedTuple):
+    """What the store must know of a route."""
+
+    name: str
+    capacity: int
+    increment_ms: int
+    dedupe_window_ms: int
+    merges: bool = False
+    """A digest left over takes newer records in."""
+
+
+class Added(NamedTuple):
+    added: int
+    superseded: int
+    over_capacity: int
+    over_timelines: int
+    duplicates: int
+    repeated: int
+    due_at_once: int
+
+
+class WrongTypes(NamedTuple):
+    shared: list[str]
+    own: list[str]
+
+
+class Claim(NamedTuple):
+    partition: int
+    route: str
+    timeline: str
+    due_ms: int
+    token: str
+
+    @property
+    def is_revived(self) -> bool:
+        return is_own(self.timeline)
+
+    @property
+    def shown_timeline(self) -> str:
+        return shown_timeline(self.timeline)
+
+
+class Claimed(NamedTuple):
+    claims: list[Claim]
+    next_due_ms: int | None
+
+
+class Opened(NamedTuple):
+    """A digest under way: what is stored beside its snapshot.
+
+    `attempt` and `opened_ms` are of this id, and told to its receiver. `tries` and `since_ms` decide when there have
+    been enough: of what was merged into it too, and of a revived one since it was revived.
+    """
+
+    again: bool
+    attempt: int
+    id: str
+    opened_ms: int
+    iteration: int
+    total: int
+    first_ms: int
+    last_ms: int
+    superseded: int
+    over_capacity: int
+    next_earliest_ms: int
+    since_ms: int
+    tries: int
+
+
+class NotOpened(StrEnum):
+    STALE = "stale"
+    EMPTY = "empty"
+
+
+class Answer(StrEnum):
+    """What became of a call that a token guards."""
+
+    DONE = "done"
+    ALREADY = "already"
+    STALE = "stale"
+
+
+ANSWERS = {
+    b"closed": Answer.DONE,
+    b"buried": Answer.DONE,
+    b"waiting": Answer.DONE,
+    b"renewed": Answer.DONE,
+    b"already": Answer.ALREADY,
+    b"stale": Answer.STALE,
+}
+"""What scripts say, by their words."""
+
+
+class StoredRecord(NamedTuple):
+    key: bytes
+    timestamp_ms: int
+    value: bytes

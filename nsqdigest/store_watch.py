@@ -1,0 +1,99 @@
+"""Looks after the store while the daemon runs: is it still the one that was agreed with, and has it all it ever had?
+
+Looked at a few times per lease, and as soon as a server did not answer as it should. What is found is said and counted
+and the daemon goes on: stopping would bring nothing back, and what was not finished in NSQ comes again by itself. The
+layout is written again where it is gone. No id is ever used twice over this: they are not drawn from Redis.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from nsqdigest import log
+from nsqdigest.errors import NsqdigestError, StoreError
+
+if TYPE_CHECKING:
+    from nsqdigest.metrics import Metrics
+    from nsqdigest.redis_facts import ServerFacts
+    from nsqdigest.timelines import Timelines
+
+_log = log.get("store")
+
+_AGAIN_S = 0.5
+
+
+class StoreWatch:
+    def __init__(self, store: Timelines, metrics: Metrics, every_s: float) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._every_s = every_s
+        self._servers: dict[str, ServerFacts] = {}
+        self._epochs: list[str] = []
+        self._unfit = ""
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def start(self, servers: list[ServerFacts]) -> None:
+        self._servers = {server.name: server for server in servers}
+        self._epochs = self._store.epochs
+        self.tasks = [asyncio.create_task(self._run(), name="store watch")]
+
+    async def stop(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._every_s):
+                    await self._store.doubted.wait()
+            self._store.doubted.clear()
+            try:
+                await self._look()
+            except StoreError:
+                # Intake and scheduler say it. It is looked again, and not at the pace of a server that refuses at once.
+                self._store.doubted.set()
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _look(self) -> None:
+        try:
+            servers = await self._store.look()
+        except StoreError:
+            raise
+        except NsqdigestError as error:
+            if str(error) != self._unfit:
+                _log.error("store.unfit", error=error)
+            self._unfit = str(error)
+            return
+        self._unfit = ""
+        for route, records in self._store.losses.take().items():
+            self._metrics.add("store_records_lost_total", records, route=route)
+            _log.error(
+                "store.data_lost",
+                what="records",
+                route=route,
+                records=records,
+                hint="Redis had acknowledged them: see redis.durability, and what happened to Redis",
+            )
+        for partition, (was, now) in enumerate(zip(self._epochs, self._store.epochs, strict=True)):
+            if was != now:
+                self._metrics.add("store_partitions_lost_total")
+                _log.error(
+                    "store.data_lost",
+                    what="partition",
+                    partition=partition,
+                    hint="it was emptied: what waited in it is gone",
+                )
+        self._epochs = self._store.epochs
+        self._compare(servers)
+
+    def _compare(self, servers: list[ServerFacts]) -> None:
+        for server in servers:
+            before = self._servers.get(server.name)
+            self._servers[server.name] = server
+            if before is None or (before.run_id, before.replication_id) != (server.run_id, server.replication_id):
+                what = "new" if before is None else "restarted" if before.run_id != server.run_id else "promoted"
+                self._metrics.add("store_server_changes_total")
+                _log.info("store.server_changed", server=server.name, what=what, run_id=server.run_id)

@@ -1,0 +1,324 @@
+"""Mutants of what takes a timeline from claim to close, or back."""
+
+from __future__ import annotations
+
+from scripts.mutants.lua_mutant import SERVERS, of
+
+CLAIM = of(
+    "claim",
+    ("what is due now is left", "due is due", "      if due > now then\n", "      if due >= now then\n"),
+    (
+        "the exact instant is not worked out",
+        "records since postpone what is due",
+        "      if due > now then\n",
+        "      if false then\n",
+    ),
+    (
+        "it forgets when they were due",
+        "a lease that ran out brings a timeline back, due as before",
+        "struct.pack(SCHEDULE, due, due, records)",
+        "struct.pack(SCHEDULE, now, now, records)",
+    ),
+    (
+        "records that come later postpone what is leased",
+        "what is leased keeps the instant at which it was due",
+        "      redis.call('HSET', schedules, unpack(kept))\n",
+        "",
+    ),
+    (
+        "one too many",
+        "a budget bounds what is taken",
+        "elseif #taken < room[budget] then",
+        "elseif #taken <= room[budget] then",
+    ),
+    (
+        "routes do not share a budget",
+        "a sink's room is for all its routes",
+        "      room[budget] = room[budget] - #taken\n",
+        "",
+    ),
+    (
+        "postponed ones keep their score",
+        "what is not due is scored anew",
+        "    if #later > 0 then\n",
+        "    if false then\n",
+    ),
+    (
+        "sentry: the lease counts from when it was due",
+        "a lease lasts from the claim on",
+        "= now + lease_ms, timeline",
+        "= due + lease_ms, timeline",
+    ),
+    (
+        "nobody owns what was taken",
+        "what is leased has a token",
+        "      redis.call('HSET', tokens, unpack(owners))\n",
+        "",
+    ),
+    (
+        "the next is the last",
+        "it tells when the next is due",
+        "tonumber(first[2]) < next_due",
+        "tonumber(first[2]) > next_due",
+    ),
+    (
+        "its first write is one that a full Redis refuses",
+        "deliveries go on when Redis is full",
+        "      redis.call('ZREM', waiting, later[2])\n",
+        "",
+    ),
+    (
+        "the agenda is never put off",
+        "idle daemons look only at what may be due",
+        "  if first[2] ~= (redis.call('ZSCORE', agenda, waiting) or nil) then\n",
+        "  if false then\n",
+    ),
+    (
+        "the agenda keeps what waits no more",
+        "idle daemons look only at what may be due",
+        "    redis.call('ZREM', agenda, waiting)\n",
+        "",
+    ),
+    tests=("tests/lua/test_claim.py", SERVERS),
+)
+
+OPEN = of(
+    "open",
+    (
+        "sentry: without a token",
+        "a token fences every transition",
+        "if redis.call('HGET', tokens, timeline) ~= token then",
+        "if false then",
+    ),
+    (
+        "sentry: the values stay with the open set",
+        "open set and snapshot share no key",
+        "    move(values, snapshot_values)\n",
+        "    redis.call('COPY', values, snapshot_values, 'REPLACE')\n",
+    ),
+    (
+        "sentry: what came since goes under the old id",
+        "one id is one set of records for ever",
+        "'id', ARGV[5], 'opened'",
+        "'id', unfinished and redis.call('HGET', head, 'id') or ARGV[5], 'opened'",
+    ),
+    (
+        "a digest left over is begun anew",
+        "a snapshot is frozen",
+        "local unfinished = redis.call('HEXISTS', head, 'id') == 1",
+        "local unfinished = redis.call('HEXISTS', head, 'id') == 1 and newer == 0",
+    ),
+    ("a forgotten timeline is still counted", "forgetting makes room", "  redis.call('DECR', timeline_count)\n", ""),
+    (
+        "a forgotten timeline keeps its iteration",
+        "a timeline begins with iteration 1",
+        "  redis.call('UNLINK', head)\n",
+        "",
+    ),
+    (
+        "the lease is not longer",
+        "a delivery begins with a whole lease",
+        "redis.call('ZADD', leased, now + tonumber(ARGV[4]), timeline)",
+        "redis.call('ZADD', leased, now, timeline)",
+    ),
+    ("the iteration stands still", "iteration counts digests", "'iteration', 1)", "'iteration', 0)"),
+    (
+        "attempts stand still",
+        "every attempt counts",
+        "redis.call('HINCRBY', head, 'attempts', 1)",
+        "redis.call('HINCRBY', head, 'attempts', 0)",
+    ),
+    (
+        "the schedule goes on counting what is gone",
+        "the schedule counts the open set",
+        "struct.pack(SCHEDULE, base, bound, 0)",
+        "struct.pack(SCHEDULE, base, bound, newer)",
+    ),
+    (
+        "losses are told again",
+        "what was lost since the digest before is told once",
+        "  redis.call('HDEL', losses, 's' .. timeline, 'c' .. timeline)\n  redis.call('HINCRBY'",
+        "  redis.call('HINCRBY'",
+    ),
+    (
+        "losses are not told",
+        "a digest says what was lost since the one before",
+        "superseded + (lost[1] or 0))",
+        "superseded)",
+    ),
+    (
+        "what was superseded by a merge is in the snapshots, too",
+        "the ledger balances",
+        "count(ledger, 'snapshots', newer - superseded - over_capacity)",
+        "count(ledger, 'snapshots', newer)",
+    ),
+    (
+        "the next digest is promised by another iteration",
+        "delays grow with the iteration",
+        "math.min(6 + redis",
+        "math.min(7 + redis",
+    ),
+    (
+        "a merged digest is as young as its id",
+        "a digest is too old by its first records",
+        "'attempts', 0)\n",
+        "'attempts', 0, 'since', now)\n",
+    ),
+    (
+        "a merged digest was never tried",
+        "there is a last attempt for merged digests, too",
+        "'attempts', 0)\n",
+        "'attempts', 0, 'tries', 0)\n",
+    ),
+    (
+        "a merged digest is as large as it gets",
+        "capacity is exact in a merged digest",
+        "over_capacity = trim(snapshot, snapshot_values, merge_capacity)",
+        "over_capacity = 0",
+    ),
+    (
+        "merged though its policy keeps it frozen",
+        "a retried digest goes out as it was",
+        "(not unfinished or merge_capacity > 0)",
+        "(not unfinished or merge_capacity >= 0)",
+    ),
+    tests=("tests/lua/test_open.py", "tests/lua/test_merge.py"),
+)
+
+ENDS = (
+    *of(
+        "close",
+        (
+            "sentry: without a token",
+            "a token fences every transition",
+            "redis.call('HGET', tokens, timeline) ~= token or told[1] ~= id",
+            "told[1] ~= id",
+        ),
+        (
+            "any id",
+            "a digest is closed under its id",
+            " ~= token or told[1] ~= id then",
+            " ~= token or not told[1] then",
+        ),
+        ("a second close is stale", "closed already is an answer", "if told[2] == id then", "if false then"),
+        (
+            "the memory takes the older",
+            "the newest that was delivered counts",
+            "'AGGREGATE', 'MIN'",
+            "'AGGREGATE', 'MAX'",
+        ),
+        (
+            "the memory stays for ever",
+            "the last trace of a timeline goes",
+            "  redis.call('PEXPIRE', memory, remember_ms)\n",
+            "",
+        ),
+        (
+            "the memory keeps the oldest",
+            "the newest entries are remembered",
+            "redis.call('ZREMRANGEBYRANK', memory, remembered, -1)",
+            "redis.call('ZREMRANGEBYRANK', memory, 0, -remembered - 1)",
+        ),
+        ("large digests are remembered", "closing is bounded work", " and total <= LARGEST_REMEMBERED", ""),
+        ("the snapshot stays", "what was delivered goes", "redis.call('UNLINK', snapshot, snapshot_values)\n", ""),
+        ("what was delivered is not counted", "the ledger balances", "count(ledger, 'delivered', total)\n", ""),
+        (
+            "what came meanwhile does not postpone",
+            "the schedule counts the open set",
+            "tonumber(ARGV[6]), redis.call('ZCARD', index))\nif",
+            "tonumber(ARGV[6]), 0)\nif",
+        ),
+    ),
+    *of(
+        "bury",
+        (
+            "without a token",
+            "a token fences every transition",
+            "redis.call('HGET', tokens, timeline) ~= token or told[1] ~= id",
+            "told[1] ~= id",
+        ),
+        (
+            "any id",
+            "a digest is buried under its id",
+            " ~= token or told[1] ~= id then",
+            " ~= token or not told[1] then",
+        ),
+        ("a second one is stale", "buried already is an answer", "if told[2] == id then", "if false then"),
+        ("its values are lost", "a dead digest is whole", "move(snapshot_values, dead_values)\n", ""),
+        ("without its reason", "a dead digest has its reason", "redis.call('HSET', dead_details, id, ARGV[8])\n", ""),
+        (
+            "counted as delivered",
+            "the ledger says what became of a record",
+            "count(ledger, 'buried', total)",
+            "count(ledger, 'delivered', total)",
+        ),
+    ),
+    *of(
+        "fail",
+        (
+            "without a token",
+            "a token fences every transition",
+            "if redis.call('HGET', KEYS[3], timeline) ~= ARGV[2] then",
+            "if false then",
+        ),
+        ("deferring counts as an attempt", "defer is not an attempt", "'attempts', -take_back)", "'attempts', 0)"),
+        ("deferring counts as a try", "defer is not a try", "'tries', -take_back)", "'tries', 0)"),
+        (
+            "an attempt is taken back of what has none",
+            "before an open there is nothing to take back",
+            " and redis.call('HEXISTS', KEYS[5], 'id') == 1 then",
+            " then",
+        ),
+    ),
+    *of(
+        "renew",
+        (
+            "without a token",
+            "a token fences every transition",
+            "if redis.call('HGET', KEYS[2], timeline) ~= ARGV[3] then",
+            "if false then",
+        ),
+        ("the lease is not longer", "a renewed lease lasts from now", "now + tonumber(ARGV[4])", "now"),
+        (
+            "its first write is one that a full Redis refuses",
+            "deliveries go on when Redis is full",
+            "redis.call('ZREM', KEYS[1], timeline)\n",
+            "",
+        ),
+        tests=("tests/lua/test_renew.py", SERVERS),
+    ),
+)
+
+RETURNS = (
+    *of(
+        "release",
+        ("of other claims, too", "a claim releases its own", "if owners[position + 1] == token then", "if true then"),
+        ("due at once", "due as before", "timeline, base, bound, 0, records)", "timeline, 0, bound, 0, records)"),
+    ),
+    *of(
+        "maintenance",
+        (
+            "leases that last, too",
+            "a lease lasts",
+            "redis.call('ZRANGEBYSCORE', leased, '-inf', now,",
+            "redis.call('ZRANGEBYSCORE', leased, '-inf', '+inf',",
+        ),
+        (
+            "one moment early",
+            "a lease lasts",
+            "redis.call('ZRANGEBYSCORE', leased, '-inf', now,",
+            "redis.call('ZRANGEBYSCORE', leased, '-inf', now + 1,",
+        ),
+        (
+            "due now",
+            "never later than it was due",
+            "packed[number] and struct.unpack(SCHEDULE, packed[number]) or now",
+            "now",
+        ),
+        ("the token stays", "whoever lost the lease is stale", "    redis.call('HDEL', tokens, unpack(names))\n", ""),
+        ("any number in one call", "work is bounded", "'LIMIT', 0, limit)", "'LIMIT', 0, 500)"),
+        ("a lost schedule stops it", "lost data stops nobody", " or now\n", " or error('no schedule')\n"),
+    ),
+)
+
+MUTANTS = (*CLAIM, *OPEN, *ENDS, *RETURNS)

@@ -1,0 +1,150 @@
+"""dead_store.py: digests that were buried are listed, found, sent again and dropped."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import redis
+
+from nsqdigest.dead_store import Dead, Details, Revival
+from nsqdigest.digest import Facts
+from nsqdigest.layout import own_timeline
+from nsqdigest.policy import Schedule
+from nsqdigest.store_types import Answer, Opened
+from nsqdigest.timelines import Timelines
+from support.servers import RedisServer
+from support.store import Scripts, inconsistencies
+from support.stores import OpenStore, add, limited_url, open_store, rec
+
+__all__ = ["open_store"]
+LEASE_MS = 60_000
+LONG_AGO_MS = 1_600_000_000_000
+
+
+def facts_of(opened: Opened, timeline: str) -> Facts:
+    return Facts(
+        id=opened.id, route="r", timeline=timeline, sink="out", iteration=7, opened_ms=LONG_AGO_MS,
+        next_earliest_ms=LONG_AGO_MS + 5, first_ms=opened.first_ms, last_ms=opened.last_ms, total=opened.total,
+        superseded=2, over_capacity=3,
+    )  # fmt: skip
+
+
+async def bury(store: Timelines, digest_id: str, timeline: str = "t", partition: int = 0) -> Dead:
+    """As it was told long ago, after 4 attempts."""
+    now_ms = store.clock.now_ms()
+    name = timeline.encode()
+    await add(store, rec(b"k", 1, timeline=name), rec(b"l", 2, timeline=name), partition=partition)
+    (claim,) = (await store.claim(partition, [("r", 0)], [9], LEASE_MS)).claims
+    opened = await store.open(claim, LEASE_MS, digest_id, [now_ms])
+    assert isinstance(opened, Opened)
+    details = Details(facts_of(opened, timeline), "refused", "status 422", 4)
+    after = Schedule(now_ms + LEASE_MS, now_ms + LEASE_MS)
+    assert await store.bury(claim, digest_id, after, details.encode()) is Answer.DONE
+    dead = await store.dead.find(digest_id)
+    assert dead is not None
+    return dead
+
+
+@pytest.fixture(params=["anybody", "with the rights that docs/redis.md gives"])
+async def store(
+    open_store: OpenStore, redis_url: str, shared_redis: RedisServer, request: pytest.FixtureRequest
+) -> Timelines:
+    store = open_store(redis_url if request.param == "anybody" else limited_url(shared_redis))
+    await store.start()
+    return store
+
+
+@pytest.fixture
+def plain(redis_client: redis.Redis) -> Scripts:
+    return Scripts(redis_client)
+
+
+async def test_what_is_told_of_a_dead_digest_is_what_it_was_buried_with(store: Timelines) -> None:
+    before_ms = store.clock.now_ms()
+    dead = await bury(store, "id-1", "user:é")
+    assert (dead.id, dead.route, dead.partition) == ("id-1", "r", 0)
+    assert 0 <= dead.since_ms - before_ms < 10_000
+    assert (dead.details.reason, dead.details.detail, dead.details.attempts) == ("refused", "status 422", 4)
+    assert (dead.details.facts.timeline, dead.details.facts.total) == ("user:é", 2)
+
+
+async def test_they_are_listed_in_pages_those_longest_dead_first(store: Timelines, plain: Scripts) -> None:
+    for n in range(5):
+        await bury(store, f"id-{n}", f"{n}")
+        plain.command("ZADD", plain.key("dead"), n, f"id-{n}")
+    assert [dead.id for dead in await store.dead.page(0, 0, 2)] == ["id-0", "id-1"]
+    assert [dead.id for dead in await store.dead.page(0, 3, 9)] == ["id-3", "id-4"]
+    assert await store.dead.page(0, 5) == []
+
+
+async def test_what_is_not_dead_is_not_found(store: Timelines) -> None:
+    await bury(store, "id-1")
+    assert await store.dead.find("id-2") is None
+
+
+async def test_a_revived_digest_is_claimed_and_goes_out_as_it_was(store: Timelines) -> None:
+    dead = await bury(store, "id-1")
+    assert await store.dead.revive(dead) is Revival.REVIVED
+    (claim,) = (await store.claim(0, [("r", 0)], [9], LEASE_MS)).claims
+    assert (claim.is_revived, claim.shown_timeline) == (True, "t")
+    opened = await store.open(claim, LEASE_MS, "not taken", [0])
+    assert isinstance(opened, Opened)
+    assert (opened.id, opened.opened_ms, opened.iteration, opened.attempt) == ("id-1", LONG_AGO_MS, 7, 5)
+    assert (opened.superseded, opened.over_capacity, opened.next_earliest_ms) == (2, 3, LONG_AGO_MS + 5)
+    assert store.clock.now_ms() - opened.since_ms < 10_000
+    assert opened.tries == 1
+    page = await store.page(claim, opened, 0, 2)
+    assert page is not None
+    assert [record.key for record in page if record] == [b"l", b"k"]
+
+
+async def test_delivered_it_is_nowhere_any_more(store: Timelines, plain: Scripts) -> None:
+    dead = await bury(store, "id-1")
+    before = set(plain.dump())
+    await store.dead.revive(dead)
+    (claim,) = (await store.claim(0, [("r", 0)], [9], LEASE_MS)).claims
+    opened = await store.open(claim, LEASE_MS, "not taken", [0])
+    assert isinstance(opened, Opened)
+    now_ms = store.clock.now_ms()
+    assert await store.close_digest(claim, "id-1", Schedule(now_ms, now_ms)) is Answer.DONE
+    (claim,) = (await store.claim(0, [("r", 0)], [9], LEASE_MS)).claims
+    await store.open(claim, LEASE_MS, "not taken", [0])
+    gone = {plain.key(kind) for kind in ("dead", "dead:details", "di:id-1", "dv:id-1")}
+    assert set(plain.dump()) == before - gone
+    assert (await store.ledger("r"))["delivered"] == 2
+    assert inconsistencies(plain.tag, plain.contents()) == []
+
+
+async def test_revived_twice_it_goes_out_once(store: Timelines) -> None:
+    dead = await bury(store, "id-1")
+    answers = await asyncio.gather(*(store.dead.revive(dead) for _ in range(4)))
+    assert sorted(answers) == [Revival.ALREADY] * 3 + [Revival.REVIVED]
+    assert len((await store.claim(0, [("r", 0)], [9], LEASE_MS)).claims) == 1
+
+
+async def test_what_was_dropped_meanwhile_is_not_revived(store: Timelines) -> None:
+    dead = await bury(store, "id-1")
+    assert await store.dead.drop(dead.partition, dead.id, dead.route) == 2
+    assert await store.dead.revive(dead) is Revival.UNKNOWN
+
+
+async def test_a_revived_digest_can_be_deleted_while_it_is_on_its_way(store: Timelines) -> None:
+    dead = await bury(store, "id-1")
+    await store.dead.revive(dead)
+    assert await store.operators.delete("r", own_timeline("id-1", "t")) == 2
+    assert (await store.ledger("r"))["deleted"] == 2
+
+
+async def test_it_stays_in_the_partition_where_it_was_buried(open_store: OpenStore, redis_url: str) -> None:
+    store = open_store(redis_url, partitions=4)
+    await store.start()
+    partition = store.partition_of("r", b"t")
+    other = store.partition_of("r", own_timeline("id-1", "t").encode())
+    assert partition != other  # else this shows nothing
+    dead = await bury(store, "id-1", partition=partition)
+    assert dead.partition == partition
+    await store.dead.revive(dead)
+    (claim,) = (await store.claim(partition, [("r", 0)], [9], LEASE_MS)).claims
+    assert isinstance(await store.open(claim, LEASE_MS, "not taken", [0]), Opened)
+    assert await store.operators.delete("r", own_timeline("id-1", "t")) == 2

@@ -1,0 +1,537 @@
+"""What the store promises, in plain Python: timelines with a set of records, a frozen digest, a schedule and a lease.
+
+The model knows nothing of scripts and of Redis. A method does what the script of its name promises to do and returns
+what that answers; `contents` is the whole of it as the keys of one partition. Its `now_ms` comes from outside.
+
+What is asserted in here is what model and scripts could get wrong together: a set that is opened is the newest
+`capacity` of the newest records by key among all that was filed since the last open, in whatever order and batches.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from support.store import SCHEDULE, Claim, Opened, Rec, Scripts
+
+Records = dict[bytes, tuple[int, bytes]]
+Place = tuple[str, bytes]
+"""Route and timeline."""
+
+
+class Policy(NamedTuple):
+    """All delays in ms; `after` by iteration, the last for all later ones."""
+
+    immediate: bool
+    minimum_ms: int
+    increment_ms: int
+    maximum_ms: int
+    after_ms: tuple[int, ...]
+    capacity: int
+    merges: bool = False
+    """A digest left over takes in what came since, under a new id."""
+
+    @property
+    def merge_capacity(self) -> int:
+        return self.capacity if self.merges else 0
+
+    def beginning(self, now_ms: int) -> tuple[int, int]:
+        """Base and bound."""
+        return (now_ms, now_ms) if self.immediate else (now_ms + self.minimum_ms, now_ms + self.maximum_ms)
+
+    def earliest_next_ms(self, now_ms: int) -> list[int]:
+        return [now_ms + delay_ms for delay_ms in self.after_ms]
+
+    def after(self, iteration: int, told_ms: int, now_ms: int) -> tuple[int, int]:
+        """Base and bound after a digest that told its receiver `told_ms` as the earliest instant of the next."""
+        base_ms = max(told_ms, now_ms + self.after_ms[min(iteration, len(self.after_ms)) - 1])
+        return base_ms, max(base_ms, now_ms + self.maximum_ms)
+
+
+@dataclass
+class Digest:
+    id: str
+    records: Records
+    opened_ms: int
+    superseded: int
+    over_capacity: int
+    next_earliest_ms: int
+    since_ms: int
+    """Since when it is tried, also under an earlier id (merged) or this time only (revived); `tries` likewise."""
+    attempts: int = 0
+    tries: int = 0
+
+
+class Dead(NamedTuple):
+    route: str
+    since_ms: int
+    details: bytes
+    records: Records
+
+
+@dataclass
+class Timeline:
+    base_ms: int
+    bound_ms: int
+    score_ms: int
+    """Where it stands in the waiting set: never after it is due."""
+    records: Records = field(default_factory=dict)
+    lease: tuple[int, str] | None = None
+    """Until when, and whose."""
+    digest: Digest | None = None
+    iteration: int | None = None
+    closed: str = ""
+    superseded: int = 0
+    over_capacity: int = 0
+    filed: list[Rec] = field(default_factory=list)
+    """All that was accepted since the last open, in order."""
+
+    def due_ms(self, increment_ms: int) -> int:
+        return min(self.base_ms + increment_ms * len(self.records), self.bound_ms)
+
+    def wait(self, base_ms: int, bound_ms: int, increment_ms: int) -> None:
+        self.lease, self.base_ms, self.bound_ms = None, base_ms, bound_ms
+        self.score_ms = self.due_ms(increment_ms)
+
+
+def is_own(timeline: bytes) -> bool:
+    """Is it the one of a revived digest?"""
+    return timeline.startswith(b"\x01")
+
+
+def newest_first(records: Records) -> list[bytes]:
+    return sorted(records, key=lambda key: (-records[key][0], key))
+
+
+def joined(filed: Sequence[Rec], capacity: int) -> Records:
+    """What is to be left of them, by the definition of it."""
+    best: Records = {}
+    for record in filed:
+        best[record.key] = max(best.get(record.key, (-1, b"")), (record.timestamp_ms, record.value))
+    return {key: best[key] for key in newest_first(best)[:capacity]}
+
+
+def united(into: Records, records: Records, capacity: int) -> tuple[Records, int, int]:
+    """Both, and how many of them met their key there, and how many were too many."""
+    both = into | {key: max(record, into.get(key, record)) for key, record in records.items()}
+    kept = {key: both[key] for key in newest_first(both)[:capacity]}
+    return kept, len(into) + len(records) - len(both), len(both) - len(kept)
+
+
+class Model:
+    """One partition."""
+
+    def __init__(self, policies: Mapping[str, Policy], most_timelines: int, remembered: int) -> None:
+        self.policies = dict(policies)
+        self.most_timelines = most_timelines
+        self.remembered = remembered
+        self.timelines: dict[Place, Timeline] = {}
+        self.memories: dict[Place, dict[bytes, int]] = {}
+        self.dead: dict[str, Dead] = {}
+        self.agenda: dict[str, int] = {}
+        """By route an instant before which nothing of it is due; only claim puts it off."""
+        self.ledgers: dict[str, Counter[str]] = {route: Counter() for route in policies}
+        self.counted: set[tuple[str, str]] = set()
+        """Fields of ledgers that are there, even if they are 0 by now."""
+        self.ever_counted = False
+
+    def count(self, route: str, name: str, by: int) -> None:
+        if by:
+            self.ledgers[route][name] += by
+            self.counted.add((route, name))
+
+    def put_down(self, route: str, due_ms: int) -> None:
+        self.agenda[route] = min(due_ms, self.agenda.get(route, due_ms))
+
+    def strike_out(self, route: str) -> None:
+        """Nothing of it waits any more."""
+        if not any(of == route and timeline.lease is None for (of, _), timeline in self.timelines.items()):
+            self.agenda.pop(route, None)
+
+    def owned(self, claim: Claim) -> Timeline | None:
+        """The timeline of the claim, if it is still leased under it."""
+        of = self.timelines.get((claim.route, claim.timeline))
+        return of if of is not None and of.lease is not None and of.lease[1] == claim.token else None
+
+    # -- add
+
+    def add(self, route: str, records: Sequence[Rec], now_ms: int) -> tuple[dict[str, int], list[int]]:
+        """Its counters, and the numbers of the timelines that begin and are due at once."""
+        counts: Counter[str] = Counter()
+        due_at_once = []
+        repeats = {record.timeline for record in records if record.repeat}
+        # Timelines as they first appear, those with a possible repeat last.
+        names = sorted(dict.fromkeys(record.timeline for record in records), key=lambda name: name in repeats)
+        for number, name in enumerate(names, 1):
+            is_known = (route, name) in self.timelines
+            self._add_to((route, name), [of for of in records if of.timeline == name], now_ms, counts)
+            of = self.timelines.get((route, name))
+            if not is_known and of is not None and of.score_ms <= now_ms:
+                due_at_once.append(number)
+        counts["added"] = sum(counts.values()) - counts["repeated"]
+        del counts["kept"]
+        return {name: count for name, count in counts.items() if count}, due_at_once
+
+    def _add_to(self, place: Place, records: Sequence[Rec], now_ms: int, counts: Counter[str]) -> None:
+        route, policy = place[0], self.policies[place[0]]
+        known = self.timelines.get(place)
+        if known is None and len(self.timelines) >= self.most_timelines:
+            counts["over_timelines"] += len(records)
+            self.count(route, "added", len(records))
+            self.count(route, "dropped:timelines", len(records))
+            return
+        of = known or Timeline(*policy.beginning(now_ms), score_ms=0)
+        before = len(of.records)
+        for record in records:
+            what = "duplicates" if self._was_shown(place, record) else self._file(of, record, policy.capacity)
+            counts[what] += 1
+            if what != "repeated":
+                self.count(route, "added", 1)
+            if what in {"superseded", "over_capacity"}:
+                setattr(of, what, getattr(of, what) + 1)
+            reason = {
+                "superseded": "superseded", "over_capacity": "dropped:capacity", "duplicates": "dropped:duplicate",
+            }.get(what)  # fmt: skip
+            if reason:
+                self.count(route, reason, 1)
+        self.count(route, "open", len(of.records) - before)
+        if known is None and of.records:
+            of.score_ms = of.due_ms(policy.increment_ms)
+            self.timelines[place] = of
+            self.ever_counted = True
+            self.put_down(route, of.score_ms)
+
+    def _was_shown(self, place: Place, record: Rec) -> bool:
+        """It may be a repeat, and the digest under way or the memory has it at least as new."""
+        of = self.timelines.get(place)
+        shown = of.digest.records if of is not None and of.digest else {}
+        shown_ms = max(shown.get(record.key, (-1, b""))[0], self.memories.get(place, {}).get(record.key, -1))
+        return record.repeat and record.timestamp_ms <= shown_ms
+
+    @staticmethod
+    def _file(of: Timeline, record: Rec, capacity: int) -> str:
+        """Files it, and answers in which counter it shows (added goes without saying)."""
+        new = (record.timestamp_ms, record.value)
+        present = of.records.get(record.key)
+        if new == present:
+            return "repeated"
+        of.filed.append(record)
+        if present is not None:
+            of.records[record.key] = max(new, present)
+            return "superseded"
+        of.records[record.key] = new
+        if len(of.records) <= capacity:
+            return "kept"
+        del of.records[newest_first(of.records)[-1]]
+        return "over_capacity"
+
+    # -- schedule
+
+    def claim(
+        self, budgets: Sequence[int], asked: Sequence[tuple[str, int, int]], token: str, lease_ms: int, now_ms: int
+    ) -> tuple[list[Claim], int | None]:
+        """The claims, and when the next is due; `asked`: route, number of its budget, increment."""
+        left, claims, following = list(budgets), [], []
+        for route, budget, increment_ms in asked:
+            mine = {name: of for (at, name), of in self.timelines.items() if at == route and of.lease is None}
+            looked_at = left[budget - 1] > 0
+            for name, of in sorted(mine.items(), key=lambda item: (item[1].score_ms, item[0])):
+                due_ms = of.due_ms(increment_ms)
+                assert of.score_ms <= due_ms
+                if not looked_at or of.score_ms > now_ms:
+                    continue
+                if due_ms > now_ms:
+                    of.score_ms = due_ms
+                elif left[budget - 1] > 0:
+                    left[budget - 1] -= 1
+                    of.lease, of.base_ms, of.bound_ms = (now_ms + lease_ms, token), due_ms, due_ms
+                    claims.append(Claim(route, name, due_ms, token))
+            waiting = [of.score_ms for of in mine.values() if of.lease is None]
+            following += waiting
+            self.agenda.pop(route, None)
+            if waiting:
+                self.agenda[route] = min(waiting)
+        return claims, min(following, default=None)
+
+    def maintenance(self, limit: int, now_ms: int) -> int:
+        returned = 0
+        for route in self.policies:
+            out = sorted(
+                (of.lease[0], name)
+                for (at, name), of in self.timelines.items()
+                if at == route and of.lease is not None and of.lease[0] <= now_ms
+            )[:limit]
+            for _, name in out:
+                self._return(route, self.timelines[route, name])
+            returned += len(out)
+        return returned
+
+    def release(self, token: str) -> int:
+        mine = [
+            (route, of) for (route, _), of in self.timelines.items() if of.lease is not None and of.lease[1] == token
+        ]
+        for route, of in mine:
+            self._return(route, of)
+        return len(mine)
+
+    def _return(self, route: str, of: Timeline) -> None:
+        """Waiting again, due when it was before: claim left that instant as base and bound."""
+        of.lease, of.score_ms = None, of.base_ms
+        self.put_down(route, of.score_ms)
+
+    # -- a digest
+
+    def open(
+        self, claim: Claim, new_id: str, next_earliest_ms: Sequence[int], lease_ms: int, now_ms: int
+    ) -> Opened | str:
+        of = self.owned(claim)
+        if of is None:
+            return "stale"
+        if of.digest is None and not of.records:
+            assert not of.filed, "what was filed is gone"
+            del self.timelines[claim.route, claim.timeline]
+            return "empty"
+        of.lease = (now_ms + lease_ms, claim.token)
+        word = "again"
+        if of.digest is None or (of.records and self.policies[claim.route].merges):
+            word = "opened" if of.digest is None else "merged"
+            of.iteration = (of.iteration or 0) + (of.digest is None)
+            next_ms = next_earliest_ms[min(of.iteration, len(next_earliest_ms)) - 1]
+            of.digest = self._begin_digest(claim.route, of, Digest(new_id, {}, now_ms, 0, 0, next_ms, now_ms))
+        digest, iteration = of.digest, of.iteration or 0
+        digest.attempts += 1
+        digest.tries += 1
+        stamps = [timestamp_ms for timestamp_ms, _ in digest.records.values()]
+        return Opened(
+            word, now_ms, digest.attempts, digest.id, digest.opened_ms, iteration, len(stamps), min(stamps),
+            max(stamps), digest.superseded, digest.over_capacity, digest.next_earliest_ms, digest.since_ms,
+            digest.tries,
+        )  # fmt: skip
+
+    def _begin_digest(self, route: str, of: Timeline, digest: Digest) -> Digest:
+        """With the records of the open set, and those of a digest left over whose place it takes."""
+        capacity, former = self.policies[route].capacity, of.digest
+        assert of.records == joined(of.filed, capacity), "add is no join"
+        digest.records, superseded, over = united(former.records if former else {}, of.records, capacity)
+        digest.superseded, digest.over_capacity = of.superseded + superseded, of.over_capacity + over
+        if former is not None:
+            digest.superseded += former.superseded
+            digest.over_capacity += former.over_capacity
+            digest.since_ms, digest.tries = former.since_ms, former.tries
+        self.count(route, "open", -len(of.records))
+        self.count(route, "snapshots", len(digest.records) - (len(former.records) if former else 0))
+        self.count(route, "superseded", superseded)
+        self.count(route, "dropped:capacity", over)
+        of.records, of.filed, of.superseded, of.over_capacity = {}, [], 0, 0
+        return digest
+
+    def renew(self, claim: Claim, lease_ms: int, now_ms: int) -> str:
+        of = self.owned(claim)
+        if of is None:
+            return "stale"
+        of.lease = (now_ms + lease_ms, claim.token)
+        return "renewed"
+
+    def fail(self, claim: Claim, again_ms: int, take_back: int) -> str:
+        of = self.owned(claim)
+        if of is None:
+            return "stale"
+        of.wait(again_ms, again_ms, 0)
+        self.put_down(claim.route, of.score_ms)
+        if of.digest:
+            of.digest.attempts -= take_back
+            of.digest.tries -= take_back
+        return "waiting"
+
+    def close(self, claim: Claim, digest_id: str, after_ms: tuple[int, int], *, is_remembered: bool) -> str:
+        word, digest = self._end_digest(claim, digest_id, after_ms)
+        if digest is None:
+            return word
+        self.count(claim.route, "delivered", len(digest.records))
+        if not is_remembered:
+            return "closed"
+        memory = self.memories.setdefault((claim.route, claim.timeline), {})
+        for key, (timestamp_ms, _) in digest.records.items():
+            memory[key] = max(memory.get(key, -1), timestamp_ms)
+        for key in sorted(memory, key=lambda key: (-memory[key], key))[self.remembered :]:
+            del memory[key]
+        return "closed"
+
+    def bury(
+        self, claim: Claim, digest_id: str, after_ms: tuple[int, int], details: bytes, now_ms: int
+    ) -> tuple[str, int | None]:
+        word, digest = self._end_digest(claim, digest_id, after_ms)
+        if digest is None:
+            return word, None
+        self.count(claim.route, "buried", len(digest.records))
+        self.dead[digest_id] = Dead(claim.route, now_ms, details, digest.records)
+        return "buried", len(self.dead)
+
+    def _end_digest(self, claim: Claim, digest_id: str, after_ms: tuple[int, int]) -> tuple[str, Digest | None]:
+        """The digest that is under way no more, if there was one to end; else why not."""
+        there = self.timelines.get((claim.route, claim.timeline))
+        if there is not None and there.closed == digest_id:
+            return "already", None
+        of = self.owned(claim)
+        if of is None or of.digest is None or of.digest.id != digest_id:
+            return "stale", None
+        digest, of.digest, of.closed = of.digest, None, digest_id
+        of.wait(*after_ms, self.policies[claim.route].increment_ms)
+        self.put_down(claim.route, of.score_ms)
+        self.count(claim.route, "snapshots", -len(digest.records))
+        return "", digest
+
+    # -- operators
+
+    def drop_dead(self, digest_id: str) -> tuple[str, int | None]:
+        if digest_id not in self.dead:
+            return "unknown", None
+        route, _, _, records = self.dead.pop(digest_id)
+        self.count(route, "buried", -len(records))
+        self.count(route, "deleted", len(records))
+        return "dropped", len(records)
+
+    def revive(self, digest: Digest, iteration: int, place: Place, now_ms: int) -> tuple[str, int | None]:
+        """`digest` is what was buried but for its records, which are taken from the dead store; `place` its own."""
+        if place in self.timelines:
+            return "already", None
+        if digest.id not in self.dead:
+            return "unknown", None
+        digest.records = self.dead.pop(digest.id).records
+        self.timelines[place] = Timeline(now_ms, now_ms, now_ms, digest=digest, iteration=iteration)
+        self.put_down(place[0], now_ms)
+        self.ever_counted = True
+        self.count(place[0], "buried", -len(digest.records))
+        self.count(place[0], "snapshots", len(digest.records))
+        return "revived", len(digest.records)
+
+    def delete(self, place: Place) -> tuple[str, int | None]:
+        self.memories.pop(place, None)
+        of = self.timelines.pop(place, None)
+        if of is None:
+            return "unknown", None
+        self.strike_out(place[0])
+        in_snapshot = len(of.digest.records) if of.digest else 0
+        self.count(place[0], "open", -len(of.records))
+        self.count(place[0], "snapshots", -in_snapshot)
+        self.count(place[0], "deleted", len(of.records) + in_snapshot)
+        return "deleted", len(of.records) + in_snapshot
+
+    def flush(self, place: Place, now_ms: int) -> str:
+        of = self.timelines.get(place)
+        if of is None:
+            return "unknown"
+        if of.lease is not None:
+            return "leased"
+        if of.bound_ms > now_ms:
+            of.base_ms, of.bound_ms = min(of.base_ms, now_ms), now_ms
+            of.score_ms = of.base_ms
+            self.put_down(place[0], of.score_ms)
+        return "due"
+
+    def adopt(self, place: Place, to: str) -> tuple[str, int | None]:
+        of = self.timelines.pop(place, None)
+        if of is None:
+            return "unknown", None
+        self.strike_out(place[0])
+        iteration = (of.iteration or 0) - bool(of.digest)
+        new = Timeline(of.base_ms, of.bound_ms, of.base_ms, iteration=iteration)
+        target = self.timelines.setdefault((to, place[1]), new)
+        if target is new:
+            self.put_down(to, new.score_ms)
+        shown, held = of.digest.records if of.digest else {}, len(target.records)
+        capacity = max(len(target.records) + len(shown) + len(of.records), 1)
+        target.records, met, _ = united(target.records, shown, capacity)
+        target.records, met_too, _ = united(target.records, of.records, capacity)
+        target.records, _, over = united(target.records, {}, self.policies[to].capacity)
+        target.filed += [Rec(place[1], key, *record) for part in (shown, of.records) for key, record in part.items()]
+        target.superseded += met + met_too + of.superseded + (of.digest.superseded if of.digest else 0)
+        target.over_capacity += over + of.over_capacity + (of.digest.over_capacity if of.digest else 0)
+        if (memory := self.memories.pop(place, None)) is not None:
+            theirs = self.memories.setdefault((to, place[1]), {})
+            theirs |= {key: max(stamp, theirs.get(key, -1)) for key, stamp in memory.items()}
+        moved = len(shown) + len(of.records)
+        self.count(place[0], "dropped:adopted", moved)
+        self.count(place[0], "open", -len(of.records))
+        self.count(place[0], "snapshots", -len(shown))
+        self.count(to, "added", moved)
+        self.count(to, "open", len(target.records) - held)
+        self.count(to, "superseded", met + met_too)
+        self.count(to, "dropped:capacity", over)
+        return "adopted", moved
+
+    def audit(self) -> tuple[int, dict[str, tuple[int, dict[str, int]]]]:
+        def ledger(route: str) -> dict[str, int]:
+            return {name: self.ledgers[route][name] for of, name in self.counted if of == route}
+
+        there = Counter(route for route, _ in self.timelines)
+        return len(self.timelines), {route: (there[route], ledger(route)) for route in self.policies}
+
+    def recount(self, place: Place) -> list[int]:
+        of = self.timelines.get(place)
+        if of is None:
+            return [0, -1, 0, 0, 0, 0, 0]
+        in_snapshot = len(of.digest.records) if of.digest else 0
+        return [1, len(of.records), len(of.records), len(of.records), in_snapshot, in_snapshot, in_snapshot]
+
+    # -- the whole of it, as Redis should hold it
+
+    def contents(self, store: Scripts) -> dict[bytes, Any]:
+        keys: dict[bytes, Any] = {}
+
+        def put(key: bytes, member: bytes, value: object) -> None:
+            keys.setdefault(key, {})[member] = value
+
+        def put_records(index: bytes, values: bytes, records: Records) -> None:
+            for key, (timestamp_ms, value) in records.items():
+                put(index, key, -timestamp_ms)  # its score
+                put(values, key, value)
+
+        for (route, name), of in self.timelines.items():
+            put(store.key("b", route), name, SCHEDULE.pack(of.base_ms, of.bound_ms, len(of.records)))
+            if of.lease is None:
+                put(store.key("w", route), name, of.score_ms)
+            else:
+                put(store.key("l", route), name, of.lease[0])
+                put(store.key("k", route), name, of.lease[1].encode())
+            put_records(store.key("i", route, name), store.key("v", route, name), of.records)
+            for letter, lost in ((b"s", of.superseded), (b"c", of.over_capacity)):
+                if lost:
+                    put(store.key("d", route), letter + name, b"%d" % lost)
+            head = self._head(of)
+            if head:
+                keys[store.key("h", route, name)] = head
+            if of.digest:
+                put_records(store.key("s", route, name), store.key("x", route, name), of.digest.records)
+        for (route, name), memory in self.memories.items():
+            keys[store.key("m", route, name)] = {key: -timestamp_ms for key, timestamp_ms in memory.items()}
+        for digest_id, (_, since_ms, details, records) in self.dead.items():
+            put(store.key("dead"), digest_id.encode(), since_ms)
+            put(store.key("dead:details"), digest_id.encode(), details)
+            put_records(store.key("di", digest_id), store.key("dv", digest_id), records)
+        for route, counter in self.counted:
+            put(store.key("c", route), counter.encode(), b"%d" % self.ledgers[route][counter])
+        for route, due_ms in self.agenda.items():
+            put(store.key("agenda"), store.key("w", route), due_ms)
+        if self.ever_counted:
+            keys[store.key("n")] = b"%d" % len(self.timelines)
+        return keys
+
+    @staticmethod
+    def _head(of: Timeline) -> dict[bytes, bytes]:
+        head: dict[bytes, object] = {}
+        if of.iteration is not None:
+            head[b"iteration"] = of.iteration
+        if of.closed:
+            head[b"closed"] = of.closed
+        if of.digest:
+            stamps = [timestamp_ms for timestamp_ms, _ in of.digest.records.values()]
+            head |= {
+                b"id": of.digest.id, b"opened": of.digest.opened_ms, b"total": len(of.digest.records),
+                b"first": min(stamps), b"last": max(stamps), b"superseded": of.digest.superseded,
+                b"capacity": of.digest.over_capacity, b"next": of.digest.next_earliest_ms,
+                b"attempts": of.digest.attempts, b"since": of.digest.since_ms, b"tries": of.digest.tries,
+            }  # fmt: skip
+        return {name: str(value).encode() for name, value in head.items()}
