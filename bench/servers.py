@@ -43,11 +43,13 @@ def find_binary(name: str) -> str:
     return found
 
 
-def free_port() -> int:
+def free_port(but: int = 0) -> int:
     """From below the range of outgoing connections: a client that knocks before the server is up, inside that range,
     can be given the very port and connect to itself."""
     while True:
         port = random.randrange(10_000, 32_000)
+        if port == but:
+            continue
         with socket.socket() as probe, suppress(OSError):
             probe.bind((HOST, port))
             return port
@@ -134,7 +136,8 @@ class Nsqd:
 @contextmanager
 def nsqd(folder: Path, messages: int, *options: str) -> Iterator[Nsqd]:
     """One that keeps `messages` of a topic, and as many of a channel, in memory. Options are its own flags."""
-    tcp_port, http_port = free_port(), free_port()
+    tcp_port = free_port()
+    http_port = free_port(but=tcp_port)
     command = [
         find_binary("nsqd"),
         f"--tcp-address={HOST}:{tcp_port}",
