@@ -19,9 +19,9 @@ from typing import Any
 from nsqdigest import __version__, log
 from nsqdigest.admin.operator import Kind, OperatorApi
 from nsqdigest.admin.server import AdminServer, Check
-from nsqdigest.backoff import Controller, Curve
+from nsqdigest.backoff import PROBE_MESSAGE_WITHIN_S, Controller, Curve, longest_recovery_s
 from nsqdigest.commits import UNDER_WAY
-from nsqdigest.config import Config, LogSink, Route, WebhookSink
+from nsqdigest.config import Backoff, Config, LogSink, NsqSink, Route, WebhookSink
 from nsqdigest.config import Sink as SinkSettings
 from nsqdigest.consumer import Consumer
 from nsqdigest.courier import ScheduledRoute, SinkPost
@@ -36,11 +36,12 @@ from nsqdigest.redis_facts import StoreFacts
 from nsqdigest.scheduler import Scheduler
 from nsqdigest.sinks.base import Sink
 from nsqdigest.sinks.log import LogFile
+from nsqdigest.sinks.nsq import NsqTopic
 from nsqdigest.sinks.webhook import Webhook
 from nsqdigest.store_types import RoutePlan
 from nsqdigest.store_watch import StoreWatch
 from nsqdigest.timelines import Timelines
-from nsqdigest.transport.connection import options_of
+from nsqdigest.transport.connection import ConnectionOptions, options_of
 from nsqdigest.transport.discovery import Discovery
 from nsqdigest.transport.publisher import Publisher
 
@@ -59,11 +60,19 @@ STORE_ENDS_WITHIN_S = 1.0
 """What calls that were sent and not answered get before the connections close under them."""
 
 
-def build_sink(settings: SinkSettings) -> Sink:
+def build_sink(settings: SinkSettings, options: ConnectionOptions, metrics: Metrics) -> Sink:
     if isinstance(settings, WebhookSink):
         return Webhook(settings)
+    if isinstance(settings, NsqSink):
+        return NsqTopic(settings, options, metrics)
     assert isinstance(settings, LogSink)
     return LogFile(settings)
+
+
+def _curve_of(backoff: Backoff) -> Curve:
+    return Curve(
+        backoff.base_ms / 1000, backoff.max_duration_ms / 1000, backoff.strategy, backoff.jitter, backoff.recovery
+    )
 
 
 class Daemon:
@@ -71,17 +80,10 @@ class Daemon:
         self._config = config
         self.metrics = Metrics()
         plans = {name: Plan(policy) for name, policy in config.policies.items()}
-        backoff = config.backoff
+        curve = self._curve = _curve_of(config.backoff)
 
         def controller(most: int) -> Controller:
-            curve = Curve(
-                backoff.base_ms / 1000,
-                backoff.max_duration_ms / 1000,
-                backoff.strategy,
-                backoff.jitter,
-                backoff.recovery,
-            )
-            return Controller(most, curve, uniform, slow_start=backoff.slow_start)
+            return Controller(most, curve, uniform, slow_start=config.backoff.slow_start)
 
         topics = list(dict.fromkeys(route.topic for route in config.routes))
         self.store = Timelines(
@@ -98,8 +100,9 @@ class Daemon:
         self._store_watch = StoreWatch(
             self.store, self.metrics, config.scheduler.lease_ms / 1000 / LOOKS_AT_STORE_PER_LEASE
         )
+        options = options_of(config.nsq)
         posts = {
-            name: SinkPost(settings, build_sink(settings), controller(settings.concurrency))
+            name: SinkPost(settings, build_sink(settings, options, self.metrics), controller(settings.concurrency))
             for name, settings in config.sinks.items()
         }
         self._posts = posts
@@ -110,7 +113,6 @@ class Daemon:
             self.metrics,
             uniform,
         )
-        options = options_of(config.nsq)
         self._publisher = Publisher(options, self.metrics)
         dead_letters = DeadLetters(self._publisher, config.nsq.dead_letter_topic, config.nsq.channel)
         limits = EventLimits(
@@ -186,7 +188,15 @@ class Daemon:
             "daemon.started",
             version=__version__, config=self._config.source, topics=[consumer.topic for consumer in self.consumers],
             admin=str(self._config.admin.listen) if self._config.admin.listen else "off",
+            longest_recovery_s=self._longest_recovery_s,
         )  # fmt: skip
+
+    @property
+    def _longest_recovery_s(self) -> float:
+        """Once the store answers again: until all of max_in_flight is allowed."""
+        answer_s = PROBE_MESSAGE_WITHIN_S + self._config.redis.timeout_ms / 1000
+        most, slow_start = self._config.nsq.max_in_flight, self._config.backoff.slow_start
+        return round(longest_recovery_s(self._curve, most, answer_s, slow_start=slow_start), 1)
 
     async def _wait_for_store(self) -> None:
         attempts = 0

@@ -16,7 +16,18 @@ from pathlib import Path
 
 from bench.drawing import CHARACTER, WIDTH, Frame, colours, path, rect, svg, text
 from bench.pages import prose
-from nsqdigest.backoff import TRANSITIONS, Controller, Curve, Decision, Event, Level, State, Transition
+from nsqdigest.backoff import (
+    PROBE_MESSAGE_WITHIN_S,
+    TRANSITIONS,
+    Controller,
+    Curve,
+    Decision,
+    Event,
+    Level,
+    State,
+    Transition,
+    longest_recovery_s,
+)
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 CURVE = Curve(base_s=1.0, max_duration_s=30.0, recovery="halve")
@@ -94,6 +105,8 @@ connection. What the options do, and which to choose, is in [tuning](tuning.md).
   follows.
 - **What the table does not know is an error**, raised before anything has changed.
 
+{bound}
+
 ## One outage
 
 {told}
@@ -131,8 +144,28 @@ def table(state: State) -> list[str]:
     return lines
 
 
+def bound() -> str:
+    pauses_s, level = [], CURVE.level_cap
+    while level:
+        pauses_s.append(CURVE.longest_s(level))
+        level = CURVE.below(level)
+    answer_s = PROBE_MESSAGE_WITHIN_S
+    first_s = longest_recovery_s(CURVE, MAX_IN_FLIGHT, answer_s, slow_start=False)
+    whole_s = longest_recovery_s(CURVE, MAX_IN_FLIGHT, answer_s)
+    pauses = " + ".join(f"{pause_s:g}" for pause_s in pauses_s)
+    return prose(
+        f"""From any of these states the way to *flowing* is bounded once the store answers (`longest_recovery_s`): a
+        probe that is out may still fail, then each level on the way down takes a whole pause and a probe, then the ramp
+        goes by time alone. With the defaults the pauses are {pauses} s; with probes that answer within {answer_s:g} s
+        all of it is {first_s:.0f} s at the worst until messages flow again, and {whole_s:.0f} s until all of
+        `max_in_flight` is allowed where the topic is so quiet that the ramp waits for its timer.
+        Jitter makes the pauses half as long on average. The daemon says its own bound when it starts
+        (`longest_recovery_s` of `daemon.started`)."""
+    )
+
+
 def page(told: str) -> str:
-    parts = [PAGE.format(told=told).rstrip()]
+    parts = [PAGE.format(told=told, bound=bound()).rstrip()]
     parts += ["\n".join(table(state)) for state in State]
     return "\n\n".join(parts) + "\n"
 

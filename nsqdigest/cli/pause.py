@@ -12,8 +12,8 @@ from nsqdigest.cli import config_option, load_config
 _KINDS = click.Choice(["topic", "route", "sink"])
 
 
-def word_command(word: str, done: str, help_text: str) -> click.Command:
-    @click.command(word, help=help_text)
+def word_command(word: str, done: str, short_help: str, help_text: str) -> click.Command:
+    @click.command(word, short_help=short_help, help=help_text)
     @click.argument("kind", type=_KINDS)
     @click.argument("name")
     @config_option
@@ -37,6 +37,7 @@ def word_command(word: str, done: str, help_text: str) -> click.Command:
 command = word_command(
     "pause",
     "paused",
+    "Hold back a topic, a route or a sink of a running daemon.",
     """Pause a topic (nothing is taken from NSQ), a route or a sink (its digests wait) of a running daemon.
 
     It holds for that daemon, the one at admin.listen, until `resume` or its end. Nothing is lost: what is not taken

@@ -31,8 +31,8 @@ _POLICY = """\
 # what [policies.default] says in your file.
 """
 _SINKS = """\
-# Where digests go. A sink of type "log" writes one line of JSON each; what the webhook below has from `timeout` on, it
-# has as well.
+# Where digests go. A sink of type "log" writes one line of JSON each, one of type "nsq" publishes one message each.
+# What the webhook below has from `timeout` on, they have as well.
 """
 _ROUTES = "# A route files the events of a topic into timelines. As many as you like; an event may take several.\n"
 
@@ -57,8 +57,11 @@ def _parts() -> Iterator[str]:
     yield f"\n{_POLICY}[policies.default]\n"
     yield from _options(POLICY.options)
     yield f"\n{_SINKS}[sinks.out]\n"
-    yield _line("type", "log", '"log" or "webhook"')
+    yield _line("type", "log", '"log", "nsq" or "webhook"')
     yield from _options(SINKS["log"].options[:1])
+    yield "\n[sinks.queue]\n"
+    yield _line("type", "nsq", "the same bytes as the webhook's; TLS, compression and AUTH are those of [nsq]")
+    yield from _options(SINKS["nsq"].options[:2])
     yield "\n[sinks.hook]\n"
     yield _line("type", "webhook", "signed as Standard Webhooks says")
     yield from _options(SINKS["webhook"].options)

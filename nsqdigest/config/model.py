@@ -206,6 +206,12 @@ class WebhookSink(Sink):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NsqSink(Sink):
+    nsqd_tcp_addresses: tuple[Address, ...]
+    topic: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogSink(Sink):
     path: str
 

@@ -18,6 +18,7 @@ from nsqdigest.config.model import (
     LogSettings,
     LogSink,
     Nsq,
+    NsqSink,
     Policy,
     Redis,
     Route,
@@ -287,13 +288,28 @@ SINKS: dict[str, Section] = {
         ),
         rules=(rules.retries, rules.webhook),
     ),
+    "nsq": Section(
+        NsqSink,
+        (
+            Option(
+                "nsqd_tcp_addresses",
+                ListOf(Address(4150), '"127.0.0.1:4150"', unique=True),
+                REQUIRED,
+                "the first that can be reached takes a digest",
+                ["127.0.0.1:4150"],
+            ),
+            Option("topic", Text(texts.fixed_topic), REQUIRED, "one that no route reads", "digests"),
+            *_EVERY_SINK,
+        ),
+        rules=(rules.retries, rules.nsq_sink),
+    ),
     "log": Section(
         LogSink,
         (Option("path", Text(texts.file_name), "-", '"-": stdout'), *_EVERY_SINK),
         rules=(rules.retries,),
     ),
 }
-LATER_SINKS = ("nsq", "email")
+LATER_SINKS = ("email",)
 
 ROUTE = Section(
     Route,

@@ -25,7 +25,7 @@ VARIABLE = "NSQDIGEST_CONFIG"
 PLACES = (Path("nsqdigest.toml"), Path("/etc/nsqdigest/nsqdigest.toml"))
 
 _UNQUOTED = re.compile(r"\s*([A-Za-z0-9_.\"'-]+)\s*=\s*[^\s\"'\[{#]")
-_SINK_TYPES = " or ".join(f'"{kind}"' for kind in SINKS)
+_SINK_TYPES = " or ".join(", ".join(f'"{kind}"' for kind in SINKS).rsplit(", ", 1))
 
 Values = dict[str, Any]
 
@@ -85,6 +85,8 @@ def parse_text(text: str, source: str, environ: Mapping[str, str]) -> Config:
     rules.lease_and_timeouts(sections["scheduler"], sinks, root)
     rules.routes(routes, tuple(policies), tuple(sinks), root)
     rules.dead_letters(sections["nsq"], routes, root)
+    rules.nsq_topics(sections["nsq"], sinks, routes, root)
+    rules.secret_to_sinks(sections["nsq"], sinks, root)
     if findings.problems:
         raise ConfigError(findings.problems)
     # On a single server, the only kind there is, one partition is best: a batch is then one script call.

@@ -50,6 +50,12 @@ def optional_topic(text: str) -> str:
     return topic(text) if text else ""
 
 
+def fixed_topic(text: str) -> str:
+    if "{" in text or "}" in text:
+        raise Wrong("is a template, which is not available in this version", 'write a fixed name like "digests"')
+    return topic(text)
+
+
 def channel(text: str) -> str:
     return _nsq_name(text, "channel", valid_channel_name)
 

@@ -28,7 +28,7 @@ async def examine(config: Config, of_file: Sequence[Finding]) -> list[Part]:
     (lookupds, topics, nsqds), store, sinks, admin = await asyncio.gather(
         nsq.look(),
         fenced(config.redis.shown_url, StoreExaminer(config).look()),
-        asyncio.gather(*(fenced(sink.name, look_at_sink(sink)) for sink in config.sinks.values())),
+        asyncio.gather(*(fenced(sink.name, look_at_sink(sink, nsq)) for sink in config.sinks.values())),
         fenced("listen", look_at_admin(config.admin.listen)),
     )
     return [

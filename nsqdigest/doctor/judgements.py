@@ -91,25 +91,13 @@ def of_nsqd(
     address: str, sources: Collection[str], facts: NsqdFacts, redis_timeout_ms: int, now_s: float
 ) -> list[Finding]:
     what, said = address, facts.negotiated
-    auth = "AUTH accepted" if said.auth_required else "no AUTH asked for" if facts.has_secret else ""
     details = [
-        f"nsqd {said.version or 'of no version'}",
         f"max_rdy_count {said.max_rdy_count}",
         f"msg_timeout {_duration(said.msg_timeout_ms)}",
-        f"{facts.tls}, {shown_peer(facts.peer)}" if facts.tls else "in the clear",
-        f"compression {said.compression}",
-        auth,
+        *_way_to(facts),
         f"from {known_from(sources)}",
     ]
-    found = [Finding(what, State.OK, "; ".join(detail for detail in details if detail))]
-    found += of_certificate(what, facts.peer, now_s)
-    number = re.match(r"(\d+)\.", said.version)
-    if number is not None and int(number[1]) < _LOWEST_NSQD:
-        found.append(Finding(what, State.WARN, f"nsqd {said.version} is older than what is tested", "use nsqd 1.x"))
-    if said.compression != facts.compression_asked:
-        asked = facts.compression_asked
-        detail = f"it does not offer {asked}, which nsq.compression asks for: it goes on without"
-        found.append(Finding(what, State.WARN, detail, f"start nsqd with --{asked}, or write another nsq.compression"))
+    found = [Finding(what, State.OK, "; ".join([_version_of(facts), *details])), *_doubts_about(what, facts, now_s)]
     if said.msg_timeout_ms <= WRITES_UNDER_WAY * redis_timeout_ms:
         detail = (
             f"msg_timeout is {_duration(said.msg_timeout_ms)}, and a slow Redis may take twice redis.timeout, "
@@ -128,6 +116,33 @@ def of_failed_nsqd(address: str, sources: Collection[str], message: str, *, is_r
     finding = told(address, State.FAIL, message, BROADCAST_HINT)
     detail = f"{finding.detail} (named by {known_from(sources)})"
     return finding._replace(detail=detail, way_out=finding.way_out if is_reached else BROADCAST_HINT)
+
+
+def _version_of(facts: NsqdFacts) -> str:
+    return f"nsqd {facts.negotiated.version or 'of no version'}"
+
+
+def _way_to(facts: NsqdFacts) -> list[str]:
+    said = facts.negotiated
+    way = [
+        f"{facts.tls}, {shown_peer(facts.peer)}" if facts.tls else "in the clear",
+        f"compression {said.compression}",
+    ]
+    auth = "AUTH accepted" if said.auth_required else "no AUTH asked for" if facts.has_secret else ""
+    return [*way, auth] if auth else way
+
+
+def _doubts_about(what: str, facts: NsqdFacts, now_s: float) -> list[Finding]:
+    said = facts.negotiated
+    found = of_certificate(what, facts.peer, now_s)
+    number = re.match(r"(\d+)\.", said.version)
+    if number is not None and int(number[1]) < _LOWEST_NSQD:
+        found.append(Finding(what, State.WARN, f"nsqd {said.version} is older than what is tested", "use nsqd 1.x"))
+    if said.compression != facts.compression_asked:
+        asked = facts.compression_asked
+        detail = f"it does not offer {asked}, which nsq.compression asks for: it goes on without"
+        found.append(Finding(what, State.WARN, detail, f"start nsqd with --{asked}, or write another nsq.compression"))
+    return found
 
 
 def of_untried_nsqds(count: int) -> Finding:
@@ -250,6 +265,19 @@ def of_webhook(what: str, where: str, tls: str, peer: Peer | None, now_s: float)
 def of_failed_webhook(what: str, where: str, message: str) -> Finding:
     finding = told(what, State.FAIL, message, f"see that it runs, and the url of this sink ({where})")
     return finding._replace(detail=f"{where}: {finding.detail}")
+
+
+def of_sink_nsqd(what: str, address: str, topic: str, facts: NsqdFacts, now_s: float) -> list[Finding]:
+    untold = f"nothing was published, so whether {topic} may be published to is not known"
+    detail = "; ".join([f"{address}: {_version_of(facts)}", *_way_to(facts), untold])
+    return [Finding(what, State.OK, detail), *_doubts_about(f"{what} at {address}", facts, now_s)]
+
+
+def of_failed_sink_nsqd(what: str, address: str, message: str) -> Finding:
+    message = message.removeprefix(f"nsqd at {address}: ").removeprefix(f"nsqd at {address} ")
+    otherwise = "see that nsqd runs, and the nsqd_tcp_addresses of this sink (its TCP port)"
+    finding = told(what, State.FAIL, message, otherwise)
+    return finding._replace(detail=f"{address}: {finding.detail}")
 
 
 def of_log_file(what: str, path: str, problem: str, way_out: str) -> Finding:

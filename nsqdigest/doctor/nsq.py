@@ -1,4 +1,5 @@
-"""Looks at the nsqlookupds and at every nsqd that they or the file name; subscribes to nothing, publishes nothing.
+"""Looks at the nsqlookupds and at every nsqd that they or the file name, a sink's among them; subscribes to nothing,
+publishes nothing.
 
 An nsqd is tried once, whoever names it and however often, with the handshake of the daemon's own connections, as soon
 as it is known.
@@ -26,7 +27,7 @@ from nsqdigest.transport.discovery import AT_ONCE, ask, open_session
 from nsqdigest.transport.handshake import Established, shake_hands
 
 if TYPE_CHECKING:
-    from nsqdigest.config import Config
+    from nsqdigest.config import Config, NsqSink
 
 MOST_TRIED = 100
 """Of the nsqds that nsqlookupds name: each is a socket, all at the same time."""
@@ -60,6 +61,10 @@ class NsqExaminer:
         topics = [judgements.of_topic(topic, len(named)) for topic, named in self._named.items()]
         return of_lookupds, topics, nsqds
 
+    async def look_at_sink(self, sink: NsqSink) -> list[Finding]:
+        found = await asyncio.gather(*(self._judged_of_sink(sink, each) for each in sink.nsqd_tcp_addresses))
+        return [finding for findings in found for finding in findings]
+
     # -- nsqds
 
     def _know(self, address: Address, source: str) -> None:
@@ -69,18 +74,34 @@ class NsqExaminer:
                 self._untried.add(address)
                 return
             self._sources[address] = set()
-            self._handshakes[address] = asyncio.create_task(self._facts_of(address), name=f"doctor {address}")
+            self._try(address)
         self._sources[address].add(source)
+
+    def _try(self, address: Address) -> asyncio.Task[NsqdFacts]:
+        task = self._handshakes.get(address)
+        if task is None:
+            task = asyncio.create_task(self._facts_of(address), name=f"doctor {address}")
+            task.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may wait any more
+            self._handshakes[address] = task
+        return task
 
     async def _judged(self, address: Address) -> list[Finding]:
         sources = self._sources[address]
         try:
-            facts = await self._handshakes[address]
+            # Shared with whoever else names this nsqd, and so not ended with the time of one of them.
+            facts = await asyncio.shield(self._handshakes[address])
         except NsqdigestError as error:
             is_reached = not isinstance(error, ConnectionLost | Unreachable)
             return [judgements.of_failed_nsqd(str(address), sources, str(error), is_reached=is_reached)]
         redis_timeout_ms = self._config.redis.timeout_ms
         return judgements.of_nsqd(str(address), sources, facts, redis_timeout_ms, time.time())
+
+    async def _judged_of_sink(self, sink: NsqSink, address: Address) -> list[Finding]:
+        try:
+            facts = await asyncio.shield(self._try(address._replace(host=usual_host(address.host))))
+        except NsqdigestError as error:
+            return [judgements.of_failed_sink_nsqd(sink.name, str(address), str(error))]
+        return judgements.of_sink_nsqd(sink.name, str(address), sink.topic, facts, time.time())
 
     async def _facts_of(self, address: Address) -> NsqdFacts:
         await resolve(address.host)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from nsqdigest.admin.client import own_host
-from nsqdigest.config import LogSink, WebhookSink
+from nsqdigest.config import LogSink, NsqSink, WebhookSink
 from nsqdigest.doctor import judgements
 from nsqdigest.doctor.findings import Finding
 from nsqdigest.doctor.reach import connect, in_a_thread, leave, peer_of, resolve, why
@@ -20,14 +20,17 @@ from nsqdigest.errors import Unreachable
 
 if TYPE_CHECKING:
     from nsqdigest.config import Address, Sink
+    from nsqdigest.doctor.nsq import NsqExaminer
 
 _ANSWER_WITHIN_S = 2.0
 _ANSWER_LIMIT_BYTES = 64 * 1024
 _BELIEVED = "renew or correct the certificate there; it has to be of an authority that this machine believes"
 
 
-async def look_at_sink(sink: Sink) -> list[Finding]:
+async def look_at_sink(sink: Sink, nsq: NsqExaminer) -> list[Finding]:
     what = sink.name
+    if isinstance(sink, NsqSink):
+        return await nsq.look_at_sink(sink)
     if isinstance(sink, WebhookSink):
         return await _webhook(what, sink)
     assert isinstance(sink, LogSink)

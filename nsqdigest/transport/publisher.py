@@ -62,6 +62,8 @@ class Bounds:
     """Both: under way at all nsqds together."""
     room_within_s: float = 10.0
     acknowledged_within_s: float = 10.0
+    rest_cap_ms: int = REST_CAP_MS
+    """The longest rest of an nsqd that can not be reached."""
 
 
 class Publisher:
@@ -172,8 +174,13 @@ class Publisher:
             raise
         send = asyncio.create_task(self._acknowledged(peer, connection, command), name=f"publish to {peer.address}")
         self._sends.add(send)
-        send.add_done_callback(self._sends.discard)
+        send.add_done_callback(self._sent)
         await asyncio.shield(send)
+
+    def _sent(self, send: asyncio.Task[None]) -> None:
+        self._sends.discard(send)
+        if not send.cancelled():
+            send.exception()  # whoever waited for it may be gone
 
     async def _acknowledged(self, peer: _Peer, connection: NsqConnection, command: bytes) -> None:
         within_s = self._bounds.acknowledged_within_s
@@ -194,7 +201,7 @@ class Publisher:
     def _peer(self, address: Address) -> _Peer:
         peer = self._peers.get(address)
         if peer is None:
-            peer = self._peers[address] = _Peer(address, self._options, self._bounds.connections, self._uniform)
+            peer = self._peers[address] = _Peer(address, self._options, self._bounds, self._uniform)
         return peer
 
 
@@ -209,14 +216,14 @@ class _Peer:
         self,
         address: Address,
         options: ConnectionOptions,
-        most_connections: int,
+        bounds: Bounds,
         uniform: Callable[[float, float], float],
     ) -> None:
         self.address = address
         self.max_body_bytes = publishing.MAX_BODY_BYTES
         self.rests_until_s = 0.0
         self._options = options
-        self._most_connections = most_connections
+        self._bounds = bounds
         self._uniform = uniform
         self._under_way: dict[NsqConnection, int] = {}
         """The open connections, and how many commands each has under way."""
@@ -239,7 +246,8 @@ class _Peer:
             rest_s = self.rests_until_s - time.monotonic()
             chosen = publishing.least_busy(self._under_way)
             all_are_busy = chosen is None or self._under_way[chosen] > 0
-            if all_are_busy and rest_s <= 0 and self._opening is None and len(self._under_way) < self._most_connections:
+            has_room = len(self._under_way) < self._bounds.connections
+            if all_are_busy and rest_s <= 0 and self._opening is None and has_room:
                 self._opening = asyncio.create_task(self._open(), name=f"publisher connects to {self.address}")
             if chosen is not None:
                 self._under_way[chosen] += 1
@@ -283,8 +291,9 @@ class _Peer:
     def _failed(self, error: NsqdigestError) -> None:
         self._problem = error
         self._failures += 1
-        first_ms = REST_CAP_MS // 2 if error.needs_operator else REST_FIRST_MS
-        rest_ms = retry_wait_ms(self._failures, first_ms, REST_CAP_MS, self._uniform)
+        cap_ms = self._bounds.rest_cap_ms
+        first_ms = cap_ms // 2 if error.needs_operator else REST_FIRST_MS
+        rest_ms = retry_wait_ms(self._failures, first_ms, cap_ms, self._uniform)
         self.rests_until_s = time.monotonic() + rest_ms / 1000
         if self._failures == 1 and not self._ends.is_set():
             _log.info("publisher.nsqd.rests", nsqd=str(self.address), error=error, again_s=rest_ms / 1000)

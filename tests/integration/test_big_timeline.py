@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
 import redis
 
 from nsqdigest.backoff import Controller, Curve
-from nsqdigest.config import LogSink, Policy, Route
 from nsqdigest.courier import Courier, Lease, ScheduledRoute, SinkPost
 from nsqdigest.events import Record
 from nsqdigest.layout import BYTES_PER_CALL, RECORDS_PER_CALL
@@ -19,6 +19,8 @@ from nsqdigest.policy import Plan, Schedule
 from nsqdigest.sinks.base import Outcome, Parcel, Verdict
 from nsqdigest.store_types import Claim, Opened, RoutePlan, StoredRecord
 from nsqdigest.timelines import Timelines
+from support import settings
+from support.settings import ROUTE
 from support.stage import PROVE
 from support.stores import OpenStore, open_store
 
@@ -28,13 +30,7 @@ LEASE_MS = 60_000
 MAX_BODY_BYTES = 64 << 10
 VALUE = b'{"what":"' + 180 * b"x" + b'"}'
 PLAN = RoutePlan("r", capacity=1_000_000, increment_ms=0, dedupe_window_ms=600_000)
-POLICY = Policy(
-    name="default", immediate=True, minimum_delay_ms=60_000, increment_delay_ms=0, maximum_delay_ms=60_000,
-    growth="none", growth_steps=0, intervals_ms=(), capacity=1_000_000, on_retry="frozen", dedupe_window_ms=600_000,
-)  # fmt: skip
-ROUTE = Route(
-    name="r", topic="t", match=(), timeline="{x}", key="", timestamp="", group="", policy="default", sink="kept",
-)  # fmt: skip
+POLICY = replace(settings.POLICY, capacity=1_000_000, dedupe_window_ms=600_000)
 
 
 class Sink:
@@ -58,11 +54,8 @@ class Big(NamedTuple):
 
     async def carry(self, max_body_bytes: int) -> None:
         """As the daemon does it, with the sink's own time-out of five seconds."""
-        settings = LogSink(
-            name="kept", type="log", concurrency=1, timeout_ms=5000, max_attempts=0, max_age_ms=0, retry_base_ms=1000,
-            retry_cap_ms=1000, retry_after_max_ms=1000, max_body_bytes=max_body_bytes, path="-",
-        )  # fmt: skip
-        post = SinkPost(settings, self.sink, Controller(1, Curve(1.0, 10.0, jitter="none"), max))
+        sink = replace(settings.SINK, concurrency=1, max_body_bytes=max_body_bytes)
+        post = SinkPost(sink, self.sink, Controller(1, Curve(1.0, 10.0, jitter="none"), max))
         courier = Courier(self.store, LEASE_MS, Metrics(), max, lambda _: None)
         route, epoch = ScheduledRoute(ROUTE, Plan(POLICY), post), post.controller.decision.epoch
         await courier.carry(self.claim, route, Lease(LEASE_MS), epoch)

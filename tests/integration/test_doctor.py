@@ -390,6 +390,16 @@ async def test_a_log_that_can_not_be_written_is_told(tables: Tables, tmp_path: P
     assert (told.what, told.state) == ("out", FAIL)
 
 
+async def test_each_nsqd_of_a_sink_is_looked_at_and_nothing_is_published(tables: Tables, sound_nsqd: Nsqd) -> None:
+    down = f"{HOST}:{free_port()}"
+    queue = {"type": "nsq", "nsqd_tcp_addresses": [at(sound_nsqd), down], "topic": "digests"}
+    found = await look(tables, sinks_queue=queue)
+    assert [(each.what, each.state) for each in found["sink"]] == [("out", OK), ("queue", OK), ("queue", FAIL)]
+    assert found["sink"][1].detail.startswith(f"{at(sound_nsqd)}: nsqd 1.")
+    assert bad(found)[0].detail.startswith(f"{down}: ")
+    assert [topic for topic in sound_nsqd.stats()["topics"] if topic["topic_name"] == "digests"] == []
+
+
 # -- the admin address
 
 

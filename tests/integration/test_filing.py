@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 import redis
 
-from nsqdigest.config import Policy
 from nsqdigest.errors import StoreError
 from nsqdigest.events import Record
 from nsqdigest.filing import Filed, FiledRoute, Filing
@@ -15,23 +15,12 @@ from nsqdigest.metrics import Metrics
 from nsqdigest.policy import Plan
 from nsqdigest.timelines import Timelines
 from nsqdigest.transport.frames import Message
+from support import settings
 from support.servers import RedisServer
 from support.store import Scripts
 from support.stores import PLAN, OpenStore, limited_url, rec
 
-POLICY = Policy(
-    name="default",
-    immediate=True,
-    minimum_delay_ms=1000,
-    increment_delay_ms=0,
-    maximum_delay_ms=1000,
-    growth="none",
-    growth_steps=2,
-    intervals_ms=(),
-    capacity=1000,
-    on_retry="frozen",
-    dedupe_window_ms=600_000,
-)
+POLICY = replace(settings.POLICY, minimum_delay_ms=1000, maximum_delay_ms=1000)
 
 
 @pytest.fixture

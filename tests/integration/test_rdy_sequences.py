@@ -12,11 +12,12 @@ import struct
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 
 import pytest
 
 from nsqdigest.backoff import Controller, Curve, Reason, State
-from nsqdigest.config import Address, Nsq, Policy
+from nsqdigest.config import Address, Nsq
 from nsqdigest.consumer import Consumer
 from nsqdigest.dead_letters import DeadLetters
 from nsqdigest.embedded.nsqd import Connection, EmbeddedNsqd, Options
@@ -29,6 +30,7 @@ from nsqdigest.timelines import Timelines
 from nsqdigest.transport.connection import ConnectionOptions, options_of
 from nsqdigest.transport.frames import FrameType, frame
 from nsqdigest.transport.publisher import Publisher
+from support import settings
 from support.ports import HOST
 from support.proxy import Mode, Proxy
 from support.servers import RedisServer
@@ -38,10 +40,8 @@ from support.waiting import NotInTime, until
 TOPIC, CHANNEL = "events", "ch"
 MAX_IN_FLIGHT = 5
 SHORT = Curve(base_s=0.01, max_duration_s=0.08, jitter="none")  # level cap 3
-POLICY = Policy(
-    name="default", immediate=False, minimum_delay_ms=3_600_000, increment_delay_ms=0, maximum_delay_ms=3_600_000,
-    growth="none", growth_steps=0, intervals_ms=(), capacity=1000, on_retry="frozen", dedupe_window_ms=0,
-)  # fmt: skip
+HOUR_MS = 3_600_000
+POLICY = replace(settings.POLICY, immediate=False, minimum_delay_ms=HOUR_MS, maximum_delay_ms=HOUR_MS, capacity=1000)
 EVENT = json.dumps({"user": "ada"}).encode()
 NO_EVENT = b"not JSON"
 

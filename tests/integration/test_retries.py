@@ -14,7 +14,7 @@ import redis
 
 from nsqdigest.audit import balances
 from nsqdigest.backoff import Controller, Curve, State
-from nsqdigest.config import LogSink, Policy, Route
+from nsqdigest.config import LogSink
 from nsqdigest.config import Scheduler as SchedulerSettings
 from nsqdigest.courier import ScheduledRoute, SinkPost
 from nsqdigest.dead_store import Dead, Revival
@@ -24,22 +24,15 @@ from nsqdigest.scheduler import Scheduler
 from nsqdigest.sinks.base import Outcome, Parcel, Verdict
 from nsqdigest.store_types import RoutePlan
 from nsqdigest.timelines import Timelines
+from support import settings as usual
+from support.settings import ROUTE
 from support.store import Scripts, inconsistencies
 from support.stores import OpenStore, add, open_store, rec
 from support.waiting import until
 
 __all__ = ["open_store"]
-POLICY = Policy(
-    name="default", immediate=True, minimum_delay_ms=0, increment_delay_ms=0, maximum_delay_ms=0, growth="none",
-    growth_steps=0, intervals_ms=(), capacity=100, on_retry="frozen", dedupe_window_ms=60_000,
-)  # fmt: skip
-ROUTE = Route(
-    name="r", topic="t", match=(), timeline="{x}", key="", timestamp="", group="", policy="default", sink="out",
-)  # fmt: skip
-SINK = LogSink(
-    name="out", type="log", concurrency=8, timeout_ms=5000, max_attempts=0, max_age_ms=3_600_000, retry_base_ms=10,
-    retry_cap_ms=10, retry_after_max_ms=1000, max_body_bytes=65536, path="-",
-)  # fmt: skip
+POLICY = replace(usual.POLICY, minimum_delay_ms=0, maximum_delay_ms=0)
+SINK = replace(usual.SINK, max_age_ms=3_600_000, retry_base_ms=10, retry_cap_ms=10)
 Meanwhile = Callable[[], Awaitable[Any]]
 
 

@@ -14,7 +14,6 @@ from redis.crc import key_slot
 
 from nsqdigest.audit import balances
 from nsqdigest.backoff import Controller, Curve
-from nsqdigest.config import LogSink, Policy, Route
 from nsqdigest.config import Scheduler as SchedulerSettings
 from nsqdigest.courier import ScheduledRoute, SinkPost
 from nsqdigest.events import Record
@@ -29,22 +28,12 @@ from support.ports import HOST
 from support.proxy import Mode, Proxy
 from support.redis_sets import RedisCluster
 from support.servers import RedisServer
+from support.settings import POLICY, ROUTE, SINK
 from support.stores import OpenStore, open_store, redis_settings
 from support.waiting import until
 
 __all__ = ["open_store"]
 LEASE_MS = 60_000
-POLICY = Policy(
-    name="default", immediate=True, minimum_delay_ms=60_000, increment_delay_ms=0, maximum_delay_ms=60_000,
-    growth="none", growth_steps=0, intervals_ms=(), capacity=100, on_retry="frozen", dedupe_window_ms=60_000,
-)  # fmt: skip
-ROUTE = Route(
-    name="r", topic="t", match=(), timeline="{x}", key="", timestamp="", group="", policy="default", sink="kept",
-)  # fmt: skip
-SINK = LogSink(
-    name="kept", type="log", concurrency=8, timeout_ms=5000, max_attempts=0, max_age_ms=0, retry_base_ms=1000,
-    retry_cap_ms=1000, retry_after_max_ms=1000, max_body_bytes=65536, path="-",
-)  # fmt: skip
 
 
 class KeepingSink:

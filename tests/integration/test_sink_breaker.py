@@ -6,12 +6,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
 from nsqdigest import backoff
 from nsqdigest.backoff import Controller, Curve, Reason, State
-from nsqdigest.config import LogSink, Policy, Route
 from nsqdigest.config import Scheduler as SchedulerSettings
 from nsqdigest.courier import Lease, ScheduledRoute, SinkPost
 from nsqdigest.events import Record
@@ -21,20 +21,12 @@ from nsqdigest.scheduler import Scheduler
 from nsqdigest.sinks.base import Outcome, Parcel, Verdict
 from nsqdigest.store_types import RoutePlan
 from nsqdigest.timelines import Timelines
+from support import settings
+from support.settings import POLICY, ROUTE
 from support.stores import redis_settings
 from support.waiting import until
 
-POLICY = Policy(
-    name="default", immediate=True, minimum_delay_ms=60_000, increment_delay_ms=0, maximum_delay_ms=60_000,
-    growth="none", growth_steps=0, intervals_ms=(), capacity=100, on_retry="frozen", dedupe_window_ms=60_000,
-)  # fmt: skip
-ROUTE = Route(
-    name="r", topic="t", match=(), timeline="{x}", key="", timestamp="", group="", policy="default", sink="told",
-)  # fmt: skip
-SINK = LogSink(
-    name="told", type="log", concurrency=4, timeout_ms=5000, max_attempts=0, max_age_ms=0, retry_base_ms=1,
-    retry_cap_ms=1, retry_after_max_ms=1000, max_body_bytes=65536, path="-",
-)  # fmt: skip
+SINK = replace(settings.SINK, concurrency=4, retry_base_ms=1, retry_cap_ms=1)
 
 
 class ToldSink:
@@ -172,11 +164,11 @@ async def test_a_held_sink_opens_nothing_and_goes_on_when_resumed(
     scheduler: Scheduler, store: Timelines, sink: ToldSink, post: SinkPost
 ) -> None:
     scheduler.start()
-    assert scheduler.pause_sink("told")
+    assert scheduler.pause_sink("out")
     await add(store, b"a")
     scheduler.poke()
-    assert not scheduler.pause_sink("told")
+    assert not scheduler.pause_sink("out")
     assert post.room == 0
-    assert scheduler.resume_sink("told")
-    assert not scheduler.resume_sink("told")
+    assert scheduler.resume_sink("out")
+    assert not scheduler.resume_sink("out")
     await until(lambda: [parcel.timeline for parcel in sink.parcels] == ["a"])

@@ -6,14 +6,13 @@ import ast
 import json
 import pickle
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import nsqdigest
 from nsqdigest.backoff import Controller, Curve
-from nsqdigest.config import LogSink, Policy, Route
 from nsqdigest.config import Scheduler as SchedulerSettings
 from nsqdigest.courier import ScheduledRoute, SinkPost
 from nsqdigest.metrics import Metrics
@@ -21,6 +20,7 @@ from nsqdigest.policy import Plan
 from nsqdigest.scheduler import Scheduler
 from nsqdigest.sinks.base import Outcome, Parcel, Verdict
 from nsqdigest.store_types import Opened
+from support.settings import POLICY, ROUTE, SINK
 from support.store import LEASE_MS, NOW_MS, Claim, Rec, Scripts
 from support.stores import OpenStore, add, open_store, rec
 from support.waiting import until
@@ -290,29 +290,12 @@ async def test_a_digest_is_closed_after_it_was_sent_and_not_before(
 
     timelines = open_store(redis_url)
     await timelines.start()
-    settings: dict[str, Any] = {"name": "out", "type": "log", "concurrency": 1, "timeout_ms": 5000, "path": "-"}
-    retries: dict[str, Any] = {
-        "max_attempts": 0,
-        "max_age_ms": 0,
-        "retry_base_ms": 10,
-        "retry_cap_ms": 10,
-        "retry_after_max_ms": 10,
-    }
-    post = SinkPost(
-        LogSink(**settings, **retries, max_body_bytes=65536),
-        LookingSink(),
-        Controller(8, Curve(1.0, 10.0, jitter="none"), lambda low, high: low),
-    )
-    policy = Policy(
-        name="default", immediate=True, minimum_delay_ms=60_000, increment_delay_ms=0, maximum_delay_ms=60_000,
-        growth="none", growth_steps=0, intervals_ms=(), capacity=100, on_retry="frozen", dedupe_window_ms=0,
-    )  # fmt: skip
-    route = Route(
-        name="r", topic="t", match=(), timeline="{x}", key="", timestamp="", group="", policy="default", sink="out",
-    )  # fmt: skip
+    sink = replace(SINK, concurrency=1, retry_base_ms=10, retry_cap_ms=10, retry_after_max_ms=10)
+    post = SinkPost(sink, LookingSink(), Controller(8, Curve(1.0, 10.0, jitter="none"), lambda low, high: low))
+    policy = replace(POLICY, dedupe_window_ms=0)
     scheduler = Scheduler(
         SchedulerSettings(interval_ms=20, lease_ms=LEASE_MS, batch=9),
-        {"r": ScheduledRoute(route, Plan(policy), post)},
+        {"r": ScheduledRoute(ROUTE, Plan(policy), post)},
         timelines,
         Metrics(),
         lambda low, high: low,

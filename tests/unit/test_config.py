@@ -24,6 +24,7 @@ from nsqdigest.config import (
     Config,
     ConfigError,
     LogSink,
+    NsqSink,
     Route,
     Secret,
     WebhookSink,
@@ -50,6 +51,11 @@ type = "log"
 topic = "events"
 timeline = "{user}"
 sink = "out"
+"""
+NSQ_SINK = f"""{SMALLEST}[sinks.queue]
+type = "nsq"
+nsqd_tcp_addresses = ["127.0.0.1:4250"]
+topic = "digests"
 """
 WEBHOOK = SMALLEST + '[sinks.hook]\ntype = "webhook"\nurl = "https://example.com/hook"\n'
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -157,6 +163,7 @@ def test_the_example_file_holds_every_option_with_its_default() -> None:
     tables = {key: tree[key] for key in SECTIONS} | {
         "policies.default": tree["policies"]["default"],
         "sinks.webhook": tree["sinks"]["hook"],
+        "sinks.nsq": tree["sinks"]["hook"] | tree["sinks"]["queue"],
         "sinks.log": tree["sinks"]["hook"] | tree["sinks"]["out"],
         "routes": tree["routes"][0],
     }
@@ -313,12 +320,12 @@ def test_a_secret_without_quotes_is_not_repeated() -> None:
         ('[sinks]\ntype = "log"', "sinks.type: stands in no sink; write [sinks.NAME] above it"),
         ('[policies]\nat = ""', "policies.at: stands in no policy; write [policies.NAME] above it"),
         ('["si\\u006eks"."my hook"]\ntype = "log"', 'sinks."my hook": "my hook" is not a name; write up to 64 letters'),
-        ("[sinks.x]", 'sinks.x.type: missing; write type = "webhook" or "log"'),
+        ("[sinks.x]", 'sinks.x.type: missing; write type = "webhook", "nsq" or "log"'),
         (
             '[sinks.x]\ntype = "email"\nto = "x"',
             'sinks.x.type: a sink of type "email" is not available in this version; ',
         ),
-        ("[sinks.x]\ntype = 5", 'sinks.x.type: 5 is no type of sink; write "webhook" or "log"'),
+        ("[sinks.x]\ntype = 5", 'sinks.x.type: 5 is no type of sink; write "webhook", "nsq" or "log"'),
         ('[sinks.x]\ntype = "log"\nurl = "x"', "sinks.x.url: unknown key; there is one in [redis]"),
         ('[routes]\ntopic = "x"', "routes: is not a list of tables; write [[routes]], with two brackets"),
         ("routes = [5]", "routes: holds something else than tables; write [[routes]] above each route"),
@@ -557,6 +564,72 @@ def test_a_lease_covers_every_timeout_twice() -> None:
 )
 def test_wrong_webhook_urls(url: str, expected: str) -> None:
     assert expected in problem(WEBHOOK.replace("https://example.com/hook", url))
+
+
+def test_an_nsq_sink_loads_with_the_options_of_every_sink() -> None:
+    config = read(NSQ_SINK)
+    sink = config.sinks["queue"]
+    assert isinstance(sink, NsqSink)
+    assert (sink.nsqd_tcp_addresses, sink.topic) == ((Address("127.0.0.1", 4250),), "digests")
+    assert (sink.concurrency, sink.timeout_ms, sink.max_body_bytes) == (8, 15_000, 256 * 1024)
+    assert config.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ('topic = "digests"', "", '11: sinks.queue.topic: missing; write one like topic = "digests"'),
+        (
+            'nsqd_tcp_addresses = ["127.0.0.1:4250"]', "",
+            '11: sinks.queue.nsqd_tcp_addresses: missing; write one like nsqd_tcp_addresses = ["127.0.0.1:4150"]',
+        ),
+        (
+            '["127.0.0.1:4250"]', "[]",
+            '13: sinks.queue.nsqd_tcp_addresses: has nothing in it; write one like ["127.0.0.1:4150"]',
+        ),
+        (
+            '"digests"', '"digests.{tenant}"',
+            '14: sinks.queue.topic: "digests.{tenant}" is a template, which is not available in this version; '
+            'write a fixed name like "digests"',
+        ),
+        ('"digests"', '"my digests"', '14: sinks.queue.topic: "my digests" is not a topic\'s name; write up to 64 '),
+        (
+            '"digests"', '"nsqdigest.dead"',
+            '14: sinks.queue.topic: "nsqdigest.dead" is nsq.dead_letter_topic, which holds dead letters alone; '
+            "write another topic",
+        ),
+    ],
+)  # fmt: skip
+def test_wrong_nsq_sinks(old: str, new: str, expected: str) -> None:
+    assert problem(NSQ_SINK.replace(old, new)).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (":4250", ":4151", "13: sinks.queue.nsqd_tcp_addresses[0]: 4151 is the HTTP port of most nsqds; "),
+        ('"digests"', '"digests"\nmax_body = "2MiB"', "15: sinks.queue.max_body: is more than most nsqds take "),
+        ('"digests"', '"events"', '14: sinks.queue.topic: "events" is the topic of a route, too: '),
+    ],
+)  # fmt: skip
+def test_what_is_seldom_meant_of_an_nsq_sink_is_warned_of(old: str, new: str, expected: str) -> None:
+    (warning,) = read(NSQ_SINK.replace(old, new)).warnings
+    assert warning.removeprefix("nsqdigest.toml:").startswith(expected)
+
+
+def test_a_secret_that_only_a_sinks_nsqd_hears_far_away_in_the_clear_is_warned_of() -> None:
+    text = NSQ_SINK.replace("127.0.0.1:4250", "10.0.0.1:4150").replace("[nsq]\n", '[nsq]\nauth_secret = "x"\n')
+    (warning,) = read(text).warnings
+    assert warning == "nsqdigest.toml:2: nsq.auth_secret: goes to 10.0.0.1:4150 in the clear; write [nsq.tls] as well"
+
+
+def test_a_route_never_takes_what_it_delivered_as_its_events() -> None:
+    back = NSQ_SINK.replace('"digests"', '"events"').replace('sink = "out"', 'sink = "queue"')
+    same_nsqd = back.replace(":4250", ":4150")
+    assert problem(same_nsqd).startswith('14: sinks.queue.topic: "events" is the topic of a route with this sink; ')
+    for meant in (back, same_nsqd.replace('sink = "queue"', 'sink = "queue"\nmatch = {kind = "error"}')):
+        (warning,) = read(meant).warnings
+        assert "digests come back as events" in warning
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8080", "127.9.9.9", "[::1]:80"])
@@ -1156,6 +1229,7 @@ def test_any_value_of_any_option_is_read_or_refused_in_one_line_each(place: tupl
         **{name: tree[name] for name in SECTIONS},
         "policies.default": tree["policies"]["default"],
         "sinks.webhook": tree["sinks"]["hook"],
+        "sinks.nsq": tree["sinks"]["queue"],
         "sinks.log": tree["sinks"]["out"],
         "routes": tree["routes"][0],
     }

@@ -271,6 +271,24 @@ def test_a_webhooks_certificate_that_ends_soon_is_warned_of() -> None:
     assert states(judgements.of_webhook("w", "https://h", "TLSv1.3", Peer("h", NOW_S + DAY_S), NOW_S)) == [OK, WARN]
 
 
+def test_of_a_sinks_nsqd_it_is_said_that_nothing_was_published() -> None:
+    negotiated = Negotiated(version="1.3.0", auth_required=True)
+    facts = NsqdFacts(negotiated=negotiated, compression_asked="snappy", has_secret=True, tls="", peer=None)
+    well, doubt = judgements.of_sink_nsqd("queue", "h:4150", "digests", facts, NOW_S)
+    assert well == Finding(
+        "queue", OK,
+        "h:4150: nsqd 1.3.0; in the clear; compression none; AUTH accepted; "
+        "nothing was published, so whether digests may be published to is not known",
+    )  # fmt: skip
+    assert (doubt.what, doubt.state, "snappy" in doubt.detail) == ("queue at h:4150", WARN, True)
+
+
+def test_a_sinks_nsqd_that_is_down_is_a_failure_with_the_sinks_own_option() -> None:
+    found = judgements.of_failed_sink_nsqd("queue", "h:4150", "nsqd at h:4150: refused (connect)")
+    assert (found.what, found.state, found.detail) == ("queue", FAIL, "h:4150: refused (connect)")
+    assert "nsqd_tcp_addresses of this sink" in found.way_out
+
+
 def test_where_a_log_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "there").write_bytes(b"")
     assert [unwritable(path)[0] for path in ("-", str(tmp_path / "there"), str(tmp_path / "new"))] == ["", "", ""]
