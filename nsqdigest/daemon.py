@@ -78,72 +78,32 @@ def _curve_of(backoff: Backoff) -> Curve:
 class Daemon:
     def __init__(self, config: Config, *, uniform: Callable[[float, float], float] = random.uniform) -> None:
         self._config = config
+        self._uniform = uniform
         self.metrics = Metrics()
-        plans = {name: Plan(policy) for name, policy in config.policies.items()}
-        curve = self._curve = _curve_of(config.backoff)
-
-        def controller(most: int) -> Controller:
-            return Controller(most, curve, uniform, slow_start=config.backoff.slow_start)
-
-        topics = list(dict.fromkeys(route.topic for route in config.routes))
-        self.store = Timelines(
-            config.redis,
-            [self._route_plan(route) for route in config.routes],
-            config.limits.timelines,
-            # One for all that may ask a server at once, so that nobody waits for a connection: each digest under way,
-            # each part of a batch, each partition's timer. They are opened when they are needed.
-            connections=sum(sink.concurrency for sink in config.sinks.values())
-            + min(len(config.routes) * UNDER_WAY * config.redis.partition_count, INTAKE_CONNECTIONS)
-            + config.redis.partition_count
-            + 2,
-        )
+        self._curve = _curve_of(config.backoff)
+        self._plans = {name: Plan(policy) for name, policy in config.policies.items()}
+        self.store = self._build_store()
         self._store_watch = StoreWatch(
             self.store, self.metrics, config.scheduler.lease_ms / 1000 / LOOKS_AT_STORE_PER_LEASE
         )
         options = options_of(config.nsq)
-        posts = {
-            name: SinkPost(settings, build_sink(settings, options, self.metrics), controller(settings.concurrency))
+        self._posts = {
+            name: SinkPost(
+                settings, build_sink(settings, options, self.metrics), self._controller(settings.concurrency)
+            )
             for name, settings in config.sinks.items()
         }
-        self._posts = posts
         self.scheduler = Scheduler(
             config.scheduler,
-            {route.name: ScheduledRoute(route, plans[route.policy], posts[route.sink]) for route in config.routes},
+            {r.name: ScheduledRoute(r, self._plans[r.policy], self._posts[r.sink]) for r in config.routes},
             self.store,
             self.metrics,
             uniform,
         )
         self._publisher = Publisher(options, self.metrics)
-        dead_letters = DeadLetters(self._publisher, config.nsq.dead_letter_topic, config.nsq.channel)
-        limits = EventLimits(
-            config.limits.event_bytes,
-            config.limits.key_bytes,
-            config.limits.depth,
-            config.limits.future_ms,
-            config.limits.past_ms,
-        )
-        self.consumers: list[Consumer] = []
-        for topic in topics:
-            routes = {number: route for number, route in enumerate(config.routes) if route.topic == topic}
-            router = Router(
-                [EventRoute(number, r.name, r.match, r.timeline, r.key, r.timestamp) for number, r in routes.items()],
-                limits,
-            )
-            self.consumers.append(
-                Consumer(
-                    topic,
-                    config.nsq,
-                    options=options,
-                    router=router,
-                    routes={number: FiledRoute(route.name, plans[route.policy]) for number, route in routes.items()},
-                    store=self.store,
-                    dead_letters=dead_letters,
-                    controller=controller(config.nsq.max_in_flight),
-                    metrics=self.metrics,
-                    uniform=uniform,
-                    on_due=self.scheduler.poke,
-                )
-            )
+        self._dead_letters = DeadLetters(self._publisher, config.nsq.dead_letter_topic, config.nsq.channel)
+        topics = dict.fromkeys(route.topic for route in config.routes)
+        self.consumers = [self._build_consumer(topic, options) for topic in topics]
         self.discovery = Discovery(
             config.nsq,
             {consumer.topic: consumer.links.heard for consumer in self.consumers},
@@ -154,9 +114,46 @@ class Daemon:
         if config.admin.listen is not None:
             api = OperatorApi(self, config.admin.token).routes()
             self._admin = AdminServer(config.admin.listen, self.metrics, self.checks, api)
-        self._uniform = uniform
         self._store_is_ready = False
         self._is_draining = False
+
+    def _controller(self, most: int) -> Controller:
+        return Controller(most, self._curve, self._uniform, slow_start=self._config.backoff.slow_start)
+
+    def _build_store(self) -> Timelines:
+        config = self._config
+        return Timelines(
+            config.redis,
+            [self._route_plan(route) for route in config.routes],
+            config.limits.timelines,
+            # One for all that may ask a server at once, so that nobody waits for a connection: each digest under way,
+            # each part of a batch, each partition's timer. They are opened when they are needed.
+            connections=sum(sink.concurrency for sink in config.sinks.values())
+            + min(len(config.routes) * UNDER_WAY * config.redis.partition_count, INTAKE_CONNECTIONS)
+            + config.redis.partition_count
+            + 2,
+        )
+
+    def _build_consumer(self, topic: str, options: ConnectionOptions) -> Consumer:
+        config, limits = self._config, self._config.limits
+        routes = {number: route for number, route in enumerate(config.routes) if route.topic == topic}
+        router = Router(
+            [EventRoute(number, r.name, r.match, r.timeline, r.key, r.timestamp) for number, r in routes.items()],
+            EventLimits(limits.event_bytes, limits.key_bytes, limits.depth, limits.future_ms, limits.past_ms),
+        )
+        return Consumer(
+            topic,
+            config.nsq,
+            options=options,
+            router=router,
+            routes={number: FiledRoute(route.name, self._plans[route.policy]) for number, route in routes.items()},
+            store=self.store,
+            dead_letters=self._dead_letters,
+            controller=self._controller(config.nsq.max_in_flight),
+            metrics=self.metrics,
+            uniform=self._uniform,
+            on_due=self.scheduler.poke,
+        )
 
     def _route_plan(self, route: Route) -> RoutePlan:
         policy = self._config.policies[route.policy]
