@@ -1,18 +1,18 @@
 """How much may be in flight, and until when (pure: facts and `now` in, a decision out).
 
     FLOWING   the whole of max_in_flight
-    PAUSED    nothing, until the timer; every result that comes meanwhile is of an earlier epoch and is ignored
+    BACKOFF   nothing, until the timer; every result that comes meanwhile is of an earlier epoch and is ignored
     PROBING   one message; its own result decides
     RAMPING   1, 2, 4 … until the whole is reached
-    HELD      nothing, by the operator's word or while draining; no timer
+    PAUSED    nothing: the operator paused it, or the daemon drains; no timer
 
 `TRANSITIONS` is all of it, as data: what the table does not know raises before anything changed, and docs/backoff.md is
 drawn from it. Always so:
 
-- One change a pause, however many failures were in flight: each decision begins a new epoch, and only results of the
+- One change a backoff, however many failures were in flight: each decision begins a new epoch, and only results of the
   present epoch count. A message bears the epoch in which it was handed over.
 - The level never passes the one whose un-jittered wait is the maximum, so recovery is never longer than the curve.
-- The wait is drawn once a pause, after the level is known: the jitter survives the maximum.
+- The wait is drawn once a backoff, after the level is known: the jitter survives the maximum.
 - Every probe leads on: to a verdict, or by its timer to the next one.
 
 It knows no messages and no sockets: a sink's deliveries are facts as good as a topic's messages.
@@ -27,7 +27,7 @@ from typing import Final, Literal, NamedTuple
 
 from nsqdigest.errors import IllegalEvent
 
-SHORTEST_PAUSE_S = 0.1
+SHORTEST_WAIT_S = 0.1
 PROBE_MESSAGE_WITHIN_S = 2.0
 """A probe that got no message for so long is tried on another connection."""
 RAMP_STEP_S = 5.0
@@ -38,10 +38,10 @@ Uniform = Callable[[float, float], float]
 
 class State(StrEnum):
     FLOWING = "flowing"
-    PAUSED = "paused"
+    BACKOFF = "backoff"
     PROBING = "probing"
     RAMPING = "ramping"
-    HELD = "held"
+    PAUSED = "paused"
 
 
 class Event(StrEnum):
@@ -63,7 +63,7 @@ class Event(StrEnum):
     TIMER = "timer"
     STALE = "stale"
     """A result of an earlier epoch."""
-    HOLD = "hold"
+    PAUSE = "pause"
     RESUME = "resume"
 
 
@@ -72,13 +72,13 @@ class Reason(StrEnum):
 
     STARTED = "started"
     FAILED = "failed"
-    PAUSE_OVER = "pause-over"
+    BACKOFF_OVER = "backoff-over"
     PROBE_SUCCEEDED = "probe-succeeded"
     PROBE_FAILED = "probe-failed"
     PROBE_LOST = "probe-lost"
     RECOVERED = "recovered"
     RAMPED = "ramped"
-    HELD = "held"
+    PAUSED = "paused"
     RESUMED = "resumed"
 
 
@@ -94,7 +94,7 @@ class Level(StrEnum):
 
 class Transition(NamedTuple):
     to: State | None
-    """None: the state before it was held."""
+    """None: the state before it was paused."""
     level: Level
     reason: Reason
     new_epoch: bool = True
@@ -106,39 +106,39 @@ STAY: Final = None
 # What was handed over under a ramp's smaller limit still speaks for the store: its steps begin no new epoch.
 TRANSITIONS: Final[dict[State, dict[Event, Transition | None]]] = {
     State.FLOWING: {
-        Event.FAILURE: Transition(State.PAUSED, Level.FIRST, Reason.FAILED),
+        Event.FAILURE: Transition(State.BACKOFF, Level.FIRST, Reason.FAILED),
         Event.SUCCESS: STAY,
         Event.VOID: STAY,
         Event.STALE: STAY,
-        Event.HOLD: Transition(State.HELD, Level.SAME, Reason.HELD),
+        Event.PAUSE: Transition(State.PAUSED, Level.SAME, Reason.PAUSED),
     },
-    State.PAUSED: {
-        Event.TIMER: Transition(State.PROBING, Level.SAME, Reason.PAUSE_OVER),
+    State.BACKOFF: {
+        Event.TIMER: Transition(State.PROBING, Level.SAME, Reason.BACKOFF_OVER),
         Event.STALE: STAY,
-        Event.HOLD: Transition(State.HELD, Level.SAME, Reason.HELD),
+        Event.PAUSE: Transition(State.PAUSED, Level.SAME, Reason.PAUSED),
     },
     State.PROBING: {
         Event.BEGAN: STAY,
-        Event.SUCCESS: Transition(State.PAUSED, Level.DOWN, Reason.PROBE_SUCCEEDED),
+        Event.SUCCESS: Transition(State.BACKOFF, Level.DOWN, Reason.PROBE_SUCCEEDED),
         Event.WELL: Transition(State.RAMPING, Level.NONE, Reason.RECOVERED),
         Event.FULL: Transition(State.FLOWING, Level.NONE, Reason.RECOVERED),
-        Event.FAILURE: Transition(State.PAUSED, Level.UP, Reason.PROBE_FAILED),
+        Event.FAILURE: Transition(State.BACKOFF, Level.UP, Reason.PROBE_FAILED),
         Event.VOID: Transition(State.PROBING, Level.SAME, Reason.PROBE_LOST),
         Event.TIMER: Transition(State.PROBING, Level.SAME, Reason.PROBE_LOST),
         Event.STALE: STAY,
-        Event.HOLD: Transition(State.HELD, Level.SAME, Reason.HELD),
+        Event.PAUSE: Transition(State.PAUSED, Level.SAME, Reason.PAUSED),
     },
     State.RAMPING: {
         Event.SUCCESS: STAY,
         Event.STEP: Transition(State.RAMPING, Level.NONE, Reason.RAMPED, new_epoch=False),
         Event.FULL: Transition(State.FLOWING, Level.NONE, Reason.RAMPED, new_epoch=False),
-        Event.FAILURE: Transition(State.PAUSED, Level.FIRST, Reason.FAILED),
+        Event.FAILURE: Transition(State.BACKOFF, Level.FIRST, Reason.FAILED),
         Event.VOID: STAY,
         Event.STALE: STAY,
-        Event.HOLD: Transition(State.HELD, Level.SAME, Reason.HELD),
+        Event.PAUSE: Transition(State.PAUSED, Level.SAME, Reason.PAUSED),
     },
-    State.HELD: {
-        **dict.fromkeys((Event.SUCCESS, Event.FAILURE, Event.VOID, Event.BEGAN, Event.STALE, Event.HOLD), STAY),
+    State.PAUSED: {
+        **dict.fromkeys((Event.SUCCESS, Event.FAILURE, Event.VOID, Event.BEGAN, Event.STALE, Event.PAUSE), STAY),
         Event.RESUME: Transition(None, Level.SAME, Reason.RESUMED),
     },
 }
@@ -153,7 +153,7 @@ def tripled(base: float, cap: float, times: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """How long a pause lasts by its level, and how the levels come down again."""
+    """How long a backoff lasts by its level, and how the levels come down again."""
 
     base_s: float
     max_duration_s: float
@@ -174,7 +174,7 @@ class Curve:
         return {"full": 0.0, "equal": longest_s / 2, "none": longest_s}[self.jitter], longest_s
 
     def wait_s(self, level: int, uniform: Uniform) -> float:
-        return max(SHORTEST_PAUSE_S, uniform(*self.window_s(level)))
+        return max(SHORTEST_WAIT_S, uniform(*self.window_s(level)))
 
     @property
     def level_cap(self) -> int:
@@ -209,7 +209,7 @@ class Controller:
         self._first_limit = 1 if slow_start else max_in_flight
         self._successes = 0
         self._before = Decision(State.FLOWING, 0, max_in_flight, 0, None, Reason.STARTED)
-        """What held before the operator's word."""
+        """The decision before the operator paused it."""
         self.decision = self._before
         self.ignored = 0
         """Results of earlier epochs."""
@@ -248,8 +248,8 @@ class Controller:
             return False
         return self._take(self._step() if self.decision.state is State.RAMPING else Event.TIMER, now_s)
 
-    def hold(self, now_s: float) -> bool:
-        return self._take(Event.HOLD, now_s)
+    def pause(self, now_s: float) -> bool:
+        return self._take(Event.PAUSE, now_s)
 
     def resume(self, now_s: float) -> bool:
         return self._take(Event.RESUME, now_s)
@@ -286,7 +286,7 @@ class Controller:
         if transition.to is None:
             self.decision = self._resumed(now_s)
             return True
-        if transition.to is State.HELD:
+        if transition.to is State.PAUSED:
             self._before = now
         level = self._level(transition.level)
         limit = self._limit(transition.to, transition.reason)
@@ -308,16 +308,16 @@ class Controller:
         return {State.FLOWING: self._max_in_flight, State.PROBING: 1}.get(to, 0)
 
     def _wake_at_s(self, to: State, level: int, now_s: float) -> float | None:
-        if to is State.PAUSED:
+        if to is State.BACKOFF:
             return now_s + self._curve.wait_s(level, self._uniform)
         if to is State.PROBING:
             return now_s + PROBE_MESSAGE_WITHIN_S
         return now_s + RAMP_STEP_S if to is State.RAMPING else None
 
     def _resumed(self, now_s: float) -> Decision:
-        """A pause that ended meanwhile is over; a probe and a ramp's step begin anew."""
+        """A backoff that ended meanwhile is over; a probe and a ramp's step begin anew."""
         before = self._before
-        if before.state is State.PAUSED:
+        if before.state is State.BACKOFF:
             wake_at_s = before.wake_at_s
         else:
             wake_at_s = self._wake_at_s(before.state, before.level, now_s)
@@ -325,17 +325,17 @@ class Controller:
 
 
 def longest_recovery_s(curve: Curve, max_in_flight: int, answer_s: float, *, slow_start: bool = True) -> float:
-    """The longest way to FLOWING from any state but HELD, once every probe to come succeeds, and every probe ends
+    """The longest way to FLOWING from any state but PAUSED, once every probe to come succeeds, and every probe ends
     within `answer_s` of its beginning.
 
     At the worst a probe of before is out, and fails as late as that: the level is at its cap. Then each level on the
-    way down costs its longest pause and one answer, and then the ramp goes by time alone, RAMP_STEP_S a step, where
+    way down costs its longest backoff and one answer, and then the ramp goes by time alone, RAMP_STEP_S a step, where
     traffic is thin. A timer that is late adds its lateness.
     """
     total_s = answer_s
     level = curve.level_cap
     while level > 0:
-        total_s += max(SHORTEST_PAUSE_S, curve.longest_s(level)) + answer_s
+        total_s += max(SHORTEST_WAIT_S, curve.longest_s(level)) + answer_s
         level = curve.below(level)
     steps = (max_in_flight - 1).bit_length() if slow_start else 0
     return total_s + steps * RAMP_STEP_S

@@ -167,11 +167,11 @@ class Consumer:
 
     def pause(self) -> bool:
         """Nothing is asked for until `resume`; what waits here goes back. Answers whether that is new."""
-        return self._settle(self._controller.hold(time.monotonic()))
+        return self._settle(self._controller.pause(time.monotonic()))
 
     def resume(self) -> bool:
         """Goes on where `pause` found it. Answers whether it was paused."""
-        if self._draining or self.decision.state is not State.HELD:
+        if self._draining or self.decision.state is not State.PAUSED:
             return False
         return self._settle(self._controller.resume(time.monotonic()))
 
@@ -311,7 +311,8 @@ class Consumer:
         self._metrics.set("backoff_results_ignored_total", self._controller.ignored, topic=self.topic)
         if not decided:
             return False
-        tell(_log, self._metrics, "consumer.backoff", self._controller, topic=self.topic)
+        if not self._draining:  # `paused` is what an operator did, and a drain speaks for itself
+            tell(_log, self._metrics, "consumer.topic", self._controller, topic=self.topic)
         if self.decision.limit == 0:
             self._commits.give_back_waiting()
         self._apply()

@@ -1,4 +1,7 @@
-"""A controller's decisions as an operator sees them: the same words in the log and in the metrics, topic or sink."""
+"""A controller's decisions as an operator sees them: the same words in the log and in the metrics, topic or sink.
+
+A log event ends in the state: `consumer.topic.backoff`, `scheduler.sink.paused`.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ if TYPE_CHECKING:
     from nsqdigest.log import Log
     from nsqdigest.metrics import Metrics
 
-_PREFIX = {"consumer.backoff": "backoff", "scheduler.sink": "sink_backoff"}
+_PREFIX = {"consumer.topic": "backoff", "scheduler.sink": "sink_backoff"}
 
 
 def tell(
-    log: Log, metrics: Metrics, about: Literal["consumer.backoff", "scheduler.sink"], controller: Controller, **of: str
+    log: Log, metrics: Metrics, about: Literal["consumer.topic", "scheduler.sink"], controller: Controller, **of: str
 ) -> None:
     decision, prefix = controller.decision, _PREFIX[about]
     metrics.set(f"{prefix}_level", decision.level, **of)
@@ -24,7 +27,7 @@ def tell(
         metrics.set(f"{prefix}_state", state is decision.state, **of, state=state)
     # Probe after probe that nothing answers is what a quiet topic or sink looks like: no news.
     say = log.debug if decision.reason is Reason.PROBE_LOST else log.info
-    if decision.state is State.PAUSED and decision.reason is Reason.FAILED:
+    if decision.state is State.BACKOFF and decision.reason is Reason.FAILED:
         say = log.warning
     fields: dict[str, Any] = {
         **of,

@@ -1,7 +1,7 @@
 """Structured logs: an event's constant dotted name, and data in fields. It observes: it never raises, never steers.
 
     log = get("consumer")
-    log.warning("consumer.backoff.paused", level=1, wait_s=2.1)
+    log.warning("consumer.topic.backoff", level=1, wait_s=2.1)
 
 On a terminal a line is for people, elsewhere it is one JSON object. Whatever a field holds, a line stays one line, of
 bounded length, without control characters; only a traceback on a terminal takes more lines. What other libraries log

@@ -122,11 +122,11 @@ class Scheduler:
     # -- the operator's word: answers whether it is new
 
     def pause_sink(self, name: str) -> bool:
-        return self._tell(name, Controller.hold)
+        return self._tell(name, Controller.pause)
 
     def resume_sink(self, name: str) -> bool:
         post = self._post(name)
-        return post.controller.decision.state is State.HELD and self._tell(name, Controller.resume)
+        return post.controller.decision.state is State.PAUSED and self._tell(name, Controller.resume)
 
     def _tell(self, name: str, word: Callable[[Controller, float], bool]) -> bool:
         post = self._post(name)

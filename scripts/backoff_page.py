@@ -41,9 +41,9 @@ EVENTS = {
     Event.FAILURE: "the store failed, or was so slow that nsqd had taken the message back",
     Event.VOID: "no verdict: connection gone, dead letter, given back without a failure",
     Event.BEGAN: "the probe has its message",
-    Event.TIMER: "the pause is over",
+    Event.TIMER: "the backoff is over",
     Event.STALE: "a result of an earlier epoch",
-    Event.HOLD: "the operator pauses, or the daemon drains",
+    Event.PAUSE: "the operator pauses, or the daemon drains",
     Event.RESUME: "the operator resumes",
 }
 HERE = {
@@ -60,24 +60,24 @@ LEVELS = {
 }
 LIMITS = {
     State.FLOWING: "max_in_flight",
-    State.PAUSED: "nothing",
+    State.BACKOFF: "nothing",
     State.PROBING: "one message",
     State.RAMPING: "1, 2, 4 …",
-    State.HELD: "nothing",
+    State.PAUSED: "nothing",
 }
 CSS = {
     State.FLOWING: "flowing",
-    State.PAUSED: "paused",
+    State.BACKOFF: "backoff",
     State.PROBING: "probing",
     State.RAMPING: "ramping",
-    State.HELD: "held",
+    State.PAUSED: "paused",
 }
 STYLE = colours(
     flowing=("#1a7f5a", "#3fb984"),
-    paused=("#c4503c", "#e5755f"),
+    backoff=("#c4503c", "#e5755f"),
     probing=("#d9a514", "#ffd24d"),
     ramping=("#0969da", "#58a6ff"),
-    held=("#59636e", "#9aa4af"),
+    paused=("#59636e", "#9aa4af"),
 )
 
 # -- the table in words
@@ -88,7 +88,7 @@ PAGE = """\
 Written by `make backoff-page` from the table in `nsqdigest/backoff.py`.
 
 Each topic has a controller, and so has each sink. It decides one number: how much may be in flight. While all is well
-that is `max_in_flight`. When the store fails, nothing may be; after a pause one message is let through, the *probe*,
+that is `max_in_flight`. When the store fails, nothing may be; after a backoff one message is let through, the *probe*,
 and its result alone decides what comes next. The [planner](how-it-works.md) turns the number into the RDY of each
 connection. What the options do, and which to choose, is in [tuning](tuning.md).
 
@@ -96,11 +96,11 @@ connection. What the options do, and which to choose, is in [tuning](tuning.md).
 
 ## What holds always
 
-- **One change a pause.** A decision begins a new *epoch*, and a message bears the epoch in which it was handed over. Of
+- **One change a backoff.** A decision begins a new *epoch*; a message bears the epoch in which it was handed over. Of
   fifty messages that fail together one counts; results of an earlier epoch are counted and ignored.
 - **The level has a cap**: the first level whose wait without jitter is `max_duration`. A long outage does not make the
   way back longer.
-- **The wait is drawn once a pause**, after the level is known, so that jitter is left at the cap too.
+- **The wait is drawn once a backoff**, after the level is known, so that jitter is left at the cap too.
 - **Every probe leads on.** Whatever becomes of it, a verdict or a timer ends it, and where it was lost another one
   follows.
 - **What the table does not know is an error**, raised before anything has changed.
@@ -145,21 +145,21 @@ def table(state: State) -> list[str]:
 
 
 def bound() -> str:
-    pauses_s, level = [], CURVE.level_cap
+    waits_s, level = [], CURVE.level_cap
     while level:
-        pauses_s.append(CURVE.longest_s(level))
+        waits_s.append(CURVE.longest_s(level))
         level = CURVE.below(level)
     answer_s = PROBE_MESSAGE_WITHIN_S
     first_s = longest_recovery_s(CURVE, MAX_IN_FLIGHT, answer_s, slow_start=False)
     whole_s = longest_recovery_s(CURVE, MAX_IN_FLIGHT, answer_s)
-    pauses = " + ".join(f"{pause_s:g}" for pause_s in pauses_s)
+    waits = " + ".join(f"{wait_s:g}" for wait_s in waits_s)
     return prose(
         f"""From any of these states the way to *flowing* is bounded once the store answers (`longest_recovery_s`): a
-        probe that is out may still fail, then each level on the way down takes a whole pause and a probe, then the ramp
-        goes by time alone. With the defaults the pauses are {pauses} s; with probes that answer within {answer_s:g} s
+        probe that is out may still fail, then each level on the way down takes a whole wait and a probe, then the ramp
+        goes by time alone. With the defaults the waits are {waits} s; with probes that answer within {answer_s:g} s
         all of it is {first_s:.0f} s at the worst until messages flow again, and {whole_s:.0f} s until all of
         `max_in_flight` is allowed where the topic is so quiet that the ramp waits for its timer.
-        Jitter makes the pauses half as long on average. The daemon says its own bound when it starts
+        Jitter makes the waits half as long on average. The daemon says its own bound when it starts
         (`longest_recovery_s` of `daemon.started`)."""
     )
 
@@ -175,14 +175,14 @@ def page(told: str) -> str:
 BOX_WIDTH, BOX_HEIGHT = 176, 62
 BOXES = {
     State.FLOWING: (110, 110),
-    State.PAUSED: (574, 110),
+    State.BACKOFF: (574, 110),
     State.RAMPING: (110, 344),
     State.PROBING: (574, 344),
-    State.HELD: (342, 500),
+    State.PAUSED: (342, 500),
 }
 """Left and top of each."""
 GROUP = (24, 72, 812, 386)
-"""Left, top, width and height of the frame around what can be held."""
+"""Left, top, width and height of the frame around what can be paused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,15 +196,15 @@ class Way:
 
 SAID = {(State.PROBING, Event.FULL): "full, without slow_start"}
 WAYS: dict[tuple[State, State], Way] = {
-    (State.FLOWING, State.PAUSED): Way(((286, 141), (574, 141)), (430, 131), "middle"),
-    (State.PAUSED, State.PROBING): Way(((630, 172), (630, 344)), (622, 296), "end"),
-    (State.PROBING, State.PAUSED): Way(((694, 344), (694, 172)), (704, 240)),
+    (State.FLOWING, State.BACKOFF): Way(((286, 141), (574, 141)), (430, 131), "middle"),
+    (State.BACKOFF, State.PROBING): Way(((630, 172), (630, 344)), (622, 296), "end"),
+    (State.PROBING, State.BACKOFF): Way(((694, 344), (694, 172)), (704, 240)),
     (State.PROBING, State.PROBING): Way(((630, 406), (630, 434), (694, 434), (694, 406)), (704, 428)),
     (State.PROBING, State.RAMPING): Way(((574, 385), (286, 385)), (430, 405), "middle"),
     (State.PROBING, State.FLOWING): Way(((574, 350), (270, 172)), (502, 330), "end"),
     (State.RAMPING, State.RAMPING): Way(((166, 406), (166, 434), (230, 434), (230, 406)), (240, 428)),
     (State.RAMPING, State.FLOWING): Way(((166, 344), (166, 172)), (158, 262), "end"),
-    (State.RAMPING, State.PAUSED): Way(((286, 352), (590, 172)), (522, 228)),
+    (State.RAMPING, State.BACKOFF): Way(((286, 352), (590, 172)), (522, 228)),
 }
 
 
@@ -221,16 +221,16 @@ def _arrow(points: tuple[tuple[float, float], ...], css: str) -> str:
 
 def states_svg() -> str:
     by_way: dict[tuple[State, State], list[str]] = defaultdict(list)
-    held: list[State] = []
+    paused: list[State] = []
     for state, known in TRANSITIONS.items():
         for event, transition in known.items():
             if transition is None or transition.to is None:
                 continue
-            if event is Event.HOLD:
-                held.append(state)
+            if event is Event.PAUSE:
+                paused.append(state)
             else:
                 by_way[state, transition.to].append(_words(state, event, transition))
-    if set(by_way) != set(WAYS) or set(held) != set(State) - {State.HELD}:
+    if set(by_way) != set(WAYS) or set(paused) != set(State) - {State.PAUSED}:
         raise SystemExit(f"backoff_page: the picture has no place for {set(by_way) ^ set(WAYS)}: give it one in WAYS")
     left, top, width, height = GROUP
     body = [
@@ -244,13 +244,13 @@ def states_svg() -> str:
         body.append(_arrow(way.points, "arrow"))
         x, y = way.words_at
         body += [text(x, y + 17 * number, line, "ink small", way.anchor) for number, line in enumerate(words)]
-    held_x, held_y = BOXES[State.HELD]
+    paused_x, paused_y = BOXES[State.PAUSED]
     bottom = top + height
     body += [
-        _arrow(((held_x + 60, bottom), (held_x + 60, held_y)), "arrow"),
-        text(held_x + 52, bottom + 25, str(Event.HOLD), "ink small", "end"),
-        _arrow(((held_x + 116, held_y), (held_x + 116, bottom)), "arrow"),
-        text(held_x + 124, bottom + 25, f"{Event.RESUME}: to the state before", "ink small"),
+        _arrow(((paused_x + 60, bottom), (paused_x + 60, paused_y)), "arrow"),
+        text(paused_x + 52, bottom + 25, str(Event.PAUSE), "ink small", "end"),
+        _arrow(((paused_x + 116, paused_y), (paused_x + 116, bottom)), "arrow"),
+        text(paused_x + 124, bottom + 25, f"{Event.RESUME}: to the state before", "ink small"),
     ]
     for state, (x, y) in BOXES.items():
         body += [
@@ -265,7 +265,7 @@ def states_svg() -> str:
         ".group{fill:none;stroke:#d0d7de;stroke-dasharray:5 5}"
         "\n  @media (prefers-color-scheme:dark){.arrow{stroke:#9aa4af}.group{stroke:#3d444d}}"
     )
-    return svg(held_y + BOX_HEIGHT + 24, "The states of the controller", body, style)
+    return svg(paused_y + BOX_HEIGHT + 24, "The states of the controller", body, style)
 
 
 # -- one outage
@@ -306,9 +306,9 @@ def outage() -> Outage:
                 controller.succeeded(epoch, answered_s, min(decision.limit, int(COMES_IN * ASKS_EVERY_S)))
             else:
                 controller.failed(epoch, answered_s)
-            now_s = answered_s if controller.decision.state is State.PAUSED else now_s + ASKS_EVERY_S
+            now_s = answered_s if controller.decision.state is State.BACKOFF else now_s + ASKS_EVERY_S
         wake_at_s = controller.decision.wake_at_s
-        if controller.decision.state is State.PAUSED and wake_at_s is not None:
+        if controller.decision.state is State.BACKOFF and wake_at_s is not None:
             _note(seen, now_s, controller.decision)
             now_s = wake_at_s
         controller.tick(now_s)
@@ -322,13 +322,13 @@ def _note(seen: Outage, now_s: float, decision: Decision) -> None:
 
 
 def told(seen: Outage) -> str:
-    pauses = [decision for _, decision in seen.decisions if decision.state is State.PAUSED]
+    backoffs = [decision for _, decision in seen.decisions if decision.state is State.BACKOFF]
     back_s = next(at_s for at_s, decision in seen.decisions if at_s > DOWN_S[1] and decision.state is State.RAMPING)
     flows_s = next(at_s for at_s, decision in seen.decisions if at_s > DOWN_S[1] and decision.state is State.FLOWING)
     failed = sum(not is_well for _, is_well in seen.asks)
     return prose(
         f"""The store is down for {DOWN_S[1] - DOWN_S[0]:.0f} s. The daemon asks it {failed} times meanwhile and climbs
-        to level {max(pause.level for pause in pauses)}, where the wait is drawn from 0 to {CURVE.max_duration_s:.0f} s.
+        to level {max(each.level for each in backoffs)}, where the wait is drawn from 0 to {CURVE.max_duration_s:.0f} s.
         {back_s - DOWN_S[1]:.0f} s after the store is back the last probe has succeeded, and
         {flows_s - DOWN_S[1]:.0f} s after it the whole of `max_in_flight` is allowed again: with {COMES_IN} messages a
         second the first steps of the ramp are quick, and the later ones take 5 s each, because there are not so many
@@ -347,7 +347,7 @@ def timeline_svg(seen: Outage) -> str:
     from_x, _ = state_frame.at(DOWN_S[0], 0)
     to_x, _ = state_frame.at(DOWN_S[1], 0)
     body += [
-        rect(from_x, 56, to_x - from_x, 424 + 30 - 56, "held-wash"),
+        rect(from_x, 56, to_x - from_x, 424 + 30 - 56, "paused-wash"),
         text((from_x + to_x) / 2, 73, "the store is down", "faint small", "middle"),
     ]
     ends_s = [at_s for at_s, _ in seen.decisions[1:]] + [LASTS_S]
@@ -363,7 +363,7 @@ def timeline_svg(seen: Outage) -> str:
     body.append(text(20, 106, "state", "ink"))
     body += level_frame.axes([], [(level, f"{level}") for level in range(CURVE.level_cap + 1)])
     body.append(text(20, 180, "level", "ink"))
-    body.append(level_frame.curve(_steps([(a, e, d.level) for a, e, d in spans]), "paused-line"))
+    body.append(level_frame.curve(_steps([(a, e, d.level) for a, e, d in spans]), "backoff-line"))
     body += limit_frame.axes([], [(_doublings(limit), f"{limit:,}") for limit in (0, 16, 256, MAX_IN_FLIGHT)])
     body.append(text(20, 318, "limit", "ink"))
     body.append(limit_frame.curve(_steps([(a, e, _doublings(d.limit)) for a, e, d in spans]), "ramping-line"))
@@ -372,7 +372,7 @@ def timeline_svg(seen: Outage) -> str:
     for at_s, is_well in seen.asks:
         x, bottom = asks_frame.at(at_s, 0)
         body.append(
-            path([(x, bottom), (x, bottom - (20 if is_well else 30))], "flowing-line" if is_well else "paused-line")
+            path([(x, bottom), (x, bottom - (20 if is_well else 30))], "flowing-line" if is_well else "backoff-line")
         )
     style = f"{STYLE}\n  .on{{fill:#fff}}\n  @media (prefers-color-scheme:dark){{.on{{fill:#161b22}}}}"
     return svg(424 + 30 + 36, "State, level, limit and requests of one daemon through an outage", body, style)

@@ -239,7 +239,7 @@ class Simulation:
         before = daemon.controller.decision
         if not daemon.controller.tick(now_s):
             return
-        if before.state is State.PAUSED and self._store.is_down(now_s):
+        if before.state is State.BACKOFF and self._store.is_down(now_s):
             # Most of a long outage is this: it is gone through in one step.
             daemon.controller.failed(daemon.controller.decision.epoch, now_s + REFUSED_S)
             self._at(daemon.controller.decision.wake_at_s or now_s, self._tick, daemon)
@@ -271,7 +271,7 @@ class Simulation:
 @dataclass(frozen=True, slots=True)
 class Alone:
     left_alone_s: list[float]
-    """For each daemon: how long after the store's return its pauses were over."""
+    """For each daemon: how long after the store's return its backoffs were over."""
     asks_per_s: float
     """Of all of them, of the dead store, in its last minutes."""
 
@@ -285,7 +285,7 @@ def alone(variant: Variant, trouble: Trouble, seed: int, daemons: int = DAEMONS,
         controller = Controller(MAX_IN_FLIGHT, variant.curve, uniform, slow_start=variant.slow_start)
         now_s = uniform(0, GATHERED_S)
         controller.failed(0, now_s)
-        while controller.decision.state is State.PAUSED:
+        while controller.decision.state is State.BACKOFF:
             wake_at_s = controller.decision.wake_at_s or now_s
             controller.tick(wake_at_s)
             asks += ends_s - counted_s <= wake_at_s < ends_s

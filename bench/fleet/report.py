@@ -156,7 +156,7 @@ def markdown(results: Results, daemons: int, seeds: int) -> str:
         "## How long a healthy store is left alone",
         prose(
             """The store was down for a quarter of an hour and is whole again at once. How long until a daemon's
-            pauses are over, and what a short `max_duration` costs meanwhile: the single messages with which the
+            backoffs are over, and what a short `max_duration` costs meanwhile: the single messages with which the
             whole fleet asks the dead store."""
         ),
         "![how long a healthy store is left alone, by max_duration and by how levels come down](fleet-alone.svg)",
@@ -218,5 +218,5 @@ def notes() -> list[str]:
         the whole of `max_in_flight`, and holds for ten seconds. A run ends after {model.WATCHED_S} s, or when
         all have flowed for {model.SETTLED_S} s.""",
         """Not modelled: nsqd; connections and their set-up; consumers that share a channel (the others take what a
-        daemon in a pause leaves); a store that fails by its data.""",
+        daemon in a backoff leaves); a store that fails by its data.""",
     ]

@@ -57,7 +57,8 @@ CASES = (
     ),
     Case("places for a tenth, turns end", lambda count: (of(State.FLOWING, count // 10),)),
     Case(
-        "all to 0, one armed", lambda count: (of(State.PAUSED, 0), of(State.PROBING, 1, 1), of(State.FLOWING, count, 2))
+        "all to 0, one armed",
+        lambda count: (of(State.BACKOFF, 0), of(State.PROBING, 1, 1), of(State.FLOWING, count, 2)),
     ),
 )
 

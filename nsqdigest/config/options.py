@@ -163,7 +163,7 @@ BACKOFF = Section(
             "halve",
             'what a successful probe does to the level; "step": one less',
         ),
-        Option("slow_start", Switch(), True, "after a pause 1, 2, 4 … messages in flight, not all at once"),
+        Option("slow_start", Switch(), True, "after a backoff 1, 2, 4 … messages in flight, not all at once"),
     ),
     rules=(rules.backoff,),
 )

@@ -187,7 +187,7 @@ class Narrator:
             root.removeHandler(ear)
 
     def logged(self, level: int, event: str, fields: dict[str, Any]) -> None:
-        if event in _NOT_SHOWN or (event == "consumer.backoff.ramping" and fields["limit"] > 1):
+        if event in _NOT_SHOWN or (event == "consumer.topic.ramping" and fields["limit"] > 1):
             return
         phrase = _PHRASES.get(event)
         if phrase is not None:
@@ -237,7 +237,7 @@ class _Ear(logging.Handler):
             self.handleError(record)  # a log never breaks what it tells about
 
 
-def _paused(fields: dict[str, Any]) -> str:
+def _backed_off(fields: dict[str, Any]) -> str:
     level, wait_s = fields["backoff_level"], fields["wait_s"]
     if fields["reason"] == "failed":
         return f"steps back (level {level}): takes nothing for {wait_s:.1f} s"
@@ -254,14 +254,14 @@ def _refused(fields: dict[str, Any]) -> str:
 _PHRASES: dict[str, Callable[[dict[str, Any]], str]] = {
     "connection.compression.not_offered": lambda fields: f"goes on without {fields['compression']}: nsqd offers none",
     "consumer.store.failed": _refused,
-    "consumer.backoff.paused": _paused,
-    "consumer.backoff.probing": lambda _: "probes with a single event",
-    "consumer.backoff.ramping": lambda _: "has recovered: takes 1 at a time, then 2, 4, 8 …",
-    "consumer.backoff.flowing": lambda fields: f"flows again: up to {fields['limit']} at a time",
+    "consumer.topic.backoff": _backed_off,
+    "consumer.topic.probing": lambda _: "probes with a single event",
+    "consumer.topic.ramping": lambda _: "has recovered: takes 1 at a time, then 2, 4, 8 …",
+    "consumer.topic.flowing": lambda fields: f"flows again: up to {fields['limit']} at a time",
     "consumer.connection.stalled": lambda fields: (
         f"gets nothing from {fields['nsqd']} for {fields['last_message_s']:.0f} s, while others flow"
     ),
-    "scheduler.sink.paused": lambda fields: (
+    "scheduler.sink.backoff": lambda fields: (
         f"holds digests for {fields['sink']} back (level {fields['backoff_level']}) for {fields['wait_s']:.1f} s"
     ),
     "discovery.lookupd.failed": lambda fields: (
@@ -274,8 +274,8 @@ _PHRASES: dict[str, Callable[[dict[str, Any]], str]] = {
     "scheduler.store.failed": lambda _: "holds deliveries back until Redis answers",
     "scheduler.store.back": lambda fields: f"reaches Redis again after {fields['after_s']:.1f} s: deliveries go on",
 }
-_NOT_SHOWN = frozenset({"consumer.message.dead_lettered", "consumer.backoff.held"})
-"""Shown where the letter arrives; and what a drain is made of."""
+_NOT_SHOWN = frozenset({"consumer.message.dead_lettered"})
+"""Shown where the letter arrives."""
 
 
 def _summary(data: dict[str, Any]) -> list[tuple[str, str, int, str]]:

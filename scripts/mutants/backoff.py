@@ -30,33 +30,33 @@ TABLE = of(
     CONTROLLER,
     (
         "a failure while it flows is overlooked",
-        "a failure pauses",
-        "State.FLOWING: {\n        Event.FAILURE: Transition(State.PAUSED, Level.FIRST, Reason.FAILED),",
+        "a failure backs off",
+        "State.FLOWING: {\n        Event.FAILURE: Transition(State.BACKOFF, Level.FIRST, Reason.FAILED),",
         "State.FLOWING: {\n        Event.FAILURE: STAY,",
     ),
     (
         "a failure in the ramp is overlooked",
-        "a failure in the ramp pauses at level 1",
-        "new_epoch=False),\n        Event.FAILURE: Transition(State.PAUSED, Level.FIRST, Reason.FAILED),",
+        "a failure in the ramp backs off at level 1",
+        "new_epoch=False),\n        Event.FAILURE: Transition(State.BACKOFF, Level.FIRST, Reason.FAILED),",
         "new_epoch=False),\n        Event.FAILURE: STAY,",
     ),
     (
-        "a pause ends in full flow",
-        "after a pause one message is tried",
-        "Event.TIMER: Transition(State.PROBING, Level.SAME, Reason.PAUSE_OVER)",
-        "Event.TIMER: Transition(State.FLOWING, Level.NONE, Reason.PAUSE_OVER)",
+        "a backoff ends in full flow",
+        "after a backoff one message is tried",
+        "Event.TIMER: Transition(State.PROBING, Level.SAME, Reason.BACKOFF_OVER)",
+        "Event.TIMER: Transition(State.FLOWING, Level.NONE, Reason.BACKOFF_OVER)",
     ),
     (
         "a probe's success skips the levels",
-        "a success of the probe lowers the level and pauses again",
-        "Event.SUCCESS: Transition(State.PAUSED, Level.DOWN, Reason.PROBE_SUCCEEDED)",
+        "a success of the probe lowers the level and backs off again",
+        "Event.SUCCESS: Transition(State.BACKOFF, Level.DOWN, Reason.PROBE_SUCCEEDED)",
         "Event.SUCCESS: Transition(State.RAMPING, Level.NONE, Reason.RECOVERED)",
     ),
     (
         "a probe's failure keeps the level",
         "a failure of the probe raises the level",
-        "Event.FAILURE: Transition(State.PAUSED, Level.UP, Reason.PROBE_FAILED)",
-        "Event.FAILURE: Transition(State.PAUSED, Level.SAME, Reason.PROBE_FAILED)",
+        "Event.FAILURE: Transition(State.BACKOFF, Level.UP, Reason.PROBE_FAILED)",
+        "Event.FAILURE: Transition(State.BACKOFF, Level.SAME, Reason.PROBE_FAILED)",
     ),
     (
         "a lost probe holds for ever",
@@ -68,7 +68,7 @@ TABLE = of(
         "a lost probe counts as failed",
         "a lost probe leaves the level",
         "Event.VOID: Transition(State.PROBING, Level.SAME, Reason.PROBE_LOST)",
-        "Event.VOID: Transition(State.PAUSED, Level.UP, Reason.PROBE_FAILED)",
+        "Event.VOID: Transition(State.BACKOFF, Level.UP, Reason.PROBE_FAILED)",
     ),
     (
         "a probe that nothing answers holds for ever",
@@ -89,9 +89,9 @@ TABLE = of(
         "Event.STEP: Transition(State.RAMPING, Level.NONE, Reason.RAMPED)",
     ),
     (
-        "holding stops what is held",
-        "held accepts every event",
-        "Event.BEGAN, Event.STALE, Event.HOLD), STAY)",
+        "pausing stops what is paused",
+        "paused accepts every event",
+        "Event.BEGAN, Event.STALE, Event.PAUSE), STAY)",
         "Event.BEGAN, Event.STALE), STAY)",
     ),
     (
@@ -101,10 +101,10 @@ TABLE = of(
         "Event.RESUME: Transition(State.FLOWING, Level.NONE, Reason.RESUMED)",
     ),
     (
-        "in a pause results count",
+        "in a backoff results count",
         "what the table does not know raises",
-        "    State.PAUSED: {\n",
-        "    State.PAUSED: {\n        Event.SUCCESS: STAY,\n",
+        "    State.BACKOFF: {\n",
+        "    State.BACKOFF: {\n        Event.SUCCESS: STAY,\n",
     ),
 )
 
@@ -112,7 +112,7 @@ FACTS = of(
     "backoff.py",
     CONTROLLER,
     (
-        "successes of before the pause count",
+        "successes of before the backoff count",
         "only results of the present epoch count",
         "    def succeeded(self, epoch: int, now_s: float, count: int = 1) -> bool:\n"
         "        if epoch != self.decision.epoch:",
@@ -120,7 +120,7 @@ FACTS = of(
     ),
     (
         "fifty failures are fifty levels",
-        "one change a pause",
+        "one change a backoff",
         "            return False\n        if epoch != self.decision.epoch:\n            return self._stale(now_s)\n"
         "        return self._take(Event.FAILURE, now_s)",
         "            return False\n        if epoch != self.decision.epoch:\n"
@@ -129,7 +129,7 @@ FACTS = of(
         "        return self._take(Event.FAILURE, now_s)",
     ),
     (
-        "what was lost before the pause counts",
+        "what was lost before the backoff counts",
         "only results of the present epoch count",
         'another one follows."""\n        if epoch != self.decision.epoch:',
         'another one follows."""\n        if False:',
@@ -213,20 +213,20 @@ FACTS = of(
         "State.PROBING: 2}.get(to, 0)",
     ),
     (
-        "a pause lets one through",
-        "in a pause nothing may be in flight",
+        "a backoff lets one through",
+        "in a backoff nothing may be in flight",
         "State.PROBING: 1}.get(to, 0)",
         "State.PROBING: 1}.get(to, 1)",
     ),
     (
         "resume waits anew",
-        "a pause that ended while held is over",
+        "a backoff that ended while paused is over",
         "            wake_at_s = before.wake_at_s\n        else:",
         "            wake_at_s = self._wake_at_s(before.state, before.level, now_s)\n        else:",
     ),
     (
         "resume brings back the old epoch",
-        "what was under way before the hold does not count after it",
+        "what was under way before the operator's pause does not count after it",
         "before._replace(epoch=self.decision.epoch + 1,",
         "before._replace(epoch=before.epoch,",
     ),
@@ -248,9 +248,9 @@ WAITS = of(
     "backoff.py",
     CURVE,
     (
-        "pauses of no length",
-        "no pause is shorter than 100 ms",
-        "return max(SHORTEST_PAUSE_S, uniform(*self.window_s(level)))",
+        "backoffs of no length",
+        "no backoff is shorter than 100 ms",
+        "return max(SHORTEST_WAIT_S, uniform(*self.window_s(level)))",
         "return uniform(*self.window_s(level))",
     ),
     (
@@ -484,7 +484,7 @@ PROBES = of(
         "changes: list[tuple[S, int]] = []",
     ),
     (
-        "what comes in a pause is worked on",
+        "what comes in a backoff is worked on",
         "what arrives above the limit goes back",
         "return max(0, min(count, decision.limit - in_flight + count))",
         "return count",

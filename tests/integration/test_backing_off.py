@@ -131,7 +131,7 @@ def steps_back_and_recovers(scene: Scene, redis: RedisServer, max_in_flight: int
 
     redis.pause()
     wait_until(lambda: not any(scene.ready()), PATIENCE_S, "RDY 0 on every connection")
-    # From the first pause on, each probe hands over one message at the most. Probes are counted first here and last
+    # From the first backoff on, each probe hands over one message at the most. Probes are counted first here and last
     # below, so that what is handed over meanwhile is on the safe side.
     wait_until(lambda: scene.decisions(state="probing") >= 1, PATIENCE_S, "the first probe")
     probes, handed_over = scene.decisions(state="probing"), scene.total("message_count")
@@ -159,14 +159,14 @@ def asks_for_one_at_most(scene: Scene, until_probes: int) -> bool:
 
 def checks_the_log(scene: Scene) -> None:
     """States, levels and reasons as they happened, each change one of the table's, and as many as in the metrics."""
-    said = scene.daemon.said("consumer.backoff")
+    said = scene.daemon.said("consumer.topic")
     states = ["flowing", *(line["event"].rpartition(".")[2] for line in said)]
     reasons = [line["reason"] for line in said]
     for before, after, reason in zip(states, states[1:], reasons, strict=False):
         known = {(str(t.to), str(t.reason)) for t in TRANSITIONS[before].values() if t is not None}
         assert (after, reason) in known
     assert reasons[0] == "failed"
-    assert {"failed", "pause-over", "probe-failed", "probe-succeeded", "recovered"} <= set(reasons)
+    assert {"failed", "backoff-over", "probe-failed", "probe-succeeded", "recovered"} <= set(reasons)
     levels = [line["backoff_level"] for line in said]
     assert max(levels) == LEVEL_CAP
     # A failed probe raises it by one, a good one halves it; a failure while it flows begins at 1.

@@ -176,7 +176,7 @@ def test_term_while_redis_is_gone_ends_in_time_and_hands_everything_back(stage: 
     else:
         redis.pause()
     publisher.publish(2_000)
-    wait_until(lambda: stage.in_flight() > 0 or daemon.said("consumer.backoff.paused"), 10, "messages to be under way")
+    wait_until(lambda: stage.in_flight() > 0 or daemon.said("consumer.topic.backoff"), 10, "messages to be under way")
     daemon.term()
     ended_within(daemon, DRAIN_TIMEOUT_S + SLACK_S)
     nothing_is_in_flight(stage)

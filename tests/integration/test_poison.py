@@ -248,5 +248,5 @@ async def test_what_the_store_can_not_work_with_becomes_a_letter_and_its_neighbo
     assert {base64.b64decode(letter["body"]) for letter in letters} == set(culprits)
     assert daemon.metric("dead_letters_total", reason="refused-by-store") == 2
     assert daemon.said("consumer.timeline.refused_by_store")
-    assert not daemon.said("consumer.backoff")
+    assert not daemon.said("consumer.topic")
     stage.check_logs()

@@ -1,6 +1,6 @@
 """Exact RDY sequences of a consumer in front of a scripted nsqd: the stories of backing off, as nsqd sees them.
 
-The consumer and its store are the real ones, with a proxy in front of a real Redis that fails calls on demand. Pauses
+The consumer and its store are the real ones, with a proxy in front of a real Redis that fails calls on demand. Backoffs
 are the shortest there are; what happens next is decided when nsqd hears a RDY, so no test depends on how long one was.
 """
 
@@ -167,7 +167,7 @@ async def test_one_failure_is_rdy_0_then_a_probe_then_all(intake: Intake) -> Non
 
 
 async def test_failing_probes_are_0_1_0_1_and_successes_step_back_to_all(intake: Intake) -> None:
-    """Failures raise the level to 3; each success lowers it by one, with a pause between."""
+    """Failures raise the level to 3; each success lowers it by one, with a backoff between."""
     intake.at_probe(0, {3: intake.heal})
     intake.fail()
     controller = intake.consume()
@@ -232,8 +232,8 @@ async def test_a_probe_hands_over_one_message(intake: Intake) -> None:
     await until(lambda: controller.decision.reason is Reason.RECOVERED, 15.0)
     (connection,) = intake.nsqds[0].connections
     settled = [(name, params) for name, params in connection.commands if name in ("RDY", "REQ", "FIN")]
-    after_first_pause = settled[settled.index(("RDY", ("0",))) :]
-    names = [name if name != "RDY" else params[0] for name, params in after_first_pause]
+    after_first_backoff = settled[settled.index(("RDY", ("0",))) :]
+    names = [name if name != "RDY" else params[0] for name, params in after_first_backoff]
     probes = "".join(name[0] for name in names).split("1")[1:4]
     assert probes == ["0R", "0R", "0F"]
 
@@ -245,7 +245,7 @@ async def test_a_probe_that_is_a_dead_letter_is_followed_by_another(intake: Inta
     intake.fail()
     controller = intake.consume(1)
     intake.publish(1)
-    await until(lambda: controller.decision.state is State.PAUSED, 15.0)
+    await until(lambda: controller.decision.state is State.BACKOFF, 15.0)
     intake.heal()
     intake.nsqds[0].publish(TOPIC, NO_EVENT)
     intake.publish(5)
@@ -260,7 +260,7 @@ async def test_a_probe_that_no_message_answers_stays_asked_for(intake: Intake) -
     intake.fail()
     controller = intake.consume()
     intake.publish(1)
-    await until(lambda: controller.decision.state is State.PAUSED, 15.0)
+    await until(lambda: controller.decision.state is State.BACKOFF, 15.0)
     intake.nsqds[0].freeze()
     intake.heal()
     await until(lambda: controller.decision.reason is Reason.PROBE_LOST, 15.0)
@@ -274,7 +274,7 @@ async def test_a_probe_whose_connection_goes_is_asked_of_the_other(two: Intake) 
     controller = two.consume(4)
     two.publish(4)
     two.publish(4, nsqd=1)
-    await until(lambda: controller.decision.state is State.PAUSED, 15.0)
+    await until(lambda: controller.decision.state is State.BACKOFF, 15.0)
     two.heal()
     # The one that is asked goes before it hands anything over.
     asked: list[int] = []
@@ -329,7 +329,7 @@ async def test_a_probe_that_is_surely_a_dead_letter_leads_on(intake: Intake) -> 
     intake.fail()
     controller = intake.consume()
     intake.publish(1)
-    await until(lambda: controller.decision.state is State.PAUSED, 15.0)
+    await until(lambda: controller.decision.state is State.BACKOFF, 15.0)
     intake.heal()
     await flows(controller)
     assert sent
@@ -392,7 +392,7 @@ async def test_without_a_connection_the_probe_waits_for_one(intake: Intake) -> N
     intake.fail()
     controller = intake.consume()
     intake.publish(5)
-    await until(lambda: controller.decision.state is State.PAUSED, 15.0)
+    await until(lambda: controller.decision.state is State.BACKOFF, 15.0)
     await heard(intake, [5, 0])
     (first,) = intake.nsqds[0].connections
     await intake.nsqds[0].stop()

@@ -108,7 +108,7 @@ async def test_a_slow_probe_still_speaks_for_its_sink(
     sink.verdict = Verdict.UNAVAILABLE
     await add(store, b"a")
     scheduler.start()
-    await until(lambda: post.controller.decision.state is State.PAUSED)
+    await until(lambda: post.controller.decision.state is State.BACKOFF)
     sink.may_answer.clear()
     asked = len(sink.parcels)
     await until(lambda: len(sink.parcels) == asked + 1)
@@ -117,7 +117,7 @@ async def test_a_slow_probe_still_speaks_for_its_sink(
     assert (post.controller.decision.state, post.controller.decision.level) == (State.PROBING, 1)
     sink.may_answer.set()
     await until(lambda: post.controller.decision.level == 2)
-    assert post.controller.decision.reason in (Reason.PROBE_FAILED, Reason.PAUSE_OVER)
+    assert post.controller.decision.reason in (Reason.PROBE_FAILED, Reason.BACKOFF_OVER)
 
 
 async def test_the_digest_that_failed_last_is_not_the_probe_while_another_is_due(
@@ -126,7 +126,7 @@ async def test_the_digest_that_failed_last_is_not_the_probe_while_another_is_due
     sink.verdict_of = {"bad": Verdict.UNAVAILABLE}
     await add(store, b"bad")
     scheduler.start()
-    await until(lambda: post.controller.decision.state is State.PAUSED)
+    await until(lambda: post.controller.decision.state is State.BACKOFF)
     failed = len(sink.parcels)
     await add(store, b"good")
     await until(lambda: len(sink.parcels) > failed)
@@ -139,7 +139,7 @@ async def test_a_digest_that_failed_last_is_the_probe_where_nothing_else_is_due(
     sink.verdict = Verdict.UNAVAILABLE
     await add(store, b"only")
     scheduler.start()
-    await until(lambda: post.controller.decision.state is State.PAUSED)
+    await until(lambda: post.controller.decision.state is State.BACKOFF)
     sink.verdict = Verdict.DELIVERED
     await until(lambda: post.controller.decision.reason is Reason.RECOVERED)
     assert {parcel.timeline for parcel in sink.parcels} == {"only"}

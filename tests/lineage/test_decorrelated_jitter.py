@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from nsqdigest.backoff import Curve
 from nsqdigest.delivery import retry_wait_ms
-from support.controllers import controller, fail, pause_over
+from support.controllers import backoff_over, controller, fail
 
 BASE_MS = 1_000
 CAP_MS = 60_000
@@ -96,15 +96,15 @@ def test_draws_spread_over_the_whole_window() -> None:
     assert draws.count(CAP_MS) < 5
 
 
-# -- the controller's pauses
+# -- the controller's backoffs
 
 
-def test_the_pauses_of_failing_probes_are_drawn_from_the_same_windows() -> None:
+def test_the_backoffs_of_failing_probes_are_drawn_from_the_same_windows() -> None:
     drawn = Windows()
     ctl = controller(curve=Curve(BASE_MS / 1_000, CAP_MS / 1_000, "decorrelated"), uniform=drawn)
     fail(ctl, 0.0)
     for _ in range(5):
-        fail(ctl, pause_over(ctl))
+        fail(ctl, backoff_over(ctl))
     assert drawn.asked == [(1, 3), (1, 9), (1, 27), (1, 60), (1, 60), (1, 60)]
 
 
@@ -115,6 +115,6 @@ def test_a_level_has_the_window_of_that_attempt(window: tuple[int, int], level: 
 
 
 @given(windows, st.integers(0, LARGEST), st.integers(0, 2**32))
-def test_no_pause_is_below_base_or_above_the_maximum(window: tuple[int, int], level: int, seed: int) -> None:
+def test_no_backoff_is_below_base_or_above_the_maximum(window: tuple[int, int], level: int, seed: int) -> None:
     base, cap = window
     assert base <= Curve(base, cap, "decorrelated").wait_s(level, random.Random(seed).uniform) <= cap

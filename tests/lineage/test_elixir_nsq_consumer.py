@@ -12,7 +12,7 @@ import pytest
 
 from nsqdigest.backoff import Curve, Decision, Reason, State, longest_recovery_s
 from nsqdigest.rdy import Planner
-from support.controllers import LEVEL_CAP, MAX_IN_FLIGHT, controller, fail, pause_over, probing, succeed, wake_at
+from support.controllers import LEVEL_CAP, MAX_IN_FLIGHT, backoff_over, controller, fail, probing, succeed, wake_at
 from support.fleet import MSG_TIMEOUT_S, Fleet, Seat, Store
 
 MULTIPLIER_S, MAXIMUM_S = 1.0, 120.0
@@ -37,7 +37,7 @@ def test_the_wait_is_the_multiplier_times_two_to_the_counter_up_to_the_maximum()
     for _ in range(8):
         fail(ctl, now_s)
         waits.append(wake_at(ctl.decision) - now_s)
-        now_s = pause_over(ctl)
+        now_s = backoff_over(ctl)
     assert waits == [min(MULTIPLIER_S * 2**counter, MAXIMUM_S) for counter in range(1, 9)]
 
 
@@ -53,19 +53,19 @@ def test_failures_give_rdy_0_1_0_1_and_successes_0_1_until_all(levels: int) -> N
 
     fail(ctl, 0.0)
     then(0.0)
-    now_s = pause_over(ctl)
+    now_s = backoff_over(ctl)
     then(now_s)
     for _ in range(levels - 1):
         fail(ctl, now_s)
         then(now_s)
-        now_s = pause_over(ctl)
+        now_s = backoff_over(ctl)
         then(now_s)
     while True:
         succeed(ctl, now_s)
         then(now_s)
         if ctl.decision.state is State.FLOWING:
             break
-        now_s = pause_over(ctl)
+        now_s = backoff_over(ctl)
         then(now_s)
     assert sequence == [5] + [0, 1] * levels + [0, 1] * (levels - 1) + [5]
 
@@ -92,7 +92,7 @@ def test_without_a_connection_the_probe_waits_for_one() -> None:
 
 def test_stopping_resumes_nothing() -> None:
     ctl, now_s = probing()
-    ctl.hold(now_s)
+    ctl.pause(now_s)
     assert not ctl.tick(now_s + 1e9)
     assert ctl.decision.limit == 0
 
@@ -115,12 +115,12 @@ def test_fifty_failures_that_were_in_flight_are_one_level() -> None:
 
 
 def test_recovery_after_fifty_failing_messages_takes_no_hour() -> None:
-    """Fifty levels took 50 x 120 s there. Here one pause of 2 s, an answer and the ramp are the most."""
+    """Fifty levels took 50 x 120 s there. Here one backoff of 2 s, an answer and the ramp are the most."""
     ctl = controller()
     epoch = ctl.decision.epoch
     for _ in range(50):
         ctl.failed(epoch, 0.0)
-    succeed(ctl, pause_over(ctl))
+    succeed(ctl, backoff_over(ctl))
     now_s = 0.0
     while ctl.decision.state is not State.FLOWING:
         now_s = wake_at(ctl.decision)
@@ -134,7 +134,7 @@ def test_the_counter_never_passes_the_cap() -> None:
     ctl = controller(curve=Curve(MULTIPLIER_S, MAXIMUM_S), uniform=random.Random(1).uniform)
     fail(ctl, 0.0)
     for _ in range(2_000):
-        fail(ctl, pause_over(ctl))
+        fail(ctl, backoff_over(ctl))
     assert ctl.decision.level == LEVEL_CAP
 
 
@@ -146,10 +146,10 @@ def test_there_is_jitter_also_at_the_cap() -> None:
 
 
 def test_a_stale_timer_resumes_nothing() -> None:
-    """The first pause's timer fires in the second pause."""
+    """The first backoff's timer fires in the second backoff."""
     ctl = controller()
     fail(ctl, 0.0)
-    first_s = pause_over(ctl)
+    first_s = backoff_over(ctl)
     fail(ctl, first_s)
     before = ctl.decision
     assert not ctl.tick(first_s)
@@ -158,7 +158,7 @@ def test_a_stale_timer_resumes_nothing() -> None:
 
 
 @pytest.mark.parametrize("fact", ["succeeded", "failed", "lost"])
-def test_results_of_messages_from_before_the_pause_are_not_the_probes(fact: str) -> None:
+def test_results_of_messages_from_before_the_backoff_are_not_the_probes(fact: str) -> None:
     ctl, now_s = probing()
     before = ctl.decision
     assert not getattr(ctl, fact)(0, now_s)
@@ -169,7 +169,7 @@ def test_a_probe_that_is_never_answered_leads_on() -> None:
     fleet = Fleet(1, Curve(0.2, 1.0), 5, slow_start=False)
     link = fleet.connect(2500, 20)
     fleet.store = Store.DOWN
-    fleet.run(5.0, until=lambda: fleet.decision.state is State.PAUSED)
+    fleet.run(5.0, until=lambda: fleet.decision.state is State.BACKOFF)
     fleet.store = Store.MUTE
     fleet.run(20.0, until=lambda: fleet.decision.epoch in fleet.probed)
     fleet.run(MSG_TIMEOUT_S, until=lambda: fleet.decision.reason is Reason.PROBE_LOST)

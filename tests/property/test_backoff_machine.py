@@ -23,7 +23,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from nsqdigest.backoff import RAMP_STEP_S, SHORTEST_PAUSE_S, Controller, Curve, State, longest_recovery_s
+from nsqdigest.backoff import RAMP_STEP_S, SHORTEST_WAIT_S, Controller, Curve, State, longest_recovery_s
 from nsqdigest.errors import IllegalEvent
 
 CURVES = (
@@ -37,7 +37,7 @@ CURVES = (
 PROBE_S = 2.0
 SELDOM = 100
 """What is interesting is to come in one of so many examples."""
-states = st.sampled_from([state for state in State if state is not State.HELD])
+states = st.sampled_from([state for state in State if state is not State.PAUSED])
 EXAMPLES = 6 * settings().max_examples
 
 
@@ -73,15 +73,15 @@ class ControllerMachine(RuleBasedStateMachine):
         self.epoch += 1
         self.successes = 0
 
-    def pauses(self, level: int) -> None:
+    def backs_off(self, level: int) -> None:
         """The wait is the controller's own draw; that there was one, from the window of the level, is checked."""
         assert self.windows == [self.curve.window_s(level)]
         self.windows.clear()
         wake_s = self.ctl.decision.wake_at_s
         assert wake_s is not None
         low, high = self.curve.window_s(level)
-        assert max(SHORTEST_PAUSE_S, low) - 1e-9 <= wake_s - self.now_s <= max(SHORTEST_PAUSE_S, high) + 1e-9
-        self.goes_to(State.PAUSED, level, 0, wake_s - self.now_s)
+        assert max(SHORTEST_WAIT_S, low) - 1e-9 <= wake_s - self.now_s <= max(SHORTEST_WAIT_S, high) + 1e-9
+        self.goes_to(State.BACKOFF, level, 0, wake_s - self.now_s)
         self.wake_s = wake_s
         self.seen["level at the cap"] += level == self.curve.level_cap > 1
 
@@ -99,7 +99,7 @@ class ControllerMachine(RuleBasedStateMachine):
         if self.state is State.PROBING:
             below = self.level // 2 if self.curve.recovery == "halve" else self.level - 1
             if below:
-                self.pauses(below)
+                self.backs_off(below)
             elif self.slow_start and self.most > 1:
                 self.goes_to(State.RAMPING, 0, 1, RAMP_STEP_S)
             else:
@@ -111,9 +111,9 @@ class ControllerMachine(RuleBasedStateMachine):
 
     def fails(self) -> None:
         if self.state is State.PROBING:
-            self.pauses(min(self.level + 1, self.curve.level_cap))
+            self.backs_off(min(self.level + 1, self.curve.level_cap))
         elif self.state in {State.FLOWING, State.RAMPING}:
-            self.pauses(1)
+            self.backs_off(1)
 
     def is_lost(self) -> None:
         if self.state is State.PROBING:
@@ -122,7 +122,7 @@ class ControllerMachine(RuleBasedStateMachine):
 
     # -- facts
 
-    @precondition(lambda self: self.state is not State.PAUSED)
+    @precondition(lambda self: self.state is not State.BACKOFF)
     @rule(kind=st.sampled_from(("succeeded", "failed", "lost")), count=st.sampled_from((1, 3, 1000)))
     def a_result(self, kind: str, count: int) -> None:
         if kind == "succeeded":
@@ -143,9 +143,9 @@ class ControllerMachine(RuleBasedStateMachine):
         self.ignored += 1
         self.seen["epochs crossed"] += 1
 
-    @precondition(lambda self: self.state is State.PAUSED)
+    @precondition(lambda self: self.state is State.BACKOFF)
     @rule(kind=st.sampled_from(("succeeded", "failed", "lost")))
-    def in_a_pause_nothing_is_handed_over_that_could_have_a_result(self, kind: str) -> None:
+    def in_a_backoff_nothing_is_handed_over_that_could_have_a_result(self, kind: str) -> None:
         with pytest.raises(IllegalEvent):
             getattr(self.ctl, kind)(self.epoch, self.now_s)
 
@@ -173,14 +173,14 @@ class ControllerMachine(RuleBasedStateMachine):
         if self.wake_s is None or self.now_s < self.wake_s:
             assert not decided
             self.seen["timers of nothing"] += 1
-        elif self.state is State.PAUSED:
+        elif self.state is State.BACKOFF:
             self.probes()
         elif self.state is State.PROBING:
             self.is_lost()
         else:
             self.steps()
 
-    @precondition(lambda self: self.state is State.HELD)
+    @precondition(lambda self: self.state is State.PAUSED)
     @rule()
     def resume(self) -> None:
         self.ctl.resume(self.now_s)
@@ -188,24 +188,24 @@ class ControllerMachine(RuleBasedStateMachine):
         state, level, limit, wake_s = self.before
         within_s = {State.PROBING: PROBE_S, State.RAMPING: RAMP_STEP_S}.get(state)
         self.goes_to(state, level, limit, within_s)
-        if state is State.PAUSED:
+        if state is State.BACKOFF:
             self.wake_s = wake_s
         self.seen[f"resumed to {state}"] += 1
 
     @rule(state=states)
     def it_comes_to(self, state: State) -> None:
         """The shortest way, so that no state is rare."""
-        if self.state is State.HELD:
+        if self.state is State.PAUSED:
             self.resume()
         if state is State.RAMPING and self.state is State.FLOWING:
             self.a_result("failed", 1)
         for _ in range(40):
             if self.state is state or (self.state is State.FLOWING and state is State.RAMPING):
                 return
-            if self.state is State.PAUSED or (self.state is State.RAMPING and state is State.FLOWING):
+            if self.state is State.BACKOFF or (self.state is State.RAMPING and state is State.FLOWING):
                 self.the_timer()
             else:
-                self.a_result("failed" if state in {State.PAUSED, State.PROBING} else "succeeded", 1)
+                self.a_result("failed" if state in {State.BACKOFF, State.PROBING} else "succeeded", 1)
         raise AssertionError(f"{self.state} does not lead to {state}")
 
     @rule(successes=st.integers(1, 6))
@@ -218,28 +218,28 @@ class ControllerMachine(RuleBasedStateMachine):
     @rule(state=states, for_s=st.sampled_from((0.0, 1.0, 500.0)))
     def it_is_held_for_a_while(self, state: State, for_s: float) -> None:
         self.it_comes_to(state)
-        self.hold()
+        self.pause()
         self.now_s += for_s
         self.resume()
 
     @rule()
-    def hold(self) -> None:
-        assert self.ctl.hold(self.now_s) is (self.state is not State.HELD)
-        if self.state is not State.HELD:
+    def pause(self) -> None:
+        assert self.ctl.pause(self.now_s) is (self.state is not State.PAUSED)
+        if self.state is not State.PAUSED:
             self.before = self.state, self.level, self.limit, self.wake_s
-            self.goes_to(State.HELD, self.level)
+            self.goes_to(State.PAUSED, self.level)
 
-    @precondition(lambda self: self.state in {State.PAUSED, State.PROBING})
+    @precondition(lambda self: self.state in {State.BACKOFF, State.PROBING})
     @rule(times=st.sampled_from((3, 12)))
     def steady_failure(self, times: int) -> None:
         """Each ask is followed by the whole wait that was drawn at the level that the failures made."""
         asked_s = None
         for _ in range(times):
-            if self.state is State.PAUSED:
+            if self.state is State.BACKOFF:
                 self.the_timer()
             if asked_s is not None:
                 low, _high = self.curve.window_s(self.level)
-                assert self.now_s - asked_s >= max(SHORTEST_PAUSE_S, low) - 1e-9
+                assert self.now_s - asked_s >= max(SHORTEST_WAIT_S, low) - 1e-9
             asked_s, level = self.now_s, self.level
             self.a_result("failed", 1)
             assert self.level == min(level + 1, self.curve.level_cap)
@@ -258,7 +258,7 @@ class ControllerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "ctl"):
             return
-        if self.state is State.HELD:
+        if self.state is State.PAUSED:
             self.resume()
         answer_s = 1.5
         within_s = longest_recovery_s(self.curve, self.most, answer_s, slow_start=self.slow_start)
@@ -283,7 +283,7 @@ INTERESTING = (
     "probes lost",
     "epochs crossed",
     "timers of nothing",
-    *(f"resumed to {state}" for state in State if state is not State.HELD),
+    *(f"resumed to {state}" for state in State if state is not State.PAUSED),
 )
 
 

@@ -27,7 +27,7 @@ MOST_LINKS = 4
 ENOUGH = 10_000
 
 links = st.integers(0, MOST_LINKS - 1)
-states = st.sampled_from([state for state in State if state is not State.HELD])
+states = st.sampled_from([state for state in State if state is not State.PAUSED])
 SELDOM = 100
 """What is interesting is to come in one of so many examples."""
 EXAMPLES = 6 * settings().max_examples
@@ -67,8 +67,8 @@ class FleetMachine(RuleBasedStateMachine):
         if not any(link.is_well for link in fleet.links):
             fleet.connect(2500, 0)
         if state is State.RAMPING and fleet.decision.state is State.FLOWING:
-            self.comes_to(State.PAUSED)
-        fleet.store = Store.DOWN if state in {State.PAUSED, State.PROBING} else Store.WELL
+            self.comes_to(State.BACKOFF)
+        fleet.store = Store.DOWN if state in {State.BACKOFF, State.PROBING} else Store.WELL
         for link in fleet.links:
             fleet.publish(link, 3)
         fleet.run(8.0, until=lambda: fleet.decision.state is state)
@@ -126,7 +126,7 @@ class FleetMachine(RuleBasedStateMachine):
     @rule(state=states, for_s=st.sampled_from((0.0, 0.5)))
     def the_operator_holds_for_a_while(self, state: State, for_s: float) -> None:
         self.comes_to(state)
-        self.fleet.hold()
+        self.fleet.pause()
         self.fleet.run(for_s)
         self.fleet.resume()
 
@@ -190,10 +190,10 @@ INTERESTING = (
     "places taken in turns",
     "nothing idle to arm",
     "given back unprocessed",
-    "arrived in a pause",
+    "arrived in a backoff",
     "timers early",
     "timers late",
-    *(f"held while {state}" for state in State if state is not State.HELD),
+    *(f"paused while {state}" for state in State if state is not State.PAUSED),
 )
 
 

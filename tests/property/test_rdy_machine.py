@@ -141,7 +141,7 @@ class PlannerMachine(RuleBasedStateMachine):
 
     @rule(limit=st.integers(0, 12) | st.just(2500))
     def the_limit_is(self, limit: int) -> None:
-        self.decide(State.FLOWING if limit else State.PAUSED, limit)
+        self.decide(State.FLOWING if limit else State.BACKOFF, limit)
         self.plan()
 
     @rule(again=st.booleans(), busy=st.booleans())

@@ -43,9 +43,9 @@ def succeed(ctl: Controller, now_s: float, count: int = 1) -> bool:
     return ctl.succeeded(ctl.decision.epoch, now_s, count)
 
 
-def pause_over(ctl: Controller) -> float:
-    """Lets the present pause end, and answers when that was."""
-    assert ctl.decision.state is State.PAUSED
+def backoff_over(ctl: Controller) -> float:
+    """Lets the present backoff end, and answers when that was."""
+    assert ctl.decision.state is State.BACKOFF
     now_s = wake_at(ctl.decision)
     assert ctl.tick(now_s)
     return now_s
@@ -55,10 +55,10 @@ def probing(level: int = 1) -> tuple[Controller, float]:
     ctl = controller()
     now_s = 0.0
     fail(ctl, now_s)
-    now_s = pause_over(ctl)
+    now_s = backoff_over(ctl)
     for _ in range(level - 1):
         fail(ctl, now_s)
-        now_s = pause_over(ctl)
+        now_s = backoff_over(ctl)
     assert (ctl.decision.state, ctl.decision.level) == (State.PROBING, level)
     return ctl, now_s
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
 
-from nsqdigest.backoff import SHORTEST_PAUSE_S, Controller, Curve, Decision, Reason, State
+from nsqdigest.backoff import SHORTEST_WAIT_S, Controller, Curve, Decision, Reason, State
 from nsqdigest.rdy import Planner
 
 MSG_TIMEOUT_S = 6.0
@@ -94,7 +94,7 @@ class Fleet:
         self.probed: set[int] = set()
         """Epochs whose probe came."""
         self._told = self.controller.decision
-        self._paused_until_s = 0.0
+        self._backoff_until_s = 0.0
 
     @property
     def decision(self) -> Decision:
@@ -160,9 +160,9 @@ class Fleet:
         self.seen["timers early"] += wake_at_s is not None and wake_at_s > self.now_s
         self._tick()
 
-    def hold(self) -> None:
-        self.seen[f"held while {self.decision.state}"] += 1
-        self._settle(self.controller.hold(self.now_s))
+    def pause(self) -> None:
+        self.seen[f"paused while {self.decision.state}"] += 1
+        self._settle(self.controller.pause(self.now_s))
 
     def resume(self) -> None:
         self._settle(self.controller.resume(self.now_s))
@@ -288,12 +288,12 @@ class Fleet:
     def _check_admitted(self, link: Link, admitted: int, count: int) -> None:
         decision = self.decision
         if decision.limit == 0:
-            assert admitted == 0, "worked on in a pause"
-            self.seen["arrived in a pause"] += 1
+            assert admitted == 0, "worked on in a backoff"
+            self.seen["arrived in a backoff"] += 1
         elif decision.state is State.PROBING:
             assert admitted == (link is self.armed and decision.epoch not in self.probed)
             if admitted:
-                assert self.now_s >= self._paused_until_s, "the probe came before its pause was over"
+                assert self.now_s >= self._backoff_until_s, "the probe came before its backoff was over"
                 self.probed.add(decision.epoch)
         else:
             assert admitted == 0 or self.in_flight - (count - admitted) <= decision.limit, "more than the limit"
@@ -316,29 +316,29 @@ class Fleet:
             self.seen["places taken in turns"] += decision.limit < len(well)
 
     def _check_decided(self) -> None:
-        """Levels and pauses as the curve has them, in words of its own."""
+        """Levels and waits as the curve has them, in words of its own."""
         before, now = self._told, self.decision
         self._told = now
         assert now.epoch in {before.epoch, before.epoch + 1}
         assert now.level <= self._curve.level_cap
-        assert now.state is not State.HELD or now.wake_at_s is None
+        assert now.state is not State.PAUSED or now.wake_at_s is None
         if now.reason is Reason.FAILED:
-            assert (now.state, now.level) == (State.PAUSED, 1)
+            assert (now.state, now.level) == (State.BACKOFF, 1)
         elif now.reason is Reason.PROBE_FAILED:
             assert now.level == min(before.level + 1, self._curve.level_cap)
             self.seen["level at the cap"] += now.level == self._curve.level_cap > 1
         elif now.reason is Reason.PROBE_SUCCEEDED:
             assert 0 < now.level == self._curve.below(before.level)
-        elif now.reason in {Reason.PAUSE_OVER, Reason.PROBE_LOST}:
+        elif now.reason in {Reason.BACKOFF_OVER, Reason.PROBE_LOST}:
             assert now.level == before.level
         draws, self._draws = self._draws, 0
-        if now.state is State.PAUSED and now.reason is not Reason.RESUMED:
+        if now.state is State.BACKOFF and now.reason is not Reason.RESUMED:
             assert draws == 1
             assert now.wake_at_s is not None
             low, high = self._curve.window_s(now.level)
-            assert max(SHORTEST_PAUSE_S, low) <= now.wake_at_s - self.now_s + 1e-9
-            assert now.wake_at_s - self.now_s <= max(SHORTEST_PAUSE_S, high) + 1e-9
-            self._paused_until_s = now.wake_at_s
+            assert max(SHORTEST_WAIT_S, low) <= now.wake_at_s - self.now_s + 1e-9
+            assert now.wake_at_s - self.now_s <= max(SHORTEST_WAIT_S, high) + 1e-9
+            self._backoff_until_s = now.wake_at_s
         else:
             assert draws == 0
         self.seen[f"{now.state}: {now.reason}"] += 1

@@ -7,7 +7,7 @@ import pytest
 from nsqdigest.backoff import (
     PROBE_MESSAGE_WITHIN_S,
     RAMP_STEP_S,
-    SHORTEST_PAUSE_S,
+    SHORTEST_WAIT_S,
     Curve,
     Decision,
     Reason,
@@ -18,9 +18,9 @@ from support.controllers import (
     MAX_IN_FLIGHT,
     PLAIN,
     Draws,
+    backoff_over,
     controller,
     fail,
-    pause_over,
     probing,
     ramping,
     succeed,
@@ -41,10 +41,10 @@ def test_successes_change_nothing_while_it_flows() -> None:
     assert ctl.decision == before
 
 
-def test_a_failure_pauses_at_level_1() -> None:
+def test_a_failure_backs_off_at_level_1() -> None:
     ctl = controller()
     assert fail(ctl, 10.0)
-    assert ctl.decision == Decision(State.PAUSED, 1, 0, 1, 12.0, Reason.FAILED)
+    assert ctl.decision == Decision(State.BACKOFF, 1, 0, 1, 12.0, Reason.FAILED)
 
 
 def test_fifty_failures_of_one_epoch_are_one_level() -> None:
@@ -55,10 +55,10 @@ def test_fifty_failures_of_one_epoch_are_one_level() -> None:
     assert (ctl.decision.level, ctl.decision.wake_at_s) == (1, 12.0)
 
 
-# -- paused
+# -- backoff
 
 
-def test_every_result_is_ignored_until_the_pause_is_over() -> None:
+def test_every_result_is_ignored_until_the_backoff_is_over() -> None:
     ctl = controller()
     fail(ctl, 0.0)
     before = ctl.decision
@@ -88,15 +88,15 @@ def test_a_tick_before_its_time_changes_nothing() -> None:
     assert ctl.decision == before
 
 
-def test_after_the_pause_one_message_is_let_through() -> None:
+def test_after_the_backoff_one_message_is_let_through() -> None:
     ctl = controller()
     fail(ctl, 0.0)
-    now_s = pause_over(ctl)
-    assert ctl.decision == Decision(State.PROBING, 1, 1, 2, now_s + PROBE_MESSAGE_WITHIN_S, Reason.PAUSE_OVER)
+    now_s = backoff_over(ctl)
+    assert ctl.decision == Decision(State.PROBING, 1, 1, 2, now_s + PROBE_MESSAGE_WITHIN_S, Reason.BACKOFF_OVER)
 
 
 def test_a_stale_timer_changes_nothing() -> None:
-    """The timer of an earlier pause fires late: what holds by then is not its business."""
+    """The timer of an earlier backoff fires late: what holds by then is not its business."""
     ctl, now_s = probing()
     before = ctl.decision
     assert not ctl.tick(now_s)
@@ -104,10 +104,10 @@ def test_a_stale_timer_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("base_s", [0.0001, 0.01])
-def test_no_pause_is_shorter_than_100_ms(base_s: float) -> None:
+def test_no_backoff_is_shorter_than_100_ms(base_s: float) -> None:
     ctl = controller(curve=Curve(base_s, 120.0), uniform=lambda low, high: low)
     fail(ctl, 5.0)
-    assert wake_at(ctl.decision) == 5.0 + SHORTEST_PAUSE_S == 5.1
+    assert wake_at(ctl.decision) == 5.0 + SHORTEST_WAIT_S == 5.1
 
 
 # -- probing
@@ -116,15 +116,15 @@ def test_no_pause_is_shorter_than_100_ms(base_s: float) -> None:
 def test_a_probes_failure_raises_the_level() -> None:
     ctl, now_s = probing(level=1)
     assert fail(ctl, now_s)
-    assert ctl.decision[:3] == (State.PAUSED, 2, 0)
+    assert ctl.decision[:3] == (State.BACKOFF, 2, 0)
     assert ctl.decision.reason is Reason.PROBE_FAILED
     assert wake_at(ctl.decision) == now_s + 4.0
 
 
-def test_a_probes_success_lowers_the_level_and_pauses_again() -> None:
+def test_a_probes_success_lowers_the_level_and_backs_off_again() -> None:
     ctl, now_s = probing(level=3)
     assert succeed(ctl, now_s)
-    assert ctl.decision[:3] == (State.PAUSED, 2, 0)
+    assert ctl.decision[:3] == (State.BACKOFF, 2, 0)
     assert ctl.decision.reason is Reason.PROBE_SUCCEEDED
     assert wake_at(ctl.decision) == now_s + 4.0
 
@@ -136,7 +136,7 @@ def test_at_level_0_the_ramp_begins_with_one_message() -> None:
     assert ctl.decision == Decision(State.RAMPING, 0, 1, epoch + 1, now_s + RAMP_STEP_S, Reason.RECOVERED)
 
 
-def test_results_of_before_the_pause_are_not_the_probes() -> None:
+def test_results_of_before_the_backoff_are_not_the_probes() -> None:
     ctl, now_s = probing()
     before = ctl.decision
     for epoch in range(before.epoch):
@@ -255,21 +255,21 @@ def test_the_epoch_stays_while_the_ramp_goes_on() -> None:
     assert ctl.decision.epoch == epoch
 
 
-def test_a_failure_during_the_ramp_pauses_at_level_1() -> None:
+def test_a_failure_during_the_ramp_backs_off_at_level_1() -> None:
     ctl, now_s = ramping()
     succeed(ctl, now_s)
     assert fail(ctl, now_s + 1.0)
-    assert ctl.decision[:3] == (State.PAUSED, 1, 0)
+    assert ctl.decision[:3] == (State.BACKOFF, 1, 0)
     assert ctl.decision.reason is Reason.FAILED
 
 
-def test_a_failure_after_the_ramp_reached_the_whole_pauses_too() -> None:
+def test_a_failure_after_the_ramp_reached_the_whole_backs_off_too() -> None:
     ctl, now_s = ramping()
     epoch = ctl.decision.epoch
     while ctl.decision.state is State.RAMPING:
         ctl.tick(wake_at(ctl.decision))
     assert ctl.failed(epoch, now_s + 100.0)
-    assert ctl.decision.state is State.PAUSED
+    assert ctl.decision.state is State.BACKOFF
 
 
 def test_the_next_ramp_counts_its_successes_from_nothing() -> None:
@@ -277,7 +277,7 @@ def test_the_next_ramp_counts_its_successes_from_nothing() -> None:
     succeed(ctl, now_s)
     succeed(ctl, now_s, 1)
     fail(ctl, now_s)
-    now_s = pause_over(ctl)
+    now_s = backoff_over(ctl)
     succeed(ctl, now_s)
     assert succeed(ctl, now_s, 1)
     assert not succeed(ctl, now_s, 1)
@@ -286,7 +286,7 @@ def test_the_next_ramp_counts_its_successes_from_nothing() -> None:
 def test_with_room_for_one_only_there_is_nothing_to_ramp() -> None:
     ctl = controller(1)
     fail(ctl, 0.0)
-    now_s = pause_over(ctl)
+    now_s = backoff_over(ctl)
     succeed(ctl, now_s)
     assert ctl.decision[:3] == (State.FLOWING, 0, 1)
 
@@ -294,32 +294,32 @@ def test_with_room_for_one_only_there_is_nothing_to_ramp() -> None:
 def test_without_slow_start_recovery_is_at_once() -> None:
     ctl = controller(slow_start=False)
     fail(ctl, 0.0)
-    now_s = pause_over(ctl)
+    now_s = backoff_over(ctl)
     succeed(ctl, now_s)
     assert ctl.decision[:3] == (State.FLOWING, 0, MAX_IN_FLIGHT)
     assert ctl.decision.wake_at_s is None
 
 
-# -- held
+# -- paused
 
 
 def test_held_allows_nothing_and_sets_no_timer() -> None:
     ctl = controller()
-    assert ctl.hold(0.0)
-    assert ctl.decision == Decision(State.HELD, 0, 0, 1, None, Reason.HELD)
+    assert ctl.pause(0.0)
+    assert ctl.decision == Decision(State.PAUSED, 0, 0, 1, None, Reason.PAUSED)
 
 
 def test_holding_what_is_held_changes_nothing() -> None:
     ctl = controller()
-    ctl.hold(0.0)
+    ctl.pause(0.0)
     before = ctl.decision
-    assert not ctl.hold(0.0)
+    assert not ctl.pause(0.0)
     assert ctl.decision == before
 
 
 def test_held_accepts_every_event_and_ignores_it() -> None:
     ctl, now_s = probing(level=2)
-    ctl.hold(0.0)
+    ctl.pause(0.0)
     before = ctl.decision
     for epoch in range(before.epoch + 1):
         ctl.began(epoch, now_s, now_s + 9.0)
@@ -332,24 +332,24 @@ def test_held_accepts_every_event_and_ignores_it() -> None:
 
 def test_resume_goes_back_to_flowing() -> None:
     ctl = controller()
-    ctl.hold(0.0)
+    ctl.pause(0.0)
     assert ctl.resume(50.0)
     assert ctl.decision == Decision(State.FLOWING, 0, MAX_IN_FLIGHT, 2, None, Reason.RESUMED)
 
 
-def test_resume_goes_back_to_a_pause_with_the_time_that_is_left() -> None:
+def test_resume_goes_back_to_a_backoff_with_the_time_that_is_left() -> None:
     ctl = controller()
     fail(ctl, 0.0)
-    ctl.hold(0.0)
+    ctl.pause(0.0)
     ctl.resume(0.5)
-    assert ctl.decision[:3] == (State.PAUSED, 1, 0)
+    assert ctl.decision[:3] == (State.BACKOFF, 1, 0)
     assert wake_at(ctl.decision) == 2.0
 
 
-def test_a_pause_that_ended_while_held_is_over_at_once() -> None:
+def test_a_backoff_that_ended_while_paused_is_over_at_once() -> None:
     ctl = controller()
     fail(ctl, 0.0)
-    ctl.hold(0.0)
+    ctl.pause(0.0)
     ctl.resume(1000.0)
     assert ctl.tick(1000.0)
     assert ctl.decision.state is State.PROBING
@@ -359,7 +359,7 @@ def test_resume_goes_back_to_the_ramp_where_it_was() -> None:
     ctl, now_s = ramping()
     succeed(ctl, now_s)
     succeed(ctl, now_s, 2)
-    ctl.hold(0.0)
+    ctl.pause(0.0)
     ctl.resume(now_s + 1.0)
     assert ctl.decision[:3] == (State.RAMPING, 0, 4)
 
@@ -367,7 +367,7 @@ def test_resume_goes_back_to_the_ramp_where_it_was() -> None:
 def test_what_was_under_way_before_the_hold_does_not_count_after_it() -> None:
     ctl, now_s = probing()
     before = ctl.decision.epoch
-    ctl.hold(0.0)
+    ctl.pause(0.0)
     ctl.resume(now_s)
     assert ctl.decision.state is State.PROBING
     assert not ctl.failed(before, now_s)
@@ -381,7 +381,7 @@ def test_failing_probes_never_raise_the_level_above_the_cap() -> None:
     ctl, now_s = probing()
     for _ in range(2_000):
         fail(ctl, now_s)
-        now_s = pause_over(ctl)
+        now_s = backoff_over(ctl)
     assert ctl.decision.level == LEVEL_CAP
 
 
@@ -389,13 +389,13 @@ def test_recovery_takes_as_many_probes_as_the_cap_however_long_it_failed() -> No
     ctl, now_s = probing()
     for _ in range(500):
         fail(ctl, now_s)
-        now_s = pause_over(ctl)
+        now_s = backoff_over(ctl)
     probes = 0
     while ctl.decision.state is not State.RAMPING:
         succeed(ctl, now_s)
         probes += 1
-        if ctl.decision.state is State.PAUSED:
-            now_s = pause_over(ctl)
+        if ctl.decision.state is State.BACKOFF:
+            now_s = backoff_over(ctl)
     assert probes == LEVEL_CAP
 
 
@@ -411,7 +411,7 @@ def test_a_decision_can_not_be_changed_by_who_holds_it() -> None:
         controller().decision.level = 3  # type: ignore[misc]
 
 
-def test_each_pause_draws_once_from_the_window_of_its_level() -> None:
+def test_each_backoff_draws_once_from_the_window_of_its_level() -> None:
     draws = Draws()
     ctl = controller(curve=Curve(1.0, 120.0), uniform=draws)
     epoch = ctl.decision.epoch
@@ -419,7 +419,7 @@ def test_each_pause_draws_once_from_the_window_of_its_level() -> None:
         ctl.failed(epoch, number / 100)
         ctl.tick(number / 100)
     assert draws.windows == [(0.0, 2.0)]
-    now_s = pause_over(ctl)
+    now_s = backoff_over(ctl)
     fail(ctl, now_s)
     assert draws.windows == [(0.0, 2.0), (0.0, 4.0)]
 
@@ -433,14 +433,14 @@ def test_the_wait_after_a_probes_success_is_that_of_the_level_it_left() -> None:
 def test_levels_may_come_down_by_half() -> None:
     ctl = controller(curve=Curve(1.0, 120.0, jitter="none", recovery="halve"))
     fail(ctl, 0.0)
-    now_s = pause_over(ctl)
+    now_s = backoff_over(ctl)
     for _ in range(LEVEL_CAP):
         fail(ctl, now_s)
-        now_s = pause_over(ctl)
+        now_s = backoff_over(ctl)
     levels = [ctl.decision.level]
     while ctl.decision.state is not State.RAMPING:
         succeed(ctl, now_s)
         levels.append(ctl.decision.level)
-        if ctl.decision.state is State.PAUSED:
-            now_s = pause_over(ctl)
+        if ctl.decision.state is State.BACKOFF:
+            now_s = backoff_over(ctl)
     assert levels == [7, 3, 1, 0]

@@ -37,12 +37,12 @@ def test_every_state_is_in_the_picture() -> None:
 
 def test_a_transition_without_a_place_in_the_picture_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     new = Transition(State.RAMPING, Level.SAME, Reason.RAMPED)
-    monkeypatch.setitem(TRANSITIONS[State.PAUSED], Event.STEP, new)
+    monkeypatch.setitem(TRANSITIONS[State.BACKOFF], Event.STEP, new)
     with pytest.raises(SystemExit, match="no place for"):
         backoff_page.states_svg()
 
 
 def test_the_outage_goes_through_every_state_that_a_store_can_cause() -> None:
     states = [decision.state for _, decision in backoff_page.outage().decisions]
-    assert set(states) == set(State) - {State.HELD}
+    assert set(states) == set(State) - {State.PAUSED}
     assert states[-1] is State.FLOWING

@@ -20,7 +20,7 @@ from nsqdigest.backoff import (
     longest_recovery_s,
 )
 from nsqdigest.errors import IllegalEvent
-from support.controllers import MAX_IN_FLIGHT, PLAIN, controller, fail, pause_over, probing, ramping, succeed, wake_at
+from support.controllers import MAX_IN_FLIGHT, PLAIN, backoff_over, controller, fail, probing, ramping, succeed, wake_at
 
 PAIRS = list(itertools.product(State, Event))
 
@@ -32,7 +32,7 @@ def cases() -> Iterator[tuple[State, Event, Callable[[Controller, float], bool]]
         Event.FAILURE: lambda ctl, now_s: ctl.failed(ctl.decision.epoch, now_s),
         Event.VOID: lambda ctl, now_s: ctl.lost(ctl.decision.epoch, now_s),
         Event.BEGAN: lambda ctl, now_s: bool(ctl.began(ctl.decision.epoch, now_s, now_s + 9.0)),  # type: ignore[func-returns-value]
-        Event.HOLD: lambda ctl, now_s: ctl.hold(now_s),
+        Event.PAUSE: lambda ctl, now_s: ctl.pause(now_s),
         Event.RESUME: lambda ctl, now_s: ctl.resume(now_s),
     }
     for state, event in itertools.product(State, facts):
@@ -41,12 +41,12 @@ def cases() -> Iterator[tuple[State, Event, Callable[[Controller, float], bool]]
 
 
 def brought_to(state: State) -> tuple[Controller, float]:
-    if state in {State.FLOWING, State.PAUSED, State.HELD}:
+    if state in {State.FLOWING, State.BACKOFF, State.PAUSED}:
         ctl = controller()
-        if state is State.PAUSED:
+        if state is State.BACKOFF:
             fail(ctl, 0.0)
-        elif state is State.HELD:
-            ctl.hold(0.0)
+        elif state is State.PAUSED:
+            ctl.pause(0.0)
         return ctl, 0.0
     return probing() if state is State.PROBING else ramping()
 
@@ -108,7 +108,7 @@ def test_late_results_are_known_in_every_state_and_change_none() -> None:
 
 
 def test_the_operator_may_hold_in_every_state() -> None:
-    assert all(Event.HOLD in events for events in TRANSITIONS.values())
+    assert all(Event.PAUSE in events for events in TRANSITIONS.values())
 
 
 # -- how long recovery takes at the most
@@ -144,14 +144,14 @@ def recovery_s(ctl: Controller, now_s: float, answer_s: float) -> float:
 def test_the_longest_recovery_is_stated_exactly(max_in_flight: int, slow_start: bool, curve: Curve) -> None:
     ctl = controller(max_in_flight, curve, slow_start=slow_start)
     fail(ctl, 0.0)
-    now_s = pause_over(ctl)
+    now_s = backoff_over(ctl)
     for _ in range(20):
         fail(ctl, now_s)
-        now_s = pause_over(ctl)
+        now_s = backoff_over(ctl)
     stated_s = longest_recovery_s(curve, max_in_flight, 1.5, slow_start=slow_start)
     assert recovery_s(ctl, now_s, 1.5) == pytest.approx(stated_s)
 
 
 def test_with_the_defaults_a_silent_topic_recovers_within_7_minutes() -> None:
-    """2 + 4 + … + 64 + 120 s of pauses, 8 answers within 2 s, and 12 steps of 5 s."""
+    """2 + 4 + … + 64 + 120 s of backoff, 8 answers within 2 s, and 12 steps of 5 s."""
     assert longest_recovery_s(Curve(1.0, 120.0), 2500, PROBE_MESSAGE_WITHIN_S) == 126 + 120 + 16 + 60

@@ -1,4 +1,4 @@
-"""How long a pause lasts by its level: the curve, its jitter and its cap."""
+"""How long a backoff lasts by its level: the curve, its jitter and its cap."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqdigest.backoff import SHORTEST_PAUSE_S, Curve
+from nsqdigest.backoff import SHORTEST_WAIT_S, Curve
 
 LEVEL_CAP = 7
 FULL = Curve(1.0, 120.0)
@@ -67,7 +67,7 @@ def test_a_wait_is_one_draw_from_the_window() -> None:
 
 
 def test_no_wait_is_shorter_than_100_ms() -> None:
-    assert FULL.wait_s(1, lambda low, high: low) == SHORTEST_PAUSE_S == 0.1
+    assert FULL.wait_s(1, lambda low, high: low) == SHORTEST_WAIT_S == 0.1
 
 
 @pytest.mark.parametrize(

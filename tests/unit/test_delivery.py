@@ -178,14 +178,14 @@ def probing() -> tuple[Health, Controller, float]:
 def test_one_sign_that_the_receiver_is_unwell_is_enough() -> None:
     health, controller = healthy()
     assert hear(health, controller, Verdict.UNAVAILABLE)
-    assert controller.decision.state is State.PAUSED
+    assert controller.decision.state is State.BACKOFF
 
 
 @pytest.mark.parametrize("verdict", [Verdict.AGAIN, Verdict.REFUSED])
 def test_three_different_digests_failing_in_a_row_are_a_failure(verdict: Verdict) -> None:
     health, controller = healthy()
     assert [hear(health, controller, verdict, name) for name in ("a", "b", "c")] == [False, False, True]
-    assert controller.decision.state is State.PAUSED
+    assert controller.decision.state is State.BACKOFF
 
 
 def test_one_digest_failing_again_and_again_is_no_sign() -> None:
@@ -224,7 +224,7 @@ def test_a_delivered_probe_lets_the_sink_recover() -> None:
 def test_a_probe_that_finds_the_receiver_unwell_raises_the_level() -> None:
     health, controller, now_s = probing()
     assert hear(health, controller, Verdict.UNAVAILABLE, "a", now_s)
-    assert (controller.decision.state, controller.decision.level) == (State.PAUSED, 2)
+    assert (controller.decision.state, controller.decision.level) == (State.BACKOFF, 2)
 
 
 @pytest.mark.parametrize("verdict", [Verdict.AGAIN, Verdict.REFUSED, Verdict.GONE])
@@ -235,7 +235,7 @@ def test_a_probe_that_only_its_digest_failed_is_tried_with_another(verdict: Verd
 
 
 @pytest.mark.parametrize("verdict", [Verdict.DELIVERED, Verdict.UNAVAILABLE])
-def test_the_outcome_of_a_delivery_begun_before_the_pause_does_not_count(verdict: Verdict) -> None:
+def test_the_outcome_of_a_delivery_begun_before_the_backoff_does_not_count(verdict: Verdict) -> None:
     health, controller, now_s = probing()
     before = controller.decision
     assert not health.heard(Outcome(verdict), "late", CLAIMED, 0, now_s)

@@ -165,5 +165,5 @@ def test_the_log_of_a_daemon_that_says_something_unforeseen_breaks_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with Narrator(Stream()).hearing_the_log():
-        log.get("test").info("consumer.backoff.paused", something="else")
+        log.get("test").info("consumer.topic.backoff", something="else")
     assert "KeyError" in capsys.readouterr().err

@@ -57,14 +57,14 @@ def human(event: str = "test.event", **fields: Any) -> str:
 
 def test_json_is_one_object_a_line() -> None:
     stream = lines()
-    log.get("consumer").warning("consumer.backoff.paused", level=1, wait_s=2.1, topic="events")
+    log.get("consumer").warning("consumer.topic.backoff", level=1, wait_s=2.1, topic="events")
     assert stream.getvalue().endswith("}\n")
     line = json.loads(stream.getvalue())
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line.pop("time"))
     # A field that would take the name of one of the three steps aside.
     assert line == {
         "level": "warning",
-        "event": "consumer.backoff.paused",
+        "event": "consumer.topic.backoff",
         "field_level": 1,
         "wait_s": 2.1,
         "topic": "events",
@@ -73,9 +73,9 @@ def test_json_is_one_object_a_line() -> None:
 
 def test_for_people_it_is_a_clock_a_level_an_event_and_fields() -> None:
     stream = lines(style="human")
-    log.get("consumer").warning("consumer.backoff.paused", attempt=1, wait_s=2.1, why="no answer", last=None)
+    log.get("consumer").warning("consumer.topic.backoff", attempt=1, wait_s=2.1, why="no answer", last=None)
     assert re.fullmatch(
-        r'\d\d:\d\d:\d\d\.\d{3} WARN  consumer\.backoff\.paused  attempt=1 wait_s=2\.1 why="no answer" last=null\n',
+        r'\d\d:\d\d:\d\d\.\d{3} WARN  consumer\.topic\.backoff  attempt=1 wait_s=2\.1 why="no answer" last=null\n',
         stream.getvalue(),
     )
     assert human().endswith(" INFO  test.event\n")

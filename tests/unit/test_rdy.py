@@ -29,10 +29,10 @@ def flowing(limit: int) -> Decision:
 
 
 def probing(epoch: int = 1) -> Decision:
-    return Decision(State.PROBING, 1, 1, epoch, 2.0, Reason.PAUSE_OVER)
+    return Decision(State.PROBING, 1, 1, epoch, 2.0, Reason.BACKOFF_OVER)
 
 
-PAUSED = Decision(State.PAUSED, 1, 0, 1, 2.0, Reason.FAILED)
+BACKOFF = Decision(State.BACKOFF, 1, 0, 1, 2.0, Reason.FAILED)
 
 
 def seats(count: int, max_rdy: int = 2500) -> list[Seat]:
@@ -100,7 +100,7 @@ def test_without_connections_there_is_nothing_to_send_or_to_wait_for() -> None:
 def test_a_limit_of_0_lowers_all_and_waits_for_nothing() -> None:
     sender = Sender(*seats(3))
     sender.plan(flowing(9), 10.0)
-    assert sender.plan(PAUSED, 11.0) == [("c0", 0), ("c1", 0), ("c2", 0)]
+    assert sender.plan(BACKOFF, 11.0) == [("c0", 0), ("c1", 0), ("c2", 0)]
     assert sender.again_at_s is None
 
 
@@ -163,7 +163,7 @@ def test_what_a_lost_connection_handed_over_takes_up_room_until_it_is_done() -> 
 def test_a_rdy_that_its_own_reserve_covers_needs_no_other_room() -> None:
     sender = Sender(*seats(2))
     sender.plan(flowing(20), 10.0)
-    sender.plan(PAUSED, 11.0)
+    sender.plan(BACKOFF, 11.0)
     assert sender.plan(flowing(4), 11.5) == [("c0", 2), ("c1", 2)]
 
 
@@ -250,7 +250,7 @@ def test_a_silent_connection_is_looked_at_again_though_nobody_tells_that_it_is_w
 
 def test_one_connection_is_armed_that_which_has_waited_longest() -> None:
     sender = Sender(Seat("late", message_at_s=9.0), Seat("first", message_at_s=1.0))
-    sender.plan(PAUSED, 10.0)
+    sender.plan(BACKOFF, 10.0)
     assert sender.plan(probing(), 10.5) == [("first", 1)]
     assert sender.planner.armed is sender.seats[1]
 
@@ -317,7 +317,7 @@ def test_after_the_probe_came_no_other_is_armed_in_its_epoch() -> None:
 def test_no_connection_is_armed_once_the_probe_is_over() -> None:
     sender = Sender(*seats(2))
     sender.plan(probing(), 10.0)
-    sender.plan(PAUSED, 11.0)
+    sender.plan(BACKOFF, 11.0)
     assert sender.planner.armed is None
 
 
@@ -333,10 +333,10 @@ def test_what_comes_above_the_limit_goes_back(count: int, in_flight: int, admitt
     assert sender.planner.admitted(flowing(10), sender.seats[0], count, in_flight) == admitted
 
 
-def test_in_a_pause_everything_goes_back() -> None:
+def test_in_a_backoff_everything_goes_back() -> None:
     sender = Sender(*seats(1))
-    sender.plan(PAUSED, 10.0)
-    assert sender.planner.admitted(PAUSED, sender.seats[0], 5, 5) == 0
+    sender.plan(BACKOFF, 10.0)
+    assert sender.planner.admitted(BACKOFF, sender.seats[0], 5, 5) == 0
 
 
 def test_the_first_message_on_the_armed_connection_is_the_probe() -> None:
@@ -405,7 +405,7 @@ def test_connections_that_only_come_and_go_are_no_flow() -> None:
 def test_without_a_rdy_nothing_is_stalled() -> None:
     sender = Sender(*seats(2))
     sender.plan(flowing(10), 10.0)
-    sender.plan(PAUSED, 11.0)
+    sender.plan(BACKOFF, 11.0)
     assert stalled_at(sender, 12.0, 200.0, busy=sender.seats[0]) == []
 
 
