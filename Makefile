@@ -21,7 +21,7 @@ unexport PYTHONPATH PYTHONHOME
 help: ## list what make can do
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name what; do printf '  make %-15s %s\n' "$$name" "$$what"; done
 
-setup: setup-dev setup-servers ## make ready for everything: .venv, nsqd, nsqlookupd, Redis
+setup: setup-dev setup-servers ## make ready for everything: .venv, nsqd, nsqlookupd, Redis, Valkey
 
 setup-demo: ## make ready for the demo only: .venv and Redis
 	@scripts/setup-venv $(VENV) runtime build
@@ -35,6 +35,7 @@ setup-bench:
 
 setup-servers:
 	@scripts/setup-redis $(VENV) oldest
+	@scripts/setup-valkey
 	@scripts/go-build servers $(NSQ)/nsqd $(NSQ)/nsqlookupd
 
 install:
