@@ -91,11 +91,11 @@ class ScheduledRoute:
 
 
 class Lease:
-    """How long a claim is ours, by our own clock, counted from before it was asked for."""
+    """How long one claim is ours, by our own clock, counted from before it was asked for."""
 
-    def __init__(self, lease_ms: int) -> None:
+    def __init__(self, lease_ms: int, asked_at_s: float) -> None:
         self._lease_s = lease_ms / 1000
-        self._until_s = time.monotonic() + self._lease_s
+        self._until_s = asked_at_s + self._lease_s
 
     @property
     def left_s(self) -> float:
@@ -254,6 +254,9 @@ class Courier:
         if body is None:
             self._stale(claim)
             return None
+        if isinstance(body, delivery.BuryReason):
+            await self._bury(errand, body, "")
+            return None
         if not post.admits(epoch):
             await self._store.defer(claim, claim.due_ms, after_open=True)
             return None
@@ -261,9 +264,10 @@ class Courier:
 
     # -- before
 
-    async def _render(self, errand: _Errand) -> bytes | None:
+    async def _render(self, errand: _Errand) -> bytes | delivery.BuryReason | None:
         """The body, read from the snapshot page by page until it is full, with lease enough for a send; None: it is not
-        ours any more."""
+        ours any more. An id that went out with records never goes out without: where Redis lost all values, it is
+        buried."""
         settings, opened = errand.route.settings, errand.opened
         group = tuple(settings.group.split(".")) if settings.group else ()
         builder = digest.Builder(errand.facts, errand.route.post.settings.max_body_bytes, group)
@@ -285,6 +289,8 @@ class Courier:
             count = next_page(start, seen_bytes, opened.total - start)
         if missing:
             _log.error("scheduler.digest.values_missing", **errand.said, missing=missing)
+        if missing == start:
+            return delivery.BuryReason.VALUES_LOST
         return builder.body() if await self._has_lease(errand) else None
 
     async def _has_lease(self, errand: _Errand) -> bool:

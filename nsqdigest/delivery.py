@@ -39,6 +39,8 @@ class BuryReason(StrEnum):
     TOO_OLD = "too-old"
     TOO_MANY_ATTEMPTS = "too-many-attempts"
     REFUSED = "refused"
+    VALUES_LOST = "values-lost"
+    """Redis has the index of its records and none of their values."""
 
 
 class Next(NamedTuple):

@@ -112,19 +112,6 @@ def pack_batch(keys: Keys, records: Sequence[Record]) -> tuple[list[bytes], list
     return declared, [len(plain), b"".join(packed), *values]
 
 
-def in_order(members: Sequence[bytes], *, is_last: bool) -> list[tuple[bytes, int]]:
-    """Keys and timestamps (µs) of a page, as ZRANGE gives them with scores: newest first, of equal ones the larger key.
-
-    Redis has equal ones the other way round. So that no run of them is torn between two pages, the last run of a page
-    is left to the next one, unless the page is nothing else.
-    """
-    rows = [(key, -int(float(score))) for key, score in zip(members[::2], members[1::2], strict=True)]
-    if not is_last:
-        oldest_us = rows[-1][1]
-        rows = [row for row in rows if row[1] != oldest_us] or rows
-    return sorted(rows, key=lambda row: (row[1], row[0]), reverse=True)
-
-
 def calls_of(records: Sequence[Record]) -> list[Sequence[Record]]:
     """Splits records into what one call may carry: so many records, so many bytes (one record is always allowed)."""
     calls: list[Sequence[Record]] = []

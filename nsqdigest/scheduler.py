@@ -282,30 +282,29 @@ class Scheduler:
         names = names[self._turn % len(names) :] + names[: self._turn % len(names)]
         routes = [(name, numbers[id(self._routes[name].post)]) for name in names]
         looks = [_Look(post, post.is_probing, post.controller.decision.epoch) for post in posts]
-        claimed, lease = await self._ask(timer, looks, routes)
+        asked_at_s = time.monotonic()
+        claimed = await self._ask(timer, looks, routes)
         now_s, now_ms = time.monotonic(), self._store.clock.now_ms()
         for look in looks:
             theirs = [claim for claim in claimed.claims if self._routes[claim.route].post is look.post]
             if look.is_probe and theirs:
                 probe, others = delivery.choose_probe(theirs, look.post.health.failed_last)
-                look.post.controller.began(look.epoch, now_s, now_s + lease.left_s)
-                self._begin([probe], lease, look.epoch)
-                self._begin(others, lease, NO_EPOCH)
+                look.post.controller.began(look.epoch, now_s, asked_at_s + self._settings.lease_ms / 1000)
+                self._begin([probe], asked_at_s, look.epoch)
+                self._begin(others, asked_at_s, NO_EPOCH)
             else:
-                self._begin(theirs, lease, look.epoch)
+                self._begin(theirs, asked_at_s, look.epoch)
         if claimed.next_due_ms is None or not any(post.room for post in posts):
             return self._settings.interval_ms / 1000
         return (claimed.next_due_ms - now_ms) / 1000
 
-    async def _ask(
-        self, timer: _Timer, looks: Sequence[_Look], routes: Sequence[tuple[str, int]]
-    ) -> tuple[Claimed, Lease]:
-        lease, token = Lease(self._settings.lease_ms), uuid4().hex
+    async def _ask(self, timer: _Timer, looks: Sequence[_Look], routes: Sequence[tuple[str, int]]) -> Claimed:
+        token = uuid4().hex
         budgets = [self._budget(look) for look in looks]
         for look, budget in zip(looks, budgets, strict=True):
             look.post.reserved += budget
         try:
-            claimed = await self._store.claim(timer.partition, routes, budgets, self._settings.lease_ms, token)
+            return await self._store.claim(timer.partition, routes, budgets, self._settings.lease_ms, token)
         except StoreError as error:
             if error.applied is Applied.AMBIGUOUS and any(budgets):
                 timer.unheard.append(_Unheard(token, time.monotonic() + self._settings.lease_ms / 1000))
@@ -313,19 +312,19 @@ class Scheduler:
         finally:
             for look, budget in zip(looks, budgets, strict=True):
                 look.post.reserved -= budget
-        return claimed, lease
 
     def _budget(self, look: _Look) -> int:
         if look.is_probe:
             return 2  # the probe is chosen out of two, so that it need not be the digest that failed last
         return min(-(-look.post.room // len(self._timers)), self._settings.batch)
 
-    def _begin(self, claims: Iterable[Claim], lease: Lease, epoch: int) -> None:
+    def _begin(self, claims: Iterable[Claim], asked_at_s: float, epoch: int) -> None:
         now_ms = self._store.clock.now_ms()
         for claim in claims:
             route = self._routes[claim.route]
             route.post.active += 1
             self._metrics.set("schedule_lag_seconds", max(0, now_ms - claim.due_ms) / 1000, route=claim.route)
+            lease = Lease(self._settings.lease_ms, asked_at_s)  # of this claim alone: so are its renewals
             task = asyncio.create_task(self._carry(claim, route, lease, epoch), name=f"digest of {claim.route}")
             self._work.add(task)
             task.add_done_callback(self._work.discard)

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from nsqdigest.dead_store import DeadStore
 from nsqdigest.errors import StoreMismatch
-from nsqdigest.layout import RECORDS_PER_CALL, SCHEMA, Keys, in_order, mismatch, pack_batch
+from nsqdigest.layout import RECORDS_PER_CALL, SCHEMA, Keys, mismatch, pack_batch
 from nsqdigest.losses import Losses
 from nsqdigest.operators import Operators
 from nsqdigest.partitions import Partitions
@@ -243,8 +243,12 @@ class Timelines:
         )
 
     async def page(self, claim: Claim, opened: Opened, start: int, count: int) -> list[StoredRecord | None] | None:
-        """Records of the snapshot from a place on, `count` or a few less, newest first; None where a value is gone;
-        None at all: not ours any more."""
+        """`count` records of the snapshot from `start` on, newest first, of equal timestamps by key. A record is None
+        if Redis lost its value. Returns None if the digest is no longer there.
+
+        An id is never used again, and its snapshot is frozen: where it is the same before the first read and after the
+        last one, nothing changed between them.
+        """
         of, name = self._of(claim)
         head, size, members = await self._send(
             claim.partition,
@@ -258,13 +262,15 @@ class Timelines:
             return None
         if not members:
             return []
-        rows = in_order(members, is_last=start + count >= opened.total)
-        values = (
-            await self._send(claim.partition, [[b"HMGET", of.snapshot_values + name, *(key for key, _ in rows)]])
-        )[0]
+        keys, scores = members[::2], members[1::2]
+        values, id_after = await self._send(
+            claim.partition, [[b"HMGET", of.snapshot_values + name, *keys], [b"HGET", of.head + name, b"id"]]
+        )
+        if id_after != head:
+            return None
         return [
-            None if value is None else StoredRecord(key, timestamp_us // 1000, value)
-            for (key, timestamp_us), value in zip(rows, values, strict=True)
+            None if value is None else StoredRecord(key, -int(float(score)) // 1000, value)
+            for key, score, value in zip(keys, scores, values, strict=True)
         ]
 
     async def renew(self, claim: Claim, lease_ms: int) -> Answer:

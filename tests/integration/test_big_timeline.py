@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import tracemalloc
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -58,7 +59,7 @@ class Big(NamedTuple):
         post = SinkPost(sink, self.sink, Controller(1, Curve(1.0, 10.0, jitter="none"), max))
         courier = Courier(self.store, LEASE_MS, Metrics(), max, lambda _: None)
         route, epoch = ScheduledRoute(ROUTE, Plan(POLICY), post), post.controller.decision.epoch
-        await courier.carry(self.claim, route, Lease(LEASE_MS), epoch)
+        await courier.carry(self.claim, route, Lease(LEASE_MS, time.monotonic()), epoch)
 
 
 async def claimed(store: Timelines, count: int) -> Big:

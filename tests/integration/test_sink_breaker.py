@@ -13,7 +13,7 @@ import pytest
 from nsqdigest import backoff
 from nsqdigest.backoff import Controller, Curve, Reason, State
 from nsqdigest.config import Scheduler as SchedulerSettings
-from nsqdigest.courier import Lease, ScheduledRoute, SinkPost
+from nsqdigest.courier import ScheduledRoute, SinkPost
 from nsqdigest.events import Record
 from nsqdigest.metrics import Metrics
 from nsqdigest.policy import Plan
@@ -152,7 +152,7 @@ async def test_what_was_claimed_before_the_sink_stepped_back_is_put_back_unsent(
     claims = (await store.claim(0, [("r", 0)], [2], 60_000)).claims
     epoch = post.controller.decision.epoch
     post.controller.failed(epoch, time.monotonic())
-    scheduler._begin(claims, Lease(60_000), epoch)
+    scheduler._begin(claims, time.monotonic(), epoch)
     await until(lambda: post.active == 0)
     assert sink.parcels == []
     scheduler.start()

@@ -1,0 +1,172 @@
+"""courier.py against real Redis: what must hold of one digest from its claim to its send."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+import redis
+
+from nsqdigest.backoff import Controller, Curve
+from nsqdigest.config import LogSink
+from nsqdigest.config import Scheduler as SchedulerSettings
+from nsqdigest.courier import ScheduledRoute, SinkPost
+from nsqdigest.metrics import Metrics
+from nsqdigest.policy import Plan
+from nsqdigest.redis_node import Command, Node
+from nsqdigest.scheduler import Scheduler
+from nsqdigest.sinks.base import Outcome, Parcel, Verdict
+from nsqdigest.store_types import Claim, Opened, RoutePlan
+from nsqdigest.timelines import Timelines
+from support.settings import POLICY, ROUTE, SINK
+from support.store import Scripts
+from support.stores import OpenStore, add, open_store, rec
+from support.waiting import until
+
+__all__ = ["open_store"]
+LEASE_MS = 1000
+TIMEOUT_MS = 600
+
+
+class Sent(NamedTuple):
+    parcel: Parcel
+    lease_left_ms: int
+
+
+class LeaseReadingSink:
+    """Accepts all, and keeps with each digest how much of its lease Redis had left."""
+
+    def __init__(self, plain: Scripts) -> None:
+        self._plain = plain
+        self.sent: list[Sent] = []
+
+    async def deliver(self, parcel: Parcel) -> Outcome:
+        self.sent.append(Sent(parcel, lease_left_ms(self._plain, parcel.timeline)))
+        return Outcome(Verdict.DELIVERED)
+
+    async def close(self) -> None:
+        pass
+
+
+def lease_left_ms(plain: Scripts, timeline: str) -> int:
+    seconds, microseconds = plain.command("TIME")
+    return plain.leased().get(timeline.encode(), 0) - (int(seconds) * 1000 + int(microseconds) // 1000)
+
+
+@pytest.fixture
+def plain(redis_client: redis.Redis) -> Scripts:
+    return Scripts(redis_client)
+
+
+@pytest.fixture
+def sink(plain: Scripts) -> LeaseReadingSink:
+    return LeaseReadingSink(plain)
+
+
+@pytest.fixture
+async def store(open_store: OpenStore, redis_url: str) -> Timelines:
+    store = open_store(redis_url, [RoutePlan("r", 100, 0, 60_000)])
+    await store.start()
+    return store
+
+
+def scheduler_of(
+    store: Timelines, sink: LeaseReadingSink, settings: LogSink = SINK, lease_ms: int = 60_000
+) -> Scheduler:
+    post = SinkPost(settings, sink, Controller(8, Curve(1.0, 10.0, jitter="none"), max))
+    routes = {"r": ScheduledRoute(ROUTE, Plan(POLICY), post)}
+    return Scheduler(SchedulerSettings(interval_ms=20, lease_ms=lease_ms, batch=100), routes, store, Metrics(), min)
+
+
+@pytest.fixture
+async def scheduler(store: Timelines, sink: LeaseReadingSink) -> AsyncIterator[Scheduler]:
+    scheduler = scheduler_of(store, sink)
+    yield scheduler
+    await scheduler.drain(time.monotonic() + 5)
+
+
+def before_values(monkeypatch: pytest.MonkeyPatch, then: Callable[[], Awaitable[object]]) -> list[object]:
+    """Lets something happen once, after the index of a page was read and before its values are. Returns what is still
+    to happen."""
+    exchange, rest = Node.exchange, list[Any]([then])
+
+    async def with_it(node: Node, commands: Sequence[Command]) -> list[Any]:
+        if rest and commands[0][0] == b"HMGET":
+            await rest.pop()()
+        return await exchange(node, commands)
+
+    monkeypatch.setattr(Node, "exchange", with_it)
+    return rest
+
+
+# -- one id, one body
+
+
+@pytest.mark.parametrize("what", ["deleted", "adopted"])
+async def test_a_digest_whose_timeline_goes_while_it_is_read_is_not_sent(
+    store: Timelines, sink: LeaseReadingSink, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Else the receiver would get a second body under its id, without records."""
+
+    async def goes() -> None:
+        if what == "deleted":
+            assert await store.operators.delete("r", "t") == 3
+        else:
+            assert (await store.operators.adopt_some(0, "r", "s", 100)).records == 3
+
+    rest = before_values(monkeypatch, goes)
+    await add(store, rec(b"a"), rec(b"b"), rec(b"c"))
+    scheduler.start()
+    await until(lambda: not rest and scheduler.posts[0].active == 0)
+    assert sink.sent == []
+
+
+async def test_a_digest_of_which_redis_lost_every_value_is_buried_and_not_sent_empty(
+    store: Timelines, sink: LeaseReadingSink, scheduler: Scheduler, plain: Scripts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lost() -> None:
+        plain.command("DEL", plain.key("x", "r", b"t"))
+
+    before_values(monkeypatch, lost)
+    await add(store, rec(b"a"), rec(b"b"))
+    scheduler.start()
+    (dead,) = await until(lambda: store.dead.page(0, 0))
+    assert (dead.details.reason, dead.details.facts.total, sink.sent) == ("values-lost", 2, [])
+
+
+# -- leases
+
+
+async def test_no_send_begins_with_less_lease_left_in_redis_than_the_sinks_timeout(
+    store: Timelines, sink: LeaseReadingSink, plain: Scripts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two digests of one claim are read slowly. That the one renewed its lease is of no use to the other."""
+    page, renew, renewed = Timelines.page, Timelines.renew, asyncio.Event()
+
+    async def slow_page(store: Timelines, claim: Claim, opened: Opened, start: int, count: int) -> object:
+        records = await page(store, claim, opened, start, count)
+        if claim.timeline == "a":
+            await until(lambda: lease_left_ms(plain, "a") < TIMEOUT_MS)  # so that it has to renew
+        else:
+            await renewed.wait()
+            await until(lambda: lease_left_ms(plain, "b") < TIMEOUT_MS - 200)
+        return records
+
+    async def told_renew(store: Timelines, claim: Claim, lease_ms: int) -> object:
+        answer = await renew(store, claim, lease_ms)
+        renewed.set()
+        return answer
+
+    monkeypatch.setattr(Timelines, "page", slow_page)
+    monkeypatch.setattr(Timelines, "renew", told_renew)
+    scheduler = scheduler_of(store, sink, replace(SINK, timeout_ms=TIMEOUT_MS), LEASE_MS)
+    await add(store, rec(timeline=b"a"), rec(timeline=b"b"))
+    scheduler.start()
+    await until(lambda: len(sink.sent) == 2)
+    await scheduler.drain(time.monotonic() + 5)
+    assert {parcel.timeline for parcel, _ in sink.sent} == {"a", "b"}
+    assert min(left_ms for _, left_ms in sink.sent) >= TIMEOUT_MS - 100  # a while passes on the way to the sink
