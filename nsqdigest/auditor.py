@@ -93,7 +93,7 @@ class Auditor:
 
     async def _ledgers(self, partition: int, routes: Sequence[str]) -> _Ledgers:
         of_routes = [self._at.keys(partition, route) for route in routes]
-        keys = [self._at.tags[partition] + b"n", *(key for of in of_routes for key in (of.ledger, of.schedules))]
+        keys = [self._at.tags[partition] + b"count", *(key for of in of_routes for key in (of.ledger, of.schedules))]
         counted, *answers = await self._at.run(partition, "audit", keys, [])
         return _Ledgers(
             counted,
@@ -166,7 +166,7 @@ class Auditor:
         start = 0
         while True:
             (ids,) = await self._at.send(
-                partition, [[b"ZRANGE", self._at.tags[partition] + b"dead", start, start + RECORDS_PER_CALL - 1]]
+                partition, [[b"ZRANGE", self._at.dead[partition].dead, start, start + RECORDS_PER_CALL - 1]]
             )
             for digest_id, route, found in await self._look_at_dead(partition, ids):
                 # Not read at one instant: what seems to differ may just have been revived or dropped.
@@ -182,20 +182,20 @@ class Auditor:
                 return
 
     async def _look_at_dead(self, partition: int, ids: Sequence[bytes]) -> list[tuple[bytes, str, FoundDead]]:
-        tag = self._at.tags[partition]
+        keys = self._at.dead[partition]
         if not ids:
             return []
         texts, *numbers = await self._at.send(
             partition,
             [
-                [b"HMGET", tag + b"dead:details", *ids],
+                [b"HMGET", keys.details, *ids],
                 *(
                     command
                     for digest_id in ids
                     for command in (
-                        [b"ZSCORE", tag + b"dead", digest_id],
-                        [b"ZCARD", tag + b"di:" + digest_id],
-                        [b"HLEN", tag + b"dv:" + digest_id],
+                        [b"ZSCORE", keys.dead, digest_id],
+                        [b"ZCARD", keys.index + digest_id],
+                        [b"HLEN", keys.values + digest_id],
                     )
                 ),
             ],

@@ -68,12 +68,12 @@ class DeadStore:
 
     async def page(self, partition: int, start: int, count: int = RECORDS_PER_CALL) -> list[Dead]:
         """Of one partition, those longest dead first."""
-        tag = self._at.tags[partition]
+        keys = self._at.dead[partition]
         last = start + min(count, RECORDS_PER_CALL) - 1
-        (flat,) = await self._at.send(partition, [[b"ZRANGE", tag + b"dead", start, last, b"WITHSCORES"]])
+        (flat,) = await self._at.send(partition, [[b"ZRANGE", keys.dead, start, last, b"WITHSCORES"]])
         if not flat:
             return []
-        (texts,) = await self._at.send(partition, [[b"HMGET", tag + b"dead:details", *flat[::2]]])
+        (texts,) = await self._at.send(partition, [[b"HMGET", keys.details, *flat[::2]]])
         # One without its details was revived or dropped between the two reads.
         return [
             Dead(partition, int(float(since_ms)), Details.decode(text))
@@ -87,23 +87,20 @@ class DeadStore:
         )
 
     async def _look(self, partition: int, digest_id: str) -> Dead | None:
-        tag = self._at.tags[partition]
+        keys = self._at.dead[partition]
         since_ms, text = await self._at.send(
-            partition, [[b"ZSCORE", tag + b"dead", digest_id], [b"HGET", tag + b"dead:details", digest_id]]
+            partition, [[b"ZSCORE", keys.dead, digest_id], [b"HGET", keys.details, digest_id]]
         )
         return None if since_ms is None or text is None else Dead(partition, int(float(since_ms)), Details.decode(text))
 
     async def revive(self, dead: Dead) -> Revival:
         """Due now, whatever its timeline does meanwhile. Its age and its tries begin again, its attempts go on."""
-        facts, tag, of = dead.details.facts, self._at.tags[dead.partition], self._at.keys(dead.partition, dead.route)
-        identity, own = facts.id.encode(), own_timeline(facts.id, facts.timeline)
-        name = own.encode()
+        facts, of = dead.details.facts, self._at.keys(dead.partition, dead.route)
+        own = own_timeline(facts.id, facts.timeline).encode()
         answer = await self._at.run(
             dead.partition,
             "revive",
-            [tag + b"dead", tag + b"dead:details", tag + b"di:" + identity, tag + b"dv:" + identity,
-             of.waiting, of.schedules, of.ledger, of.timelines,
-             of.head + name, of.snapshot + name, of.snapshot_values + name, of.agenda],
+            [*of.of(own), *self._at.dead[dead.partition].of(facts.id)],
             [b"", facts.id, own, dead.details.attempts, facts.opened_ms, facts.iteration, facts.superseded,
              facts.over_capacity, facts.next_earliest_ms],
         )  # fmt: skip
@@ -111,17 +108,11 @@ class DeadStore:
 
     async def drop(self, partition: int, digest_id: str, route: str) -> int:
         """Answers how many records went with it."""
-        tag, identity = self._at.tags[partition], digest_id.encode()
-        answer = await self._at.run(
-            partition,
-            "drop_dead",
-            [tag + b"dead", tag + b"dead:details", tag + b"di:" + identity, tag + b"dv:" + identity,
-             self._at.keys(partition, route).ledger],
-            [digest_id],
-        )  # fmt: skip
+        keys = [*self._at.dead[partition].of(digest_id), self._at.keys(partition, route).ledger]
+        answer = await self._at.run(partition, "drop_dead", keys, [digest_id])
         return int(answer[1]) if answer[0] == b"dropped" else 0
 
     async def over_limit(self, partition: int, limit: int = DIGESTS_KEPT) -> list[Dead]:
         """Those longest dead beyond the limit."""
-        (count,) = await self._at.send(partition, [[b"ZCARD", self._at.tags[partition] + b"dead"]])
+        (count,) = await self._at.send(partition, [[b"ZCARD", self._at.dead[partition].dead]])
         return await self.page(partition, 0, count - limit) if count > limit else []

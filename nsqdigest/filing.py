@@ -86,7 +86,7 @@ class Filing:
             return [_Group(next(iter(self._routes.values())), 0, records, owners)] if records else []
         groups: dict[tuple[int, int], tuple[list[Record], list[Message]]] = {}
         for record, owner in zip(records, owners, strict=True):
-            partition = self._store.partition_of(self._routes[record.route].name, record.timeline)
+            partition = self._store.partition_of(record.timeline)
             theirs, their_owners = groups.setdefault((record.route, partition), ([], []))
             theirs.append(record)
             their_owners.append(owner)

@@ -2,15 +2,16 @@
 
 Keys, under the hash tag `{namespace:partition}`, type first, the route's name and the user's part last:
 
-    w:ROUTE  waiting: timeline scored by due        i:ROUTE:TIMELINE  open set: key scored by its timestamp (-µs)
-    l:ROUTE  leased: timeline scored by deadline    v:ROUTE:TIMELINE  its values
-    k:ROUTE  tokens of the leased                   s:ROUTE:TIMELINE  snapshot: the digest under way
-    b:ROUTE  schedule of each timeline              x:ROUTE:TIMELINE  its values
-    d:ROUTE  losses since the digest before         h:ROUTE:TIMELINE  head: iteration, and of the snapshot id, totals …
-    c:ROUTE  ledger                                 m:ROUTE:TIMELINE  memory: keys delivered lately
-    agenda   waiting zset: when to look at it at the earliest
-    n        how many timelines there are           dead, dead:details, di:ID, dv:ID  digests not to be delivered
-    layout   schema, partitions, epoch              routes (of partition 0)  route: when a daemon had it (ms)
+    waiting:ROUTE   timeline scored by due (ms)      set:ROUTE:TIMELINE            key scored by -timestamp (µs)
+    leased:ROUTE    timeline scored by deadline      values:ROUTE:TIMELINE         its values
+    tokens:ROUTE    of the leased                    digest:ROUTE:TIMELINE         snapshot: the digest under way
+    schedule:ROUTE  base, bound, records of each     digest-values:ROUTE:TIMELINE  its values
+    losses:ROUTE    since the digest before          head:ROUTE:TIMELINE           iteration; snapshot's id, totals …
+    ledger:ROUTE    what became of each record       shown:ROUTE:TIMELINE          memory: keys delivered lately
+    agenda          waiting zset: when to look at it at the earliest
+    count           how many timelines there are
+    dead            id scored by when it died (ms)   dead:details, dead-set:ID, dead-values:ID
+    layout          schema, partitions, epoch        routes (of partition 0)       route: when a daemon had it (ms)
 
 A digest that was revived from the dead store is the snapshot of a timeline of its own, in the partition where it was
 buried; its name begins with a control character, which no event's timeline can have, and holds the digest's id and the
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from nsqdigest.events import Record
 
-SCHEMA = 1
+SCHEMA = 2
 RECORDS_PER_CALL = 500
 BYTES_PER_CALL = 1 << 20
 _FIRST_PAGE_RECORDS = 16
@@ -41,13 +42,36 @@ class Keys:
 
     def __init__(self, tag: bytes, route: str) -> None:
         name = route.encode()
-        self.waiting, self.leased, self.tokens = tag + b"w:" + name, tag + b"l:" + name, tag + b"k:" + name
-        self.schedules, self.losses, self.ledger = tag + b"b:" + name, tag + b"d:" + name, tag + b"c:" + name
-        self.timelines, self.agenda = tag + b"n", tag + b"agenda"
-        self.index, self.values, self.snapshot, self.snapshot_values, self.head, self.memory = (
-            tag + kind + b":" + name + b":" for kind in (b"i", b"v", b"s", b"x", b"h", b"m")
+        self.waiting, self.leased, self.tokens, self.schedules, self.losses, self.ledger = (
+            tag + kind + b":" + name for kind in (b"waiting", b"leased", b"tokens", b"schedule", b"losses", b"ledger")
         )
+        self.timelines, self.agenda = tag + b"count", tag + b"agenda"
+        self.head, self.index, self.values, self.snapshot, self.snapshot_values, self.memory = (
+            tag + kind + b":" + name + b":"
+            for kind in (b"head", b"set", b"values", b"digest", b"digest-values", b"shown")
+        )
+        self.fixed = [self.waiting, self.leased, self.tokens, self.schedules, self.losses, self.ledger,
+                      self.timelines, self.agenda]  # fmt: skip
+        """In the order in which each script that takes one route's has them."""
         self.name_from = len(self.index)
+
+    def of(self, timeline: bytes) -> list[bytes]:
+        """All that a script on one timeline takes, in the order of lua/lib/timeline_keys.lua."""
+        kinds = (self.head, self.index, self.values, self.snapshot, self.snapshot_values, self.memory)
+        return [*self.fixed, *(kind + timeline for kind in kinds)]
+
+
+class DeadKeys:
+    """The key names of the dead store in one partition, as bytes."""
+
+    def __init__(self, tag: bytes) -> None:
+        self.dead, self.details = tag + b"dead", tag + b"dead:details"
+        self.index, self.values = tag + b"dead-set:", tag + b"dead-values:"
+
+    def of(self, digest_id: str) -> list[bytes]:
+        """All that a script on one dead digest takes, in their order."""
+        name = digest_id.encode()
+        return [self.dead, self.details, self.index + name, self.values + name]
 
 
 def mismatch(namespace: str, schema: int, stored: int, partitions: int) -> str | None:

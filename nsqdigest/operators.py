@@ -1,9 +1,7 @@
 """What an operator may ask of the store: what is there, and to have a timeline delivered now, deleted, or moved.
 
-A timeline is where its route and name put it, and after an adoption perhaps in another partition until it was
-delivered; so what is asked of one is asked wherever it is known. Routes are deleted and adopted in steps: a step is a
-bounded number of timelines, and its caller goes on until one did nothing. That is for routes which no daemon feeds any
-more.
+Routes are deleted and adopted in steps: a step is a bounded number of timelines, and its caller goes on until one did
+nothing. That is for routes which no daemon feeds any more.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import asyncio
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nsqdigest.layout import RECORDS_PER_CALL
+from nsqdigest.layout import RECORDS_PER_CALL, shown_timeline
 
 if TYPE_CHECKING:
     from nsqdigest.partitions import Partitions
@@ -79,41 +77,21 @@ class Operators:
 
     async def flush(self, route: str, timeline: str) -> Flushed:
         """Due at once, whatever its policy says; of one that is delivered already the next digest is not touched."""
-        answers = [await self._flush(p, route, timeline) for p in await self._partitions_with(route, timeline)]
-        return next((answer for answer in (Flushed.DUE, Flushed.LEASED) if answer in answers), Flushed.UNKNOWN)
-
-    async def _flush(self, partition: int, route: str, timeline: str) -> Flushed:
-        of = self._at.keys(partition, route)
-        answer = await self._at.run(partition, "flush", [of.waiting, of.schedules, of.agenda], [b"", timeline])
+        name, partition = timeline.encode(), self._home(timeline)
+        answer = await self._at.run(partition, "flush", self._at.keys(partition, route).of(name), [b"", name])
         return Flushed(answer[0].decode())
 
     async def delete(self, route: str, timeline: str) -> int | None:
         """Answers how many records went with it; None: there is no such timeline."""
-        answers = [await self._delete(p, route, timeline) for p in await self._partitions_with(route, timeline)]
-        gone = [records for records in answers if records is not None]
-        return sum(gone) if gone else None
+        return await self._delete(self._home(timeline), route, timeline.encode())
 
-    async def _delete(self, partition: int, route: str, timeline: str) -> int | None:
-        of, name = self._at.keys(partition, route), timeline.encode()
-        answer = await self._at.run(
-            partition,
-            "delete",
-            [of.waiting, of.leased, of.tokens, of.schedules, of.losses, of.ledger, of.timelines, of.head + name,
-             of.index + name, of.values + name, of.snapshot + name, of.snapshot_values + name, of.memory + name,
-             of.agenda],
-            [name],
-        )  # fmt: skip
+    async def _delete(self, partition: int, route: str, name: bytes) -> int | None:
+        answer = await self._at.run(partition, "delete", self._at.keys(partition, route).of(name), [name])
         return int(answer[1]) if answer[0] == b"deleted" else None
 
-    async def _partitions_with(self, route: str, timeline: str) -> list[int]:
-        """Where it belongs, and where else it is known."""
-        name = timeline.encode()
-        home = self._at.of(route, name)
-        others = [partition for partition in range(self._at.count) if partition != home]
-        known = await asyncio.gather(
-            *(self._at.send(p, [[b"HEXISTS", self._at.keys(p, route).schedules, name]]) for p in others)
-        )
-        return [home, *(partition for partition, (is_known,) in zip(others, known, strict=True) if is_known)]
+    def _home(self, timeline: str) -> int:
+        """Its partition; a revived digest is in that of the timeline it came from."""
+        return self._at.of(shown_timeline(timeline).encode())
 
     # -- all of a route, step by step
 
@@ -123,7 +101,7 @@ class Operators:
     async def adopt_some(
         self, partition: int, route: str, to: str, capacity: int, most: int = TIMELINES_PER_STEP
     ) -> Step:
-        """Timelines go over to another route, within their partition, all their records into its open sets.
+        """Timelines go over to another route, all their records into its open sets.
 
         Of the ledgers: what went over is dropped:adopted in the one and added in the other.
         """
@@ -131,17 +109,9 @@ class Operators:
             raise ValueError(f'the route "{route}" can not adopt itself')
         return await self._step(partition, route, most, lambda name: self._adopt(partition, route, to, capacity, name))
 
-    async def _adopt(self, partition: int, route: str, to: str, capacity: int, timeline: str) -> int | None:
-        of, its, name = self._at.keys(partition, route), self._at.keys(partition, to), timeline.encode()
-        answer = await self._at.run(
-            partition,
-            "adopt",
-            [of.waiting, of.leased, of.tokens, of.schedules, of.losses, of.ledger, of.head + name,
-             of.index + name, of.values + name, of.snapshot + name, of.snapshot_values + name, of.memory + name,
-             its.waiting, its.schedules, its.losses, its.ledger, its.head + name,
-             its.index + name, its.values + name, its.memory + name, of.timelines, of.agenda],
-            [name, capacity],
-        )  # fmt: skip
+    async def _adopt(self, partition: int, route: str, to: str, capacity: int, name: bytes) -> int | None:
+        keys = [*self._at.keys(partition, route).of(name), *self._at.keys(partition, to).of(name)]
+        answer = await self._at.run(partition, "adopt", keys, [name, capacity])
         return int(answer[1]) if answer[0] == b"adopted" else None
 
     async def _step(self, partition: int, route: str, most: int, work: Any) -> Step:
@@ -149,7 +119,7 @@ class Operators:
         waiting, leased = await self._at.send(
             partition, [[b"ZRANGE", of.waiting, 0, last], [b"ZRANGE", of.leased, 0, last]]
         )
-        names = [name.decode() for name in [*waiting, *leased][: last + 1]]
+        names = [*waiting, *leased][: last + 1]
         done: list[int] = []
         for start in range(0, len(names), _AT_A_TIME):
             answers = await asyncio.gather(*(work(name) for name in names[start : start + _AT_A_TIME]))

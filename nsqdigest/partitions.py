@@ -1,6 +1,7 @@
 """The partitions of a namespace: which one a timeline is in, what its keys are called there, and a call to one of them.
 
 All keys of a partition share its hash tag, so they are in one slot of a Cluster, and a script can touch them together.
+A timeline's partition follows from its name alone, whatever its route, so a route that adopts it finds it at home.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from nsqdigest.layout import Keys
+from nsqdigest.layout import DeadKeys, Keys
 
 if TYPE_CHECKING:
     from nsqdigest.redis_client import RedisClient
@@ -23,9 +24,10 @@ class Partitions:
         self.tags = [f"{{{namespace}:{partition}}}:".encode() for partition in range(count)]
         self._client = client
         self._keys: dict[tuple[int, str], Keys] = {}
+        self.dead = [DeadKeys(tag) for tag in self.tags]
 
-    def of(self, route: str, timeline: bytes) -> int:
-        return 0 if self.count == 1 else zlib.crc32(timeline, zlib.crc32(route.encode())) % self.count
+    def of(self, timeline: bytes) -> int:
+        return 0 if self.count == 1 else zlib.crc32(timeline) % self.count
 
     def keys(self, partition: int, route: str) -> Keys:
         """Of any route, configured or not."""

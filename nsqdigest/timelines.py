@@ -127,8 +127,8 @@ class Timelines:
 
     # -- intake
 
-    def partition_of(self, route: str, timeline: bytes) -> int:
-        return self._at.of(route, timeline)
+    def partition_of(self, timeline: bytes) -> int:
+        return self._at.of(timeline)
 
     async def add(self, route: str, partition: int, records: Sequence[Record], first: Schedule) -> Added:
         """At most RECORDS_PER_CALL records of one route and partition."""
@@ -139,7 +139,7 @@ class Timelines:
         answer = await self._run(
             partition,
             "add",
-            [of.waiting, of.schedules, of.ledger, of.losses, of.timelines, of.agenda, *keys],
+            [*of.fixed, *keys],
             [b"", plan.capacity, plan.increment_ms, first.base_ms, first.bound_ms, self._limit_per_partition,
              of.name_from, *batch],
             must_last=True,
@@ -163,7 +163,7 @@ class Timelines:
             ],
         )
         self.clock.heard(int(seconds) * 1000 + int(microseconds) // 1000)
-        from_name = len(self._tags[partition] + b"w:")
+        from_name = len(self._tags[partition] + b"waiting:")
         return {
             waiting[from_name:].decode(): int(float(due)) for waiting, due in zip(flat[::2], flat[1::2], strict=True)
         }
@@ -219,8 +219,7 @@ class Timelines:
         answer = await self._run(
             claim.partition,
             "open",
-            [of.leased, of.tokens, of.schedules, of.losses, of.ledger, of.timelines, of.head + name, of.index + name,
-             of.values + name, of.snapshot + name, of.snapshot_values + name],
+            of.of(name),
             [b"", name, claim.token, lease_ms, new_id, plan.capacity if plan.merges else 0, *next_earliest_ms],
         )  # fmt: skip
         word = answer[0]
@@ -275,9 +274,7 @@ class Timelines:
 
     async def renew(self, claim: Claim, lease_ms: int) -> Answer:
         of, name = self._of(claim)
-        return self._answer(
-            await self._run(claim.partition, "renew", [of.leased, of.tokens], [b"", name, claim.token, lease_ms])
-        )
+        return self._answer(await self._run(claim.partition, "renew", of.of(name), [b"", name, claim.token, lease_ms]))
 
     async def close_digest(self, claim: Claim, digest_id: str, after: Schedule) -> Answer:
         of, name = self._of(claim)
@@ -285,8 +282,7 @@ class Timelines:
         answer = await self._run(
             claim.partition,
             "close",
-            [of.waiting, of.leased, of.tokens, of.schedules, of.ledger, of.head + name, of.index + name,
-             of.snapshot + name, of.snapshot_values + name, of.memory + name, of.agenda],
+            of.of(name),
             [name, claim.token, digest_id, after.base_ms, after.bound_ms, plan.increment_ms,
              0 if claim.is_revived else plan.dedupe_window_ms, _MEMORY_PER_CAPACITY * plan.capacity],
         )  # fmt: skip
@@ -300,22 +296,17 @@ class Timelines:
 
     async def _wait_until(self, claim: Claim, instant_ms: int, attempts_back: int) -> Answer:
         of, name = self._of(claim)
-        keys = [of.waiting, of.leased, of.tokens, of.schedules, of.head + name, of.index + name, of.agenda]
         return self._answer(
-            await self._run(claim.partition, "fail", keys, [name, claim.token, instant_ms, attempts_back])
+            await self._run(claim.partition, "fail", of.of(name), [name, claim.token, instant_ms, attempts_back])
         )
 
     async def bury(self, claim: Claim, digest_id: str, after: Schedule, details: bytes) -> Answer:
         of, name = self._of(claim)
         plan = self._plans[claim.route]
-        tag = self._tags[claim.partition]
-        identity = digest_id.encode()
         answer = await self._run(
             claim.partition,
             "bury",
-            [of.waiting, of.leased, of.tokens, of.schedules, of.ledger, of.head + name, of.index + name,
-             of.snapshot + name, of.snapshot_values + name,
-             tag + b"dead", tag + b"dead:details", tag + b"di:" + identity, tag + b"dv:" + identity, of.agenda],
+            [*of.of(name), *self._at.dead[claim.partition].of(digest_id)],
             [b"", name, claim.token, digest_id, after.base_ms, after.bound_ms, plan.increment_ms, details],
         )  # fmt: skip
         return self._answer(answer)

@@ -126,7 +126,7 @@ def script_counts(client: redis.Redis) -> dict[str, int]:
 def ledger_counts(client: redis.Redis) -> dict[str, int]:
     """Of nsqdigest: its own ledgers, one hash a route and partition."""
     totals = {"added": 0, "open": 0}
-    for key in client.scan_iter(match="{*}:c:*", count=1000):
+    for key in client.scan_iter(match="{*}:ledger:*", count=1000):
         for field, value in zip(totals, client.hmget(key, list(totals)), strict=True):
             totals[field] += int(value or 0)
     return totals

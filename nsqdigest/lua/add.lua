@@ -1,8 +1,9 @@
 -- add: files records of one route into their timelines. A join: replaying, splitting or reordering batches ends the same.
 --
--- KEYS  1 waiting zset   2 schedule hash   3 ledger hash   4 losses hash   5 count of timelines   6 agenda zset
---       then for each timeline of the first kind: index zset, value hash;
---       then for each of the second kind (some record may be a repeat): index zset, value hash, snapshot index, memory zset
+-- KEYS  1 waiting zset   2 leased zset   3 tokens hash   4 schedule hash   5 losses hash   6 ledger hash
+--       7 count of timelines   8 agenda zset
+--       then for each timeline of the first kind: set zset, values hash;
+--       then for each of the second kind (some record may be a repeat): set zset, values hash, digest zset, shown zset
 -- ARGV  1 now (ms, '' = Redis' clock)    2 capacity (records)          3 increment (ms)
 --       4 base, 5 bound (ms) of a timeline that begins here            6 most timelines of this partition
 --       7 length of what stands before the timeline's name in its keys 8 timelines of the first kind
@@ -26,9 +27,9 @@
 -- to end: inside the batch each value would be hashed twice. And a record's score is minus its timestamp, so that the
 -- newest stands first: Redis walks a small set from its head, and a newcomer finds its place there at once. (As text,
 -- since Redis formats and parses a number for every call.)
-local FIXED_KEYS, FIXED_ARGUMENTS = 6, 9
+local FIXED_KEYS, FIXED_ARGUMENTS = 8, 9
 local call, unpack_from = redis.call, struct.unpack
-local waiting, schedules, ledger, losses, timeline_count = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local waiting, _, _, schedules, losses, ledger, timeline_count, agenda = unpack(KEYS, 1, FIXED_KEYS)
 local now, capacity, increment = now_ms(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local first_base, first_bound = tonumber(ARGV[4]), tonumber(ARGV[5])
 local name_from, plain, batch = ARGV[7] + 1, tonumber(ARGV[8]), ARGV[9]
@@ -111,7 +112,7 @@ end
 -- In this order: broken off here (a right is missing, a key is of another type), the timelines begin anew when it comes again.
 if #beginnings > 0 then
   call('ZADD', waiting, unpack(beginnings))
-  put_down(KEYS[6], waiting, first_due)
+  put_down(agenda, waiting, first_due)
   call('INCRBY', timeline_count, #beginnings / 2)
 end
 if #changed > 0 then

@@ -5,8 +5,10 @@
 -- RETURNS { timelines that are counted, then per route: { timelines that are there, field, value, field, value, … } }
 -- ERRORS none of its own.
 
-local answer = { tonumber(redis.call('GET', KEYS[1]) or 0) }
+local timeline_count = KEYS[1]
+local answer = { tonumber(redis.call('GET', timeline_count) or 0) }
 for number = 2, #KEYS, 2 do
-  answer[#answer + 1] = { redis.call('HLEN', KEYS[number + 1]), unpack(redis.call('HGETALL', KEYS[number])) }
+  local ledger, schedules = KEYS[number], KEYS[number + 1]
+  answer[#answer + 1] = { redis.call('HLEN', schedules), unpack(redis.call('HGETALL', ledger)) }
 end
 return answer

@@ -1,19 +1,17 @@
 -- close: the digest was delivered. Its snapshot goes, its keys are remembered for a while, the timeline waits again.
 --
--- KEYS  1 waiting zset   2 leased zset   3 tokens hash   4 schedule hash   5 ledger hash
---       6 head hash   7 index zset   8 snapshot index   9 snapshot values   10 memory zset   11 agenda zset
+-- KEYS  as lib/timeline_keys.lua has them
 -- ARGV  1 timeline   2 token   3 id   4 base, 5 bound (ms) of the next digest   6 increment (ms)
 --       7 how long to remember (ms, 0: not at all)   8 most entries of the memory
 -- RETURNS { 'closed' | 'already' | 'stale' }; already: this digest was closed before
 -- ERRORS none of its own.
 --
+-- @include lib/timeline_keys.lua
 -- @include lib/schedule.lua
 -- @include lib/ledger.lua
 -- @include lib/head.lua
 
 local LARGEST_REMEMBERED = 10000
-local waiting, leased, tokens, schedules, ledger = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local head, index, snapshot, snapshot_values, memory = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local timeline, token, id = ARGV[1], ARGV[2], ARGV[3]
 local remember_ms, remembered = tonumber(ARGV[7]), tonumber(ARGV[8])
 
@@ -26,7 +24,7 @@ if redis.call('HGET', tokens, timeline) ~= token or told[1] ~= id then
 end
 
 local total = tonumber(told[3])
-wait_again(waiting, leased, tokens, schedules, KEYS[11], timeline, tonumber(ARGV[4]), tonumber(ARGV[5]),
+wait_again(waiting, leased, tokens, schedules, agenda, timeline, tonumber(ARGV[4]), tonumber(ARGV[5]),
   tonumber(ARGV[6]), redis.call('ZCARD', index))
 if remember_ms > 0 and total <= LARGEST_REMEMBERED then
   redis.call('ZUNIONSTORE', memory, 2, memory, snapshot, 'AGGREGATE', 'MIN')

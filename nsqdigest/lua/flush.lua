@@ -1,16 +1,17 @@
 -- flush: a waiting timeline is due now, whatever its policy or a retry says. Records that come meanwhile do not postpone it.
 --
--- KEYS  1 waiting zset   2 schedule hash   3 agenda zset
+-- KEYS  as lib/timeline_keys.lua has them
 -- ARGV  1 now (ms, '' = Redis' clock)   2 timeline
 -- RETURNS { 'due' }: it is due now, or was before
 --         { 'leased' }: it is being delivered already; nothing changed
 --         { 'unknown' }: there is none
 -- ERRORS none of its own.
 --
+-- @include lib/timeline_keys.lua
 -- @include lib/now.lua
 -- @include lib/schedule.lua
 
-local waiting, schedules, now, timeline = KEYS[1], KEYS[2], now_ms(ARGV[1]), ARGV[2]
+local now, timeline = now_ms(ARGV[1]), ARGV[2]
 local known = redis.call('HGET', schedules, timeline)
 if not known then
   return { 'unknown' }
@@ -22,7 +23,7 @@ local base, bound, records = struct.unpack(SCHEDULE, known)
 if bound > now then
   redis.call('ZREM', waiting, timeline)
   redis.call('ZADD', waiting, math.min(base, now), timeline)
-  put_down(KEYS[3], waiting, math.min(base, now))
+  put_down(agenda, waiting, math.min(base, now))
   redis.call('HSET', schedules, timeline, struct.pack(SCHEDULE, math.min(base, now), now, records))
 end
 return { 'due' }

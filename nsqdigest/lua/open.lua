@@ -1,7 +1,6 @@
 -- open: begins, or takes up again, the digest of a leased timeline. A snapshot is frozen: one id, one set of records.
 --
--- KEYS  1 leased zset   2 tokens hash   3 schedule hash   4 losses hash   5 ledger hash   6 count of timelines
---       7 head hash     8 index zset    9 value hash   10 snapshot index   11 snapshot values
+-- KEYS  as lib/timeline_keys.lua has them
 -- ARGV  1 now (ms, '' = Redis' clock)   2 timeline   3 token   4 lease (ms)   5 id for a new digest
 --       6 what a digest left over does when there are newer records: 0: goes out as it was, they follow in the next one;
 --         a capacity: takes them in, the newest so many, and is a new digest under the new id, of the same iteration
@@ -13,6 +12,7 @@
 --         since, tries: of what was merged into this one too; attempt, opened: of this id
 -- ERRORS none of its own.
 --
+-- @include lib/timeline_keys.lua
 -- @include lib/now.lua
 -- @include lib/bytes.lua
 -- @include lib/records.lua
@@ -21,8 +21,6 @@
 -- @include lib/ledger.lua
 -- @include lib/head.lua
 
-local leased, tokens, schedules, losses, ledger, timeline_count = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local head, index, values, snapshot, snapshot_values = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
 local now, timeline, token, merge_capacity = now_ms(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[6])
 
 if redis.call('HGET', tokens, timeline) ~= token then

@@ -2,10 +2,8 @@
 -- now: claimed, opened, closed or buried again like any other, whatever the timeline that it came from does meanwhile. No limit
 -- of timelines refuses it, for it was there before.
 --
--- KEYS  1 dead zset   2 dead details hash   3 dead index zset of this id   4 dead values of this id
---       5 waiting zset   6 schedule hash   7 ledger hash   8 count of timelines, all of the digest's route
---       9 head hash   10 snapshot index   11 snapshot values, of the timeline of its own
---       12 agenda zset
+-- KEYS  as lib/timeline_keys.lua has them, of the timeline of its own, then
+--       15 dead zset   16 dead details hash   17 dead set of this id   18 dead values of this id
 -- ARGV  1 now (ms, '' = Redis' clock)   2 id   3 the timeline of its own
 --       4 attempts made, 5 opened (ms), 6 iteration, 7 superseded, 8 over capacity, 9 next earliest (ms), as it was buried
 -- RETURNS { 'revived', records }
@@ -13,14 +11,14 @@
 --         { 'unknown' }: no such digest is dead
 -- ERRORS none of its own.
 --
+-- @include lib/timeline_keys.lua
 -- @include lib/now.lua
 -- @include lib/move.lua
 -- @include lib/schedule.lua
 -- @include lib/ledger.lua
 -- @include lib/head.lua
 
-local dead, dead_details, dead_index, dead_values = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local waiting, schedules, ledger, head, snapshot, snapshot_values = KEYS[5], KEYS[6], KEYS[7], KEYS[9], KEYS[10], KEYS[11]
+local dead, dead_details, dead_index, dead_values = unpack(KEYS, 15, 18)
 local now, id, timeline = now_ms(ARGV[1]), ARGV[2], ARGV[3]
 
 if redis.call('HEXISTS', schedules, timeline) == 1 then
@@ -38,8 +36,8 @@ redis.call('HSET', head, 'id', id, 'attempts', ARGV[4], 'opened', ARGV[5], 'iter
 local total = describe(head, snapshot)
 redis.call('HSET', schedules, timeline, struct.pack(SCHEDULE, now, now, 0))
 redis.call('ZADD', waiting, now, timeline)
-put_down(KEYS[12], waiting, now)
-redis.call('INCR', KEYS[8])
+put_down(agenda, waiting, now)
+redis.call('INCR', timeline_count)
 count(ledger, 'buried', -total)
 count(ledger, 'snapshots', total)
 return { 'revived', total }

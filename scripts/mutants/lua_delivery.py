@@ -258,7 +258,7 @@ ENDS = (
         (
             "without a token",
             "a token fences every transition",
-            "if redis.call('HGET', KEYS[3], timeline) ~= ARGV[2] then",
+            "if redis.call('HGET', tokens, timeline) ~= ARGV[2] then",
             "if false then",
         ),
         ("deferring counts as an attempt", "defer is not an attempt", "'attempts', -take_back)", "'attempts', 0)"),
@@ -266,7 +266,7 @@ ENDS = (
         (
             "an attempt is taken back of what has none",
             "before an open there is nothing to take back",
-            " and redis.call('HEXISTS', KEYS[5], 'id') == 1 then",
+            " and redis.call('HEXISTS', head, 'id') == 1 then",
             " then",
         ),
     ),
@@ -275,14 +275,14 @@ ENDS = (
         (
             "without a token",
             "a token fences every transition",
-            "if redis.call('HGET', KEYS[2], timeline) ~= ARGV[3] then",
+            "if redis.call('HGET', tokens, timeline) ~= ARGV[3] then",
             "if false then",
         ),
         ("the lease is not longer", "a renewed lease lasts from now", "now + tonumber(ARGV[4])", "now"),
         (
             "its first write is one that a full Redis refuses",
             "deliveries go on when Redis is full",
-            "redis.call('ZREM', KEYS[1], timeline)\n",
+            "redis.call('ZREM', leased, timeline)\n",
             "",
         ),
         tests=("tests/lua/test_renew.py", SERVERS),

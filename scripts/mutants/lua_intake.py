@@ -107,7 +107,7 @@ ACQUAINTANCES = (
             "a snapshot is frozen",
             "      fate, held = KEPT, held + 1\n",
             "      fate, held = KEPT, held + 1\n"
-            "      local shared = string.gsub(values, ':v:', ':x:', 1)\n"
+            "      local shared = string.gsub(values, ':values:', ':digest-values:', 1)\n"
             "      if call('HEXISTS', shared, key) == 1 then\n"
             "        call('HSET', shared, key, value)\n"
             "      end\n",
@@ -119,12 +119,12 @@ ACQUAINTANCES = (
         (
             "prototype: the base of before stays when a digest has failed",
             "a retry sets base and bound",
-            "wait_again(KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[7], timeline, instant, instant, 0, "
-            "redis.call('ZCARD', KEYS[6]))\n",
-            "redis.call('ZREM', KEYS[2], timeline)\n"
-            "redis.call('HDEL', KEYS[3], timeline)\n"
-            "redis.call('ZADD', KEYS[1], instant, timeline)\n"
-            "put_down(KEYS[7], KEYS[1], instant)\n",
+            "wait_again(waiting, leased, tokens, schedules, agenda, timeline, instant, instant, 0, "
+            "redis.call('ZCARD', index))\n",
+            "redis.call('ZREM', leased, timeline)\n"
+            "redis.call('HDEL', tokens, timeline)\n"
+            "redis.call('ZADD', waiting, instant, timeline)\n"
+            "put_down(agenda, waiting, instant)\n",
         ),
         tests=(MODEL,),
     ),

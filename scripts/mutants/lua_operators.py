@@ -10,17 +10,17 @@ MUTANTS = (
         (
             "of what is not dead, too",
             "an unknown one is told",
-            "if redis.call('ZREM', KEYS[1], ARGV[1]) == 0 then",
-            "redis.call('ZREM', KEYS[1], ARGV[1])\nif false then",
+            "if redis.call('ZREM', dead, id) == 0 then",
+            "redis.call('ZREM', dead, id)\nif false then",
         ),
         (
             "its values stay",
             "what is dropped goes",
-            "redis.call('UNLINK', KEYS[3], KEYS[4])",
-            "redis.call('UNLINK', KEYS[3])",
+            "redis.call('UNLINK', dead_index, dead_values)",
+            "redis.call('UNLINK', dead_index)",
         ),
-        ("not counted as deleted", "the ledger balances", "count(KEYS[5], 'deleted', total)\n", ""),
-        ("its reason stays", "what is dropped goes", "redis.call('HDEL', KEYS[2], ARGV[1])\n", ""),
+        ("not counted as deleted", "the ledger balances", "count(ledger, 'deleted', total)\n", ""),
+        ("its reason stays", "what is dropped goes", "redis.call('HDEL', dead_details, id)\n", ""),
     ),
     *of(
         "delete",
@@ -28,10 +28,10 @@ MUTANTS = (
         (
             "its memory stays",
             "no key of it is left",
-            "redis.call('UNLINK', unpack(KEYS, 8, 13))",
-            "redis.call('UNLINK', unpack(KEYS, 8, 12))",
+            "redis.call('UNLINK', head, index, values, snapshot, snapshot_values, memory)",
+            "redis.call('UNLINK', head, index, values, snapshot, snapshot_values)",
         ),
-        ("it is still counted", "deleting makes room", "redis.call('DECR', KEYS[7])\n", ""),
+        ("it is still counted", "deleting makes room", "redis.call('DECR', timeline_count)\n", ""),
         (
             "its digest is not counted",
             "the ledger balances",
@@ -78,7 +78,7 @@ MUTANTS = (
         ("its reason stays", "a digest is in one place", "redis.call('HDEL', dead_details, id)\n", ""),
         ("its attempts begin anew", "attempts of one id are counted on", "'attempts', ARGV[4]", "'attempts', 0"),
         ("it is not counted", "the ledger balances", "count(ledger, 'snapshots', total)\n", ""),
-        ("its timeline is not counted", "timelines are counted", "redis.call('INCR', KEYS[8])\n", ""),
+        ("its timeline is not counted", "timelines are counted", "redis.call('INCR', timeline_count)\n", ""),
     ),
     *of(
         "adopt",
@@ -95,7 +95,12 @@ MUTANTS = (
             "local over_capacity = trim(to_index, to_values, capacity)",
             "local over_capacity = 0",
         ),
-        ("two timelines become one and count as two", "timelines are counted", "  redis.call('DECR', KEYS[21])\n", ""),
+        (
+            "two timelines become one and count as two",
+            "timelines are counted",
+            "  redis.call('DECR', timeline_count)\n",
+            "",
+        ),
         (
             "its losses are forgotten",
             "a digest says what was lost since the one before",
@@ -127,7 +132,7 @@ MUTANTS = (
         (
             "no timelines are there",
             "audit tells how many timelines are there",
-            "redis.call('HLEN', KEYS[number + 1])",
+            "redis.call('HLEN', schedules)",
             "0",
         ),
         (
@@ -149,7 +154,7 @@ MUTANTS = (
         (
             "what is leased is nowhere",
             "a timeline is in one of waiting and leased",
-            " + (redis.call('ZSCORE', KEYS[2], timeline) and 1 or 0))",
+            " + (redis.call('ZSCORE', leased, timeline) and 1 or 0))",
             ")",
         ),
         (

@@ -112,7 +112,7 @@ async def test_it_does_not_balance(
     open_store: OpenStore, redis_url: str, plain: Scripts, file: Callable[..., str]
 ) -> None:
     await fill(await start(open_store, redis_url))
-    plain.command("HINCRBY", plain.key("c", "r"), "delivered", -3)
+    plain.command("HINCRBY", plain.key("ledger", "r"), "delivered", -3)
     done = run_command("audit", "-c", file())
     assert (done.returncode, done.stderr) == (EXIT_NO, "")
     assert 'route "r", partition 0: 3 records missing' in done.stdout
@@ -126,7 +126,7 @@ async def test_a_recount_names_what_differs(
 ) -> None:
     """Something that the counters alone can not tell."""
     await fill(await start(open_store, redis_url))
-    plain.command("HDEL", plain.key("x", "r", b"out"), "l")
+    plain.command("HDEL", plain.key("digest-values", "r", b"out"), "l")
     assert run_command("audit", "-c", file()).returncode == EXIT_OK
     done = run_command("audit", "-c", file(), "--deep")
     assert (done.returncode, done.stderr) == (EXIT_NO, "")
@@ -183,7 +183,7 @@ async def test_a_record_too_many_is_found_in_its_timeline_and_in_the_sum(
     open_store: OpenStore, redis_url: str, plain: Scripts
 ) -> None:
     await fill(await start(open_store, redis_url))
-    plain.command("ZADD", plain.key("i", "r", b"open"), -5, "planted")
+    plain.command("ZADD", plain.key("set", "r", b"open"), -5, "planted")
     assert await recounted(redis_url) == (
         'route "r", timeline "open" its schedule counts 2 records, 3 are there',
         'route "r", timeline "open" has 3 records and 2 values',
@@ -195,7 +195,7 @@ async def test_a_timeline_that_is_lost_is_found_in_the_sum(
     open_store: OpenStore, redis_url: str, plain: Scripts
 ) -> None:
     await fill(await start(open_store, redis_url))
-    plain.command("HDEL", plain.key("b", "r"), "open")
+    plain.command("HDEL", plain.key("schedule", "r"), "open")
     assert await recounted(redis_url) == (
         'route "r", partition 0: counted 2 records open, 0 are there',
         "partition 0: counted 4 timelines, 3 are there",
@@ -205,7 +205,7 @@ async def test_a_timeline_that_is_lost_is_found_in_the_sum(
 @pytest.mark.parametrize(
     ("command", "difference"),
     [
-        (("HDEL", "dv:id-1", "k"), 'dead digest "id-1": has 2 records and 1 values'),
+        (("HDEL", "dead-values:id-1", "k"), 'dead digest "id-1": has 2 records and 1 values'),
         (("ZADD", "dead", 5, "id-x"), 'dead digest "id-x": nothing tells of which route it is'),
         (("ZREM", "dead", "id-1"), 'route "r", partition 0: counted 2 records in the dead store, 0 are there'),
     ],
@@ -223,7 +223,7 @@ async def test_it_is_counted_by_pages_in_every_partition(open_store: OpenStore, 
     store = await start(open_store, redis_url, partitions=3)
     names = [b"%d" % n for n in range(1500)]
     for partition in range(3):
-        mine = [rec(timeline=name) for name in names if store.partition_of("r", name) == partition]
+        mine = [rec(timeline=name) for name in names if store.partition_of(name) == partition]
         await add(store, *mine[:300], partition=partition)
         await add(store, *mine[300:], partition=partition)
     for partition in range(3):

@@ -142,7 +142,7 @@ async def test_keys_on_both_sides_are_tryagain_and_nothing_was_done(store: Timel
     await add(store, partition=2)
     slot = slot_of(2)
     source, target = moves(cluster, slot)
-    key = b"{test:2}:w:r"
+    key = b"{test:2}:waiting:r"
     source.cli("MIGRATE", HOST, target.port, "", 0, 5000, "KEYS", key)
     error = await error_of(store, 2)
     assert (error.reason, error.applied) == ("redis-tryagain", Applied.NO)

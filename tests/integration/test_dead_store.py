@@ -110,7 +110,7 @@ async def test_delivered_it_is_nowhere_any_more(store: Timelines, plain: Scripts
     assert await store.close_digest(claim, "id-1", Schedule(now_ms, now_ms)) is Answer.DONE
     (claim,) = (await store.claim(0, [("r", 0)], [9], LEASE_MS)).claims
     await store.open(claim, LEASE_MS, "not taken", [0])
-    gone = {plain.key(kind) for kind in ("dead", "dead:details", "di:id-1", "dv:id-1")}
+    gone = {plain.key(kind) for kind in ("dead", "dead:details", "dead-set:id-1", "dead-values:id-1")}
     assert set(plain.dump()) == before - gone
     assert (await store.ledger("r"))["delivered"] == 2
     assert inconsistencies(plain.tag, plain.contents()) == []
@@ -139,8 +139,8 @@ async def test_a_revived_digest_can_be_deleted_while_it_is_on_its_way(store: Tim
 async def test_it_stays_in_the_partition_where_it_was_buried(open_store: OpenStore, redis_url: str) -> None:
     store = open_store(redis_url, partitions=4)
     await store.start()
-    partition = store.partition_of("r", b"t")
-    other = store.partition_of("r", own_timeline("id-1", "t").encode())
+    partition = store.partition_of(b"t")
+    other = store.partition_of(own_timeline("id-1", "t").encode())
     assert partition != other  # else this shows nothing
     dead = await bury(store, "id-1", partition=partition)
     assert dead.partition == partition

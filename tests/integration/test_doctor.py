@@ -254,7 +254,7 @@ async def test_settings_that_lose_events_are_warned_of(tables: Tables, redis_url
 async def test_another_number_of_partitions_is_told_and_nothing_is_written(
     tables: Tables, sound_redis: RedisServer
 ) -> None:
-    sound_redis.cli("HSET", "{test:0}:layout", "schema", 1, "partitions", 4)
+    sound_redis.cli("HSET", "{test:0}:layout", "schema", 2, "partitions", 4)
     (told,) = bad(await look(tables))
     assert (told.state, told.way_out) == (FAIL, "write 4, or choose another redis.namespace")
     assert sound_redis.cli("DBSIZE") == 1
@@ -263,8 +263,8 @@ async def test_another_number_of_partitions_is_told_and_nothing_is_written(
 async def test_an_orphan_is_told(tables: Tables, sound_redis: RedisServer) -> None:
     for command in (
         ("HSET", "{test:0}:routes", "old", 1, "events", 1),
-        ("ZADD", "{test:0}:w:old", 1, "t"),
-        ("HSET", "{test:0}:c:old", "open", 3),
+        ("ZADD", "{test:0}:waiting:old", 1, "t"),
+        ("HSET", "{test:0}:ledger:old", "open", 3),
     ):
         sound_redis.cli(*command)
     (told,) = bad(await look(tables))

@@ -73,7 +73,7 @@ async def acknowledged(store: Timelines, first: int, count: int) -> set[bytes]:
 async def there(store: Timelines) -> set[bytes]:
     found: set[bytes] = set()
     for timeline in range(7):
-        (members,) = await store._send(0, [[b"ZRANGE", b"{test:0}:i:r:%d" % timeline, 0, -1]])
+        (members,) = await store._send(0, [[b"ZRANGE", b"{test:0}:set:r:%d" % timeline, 0, -1]])
         found.update(members)
     return found
 

@@ -55,7 +55,7 @@ class Batch:
 
 
 def plant(plain: Scripts, kind: str, timeline: bytes | None = None) -> None:
-    plain.command("DEL", key := plain.key(kind, "" if kind == "n" else "r", timeline))
+    plain.command("DEL", key := plain.key(kind, "" if kind == "count" else "r", timeline))
     plain.command("RPUSH", key, "planted")
 
 
@@ -75,7 +75,7 @@ async def test_a_batch_of_several_routes_and_partitions_goes_in_whole(open_store
     assert batch.metrics.total("records_added_total") == 100
 
 
-@pytest.mark.parametrize("kind", ["i", "v"])
+@pytest.mark.parametrize("kind", ["set", "values"])
 @pytest.mark.parametrize("planted", [[b"t0"], [b"t63"], [b"t5", b"t6"], [b"t1", b"t31", b"t62"], names(64)])
 async def test_only_what_was_planted_is_refused(
     store: Timelines, plain: Scripts, kind: str, planted: list[bytes], caplog: pytest.LogCaptureFixture
@@ -88,19 +88,19 @@ async def test_only_what_was_planted_is_refused(
     assert batch.timelines_of(set(filed.refused)) == sorted(planted)
     assert (await store.ledger("r")).get("added", 0) == 64 - len(planted)
     assert [record.msg for record in caplog.records] == ["consumer.timeline.refused_by_store"] * len(planted)
-    wanted = "zset" if kind == "i" else "hash"
+    wanted = "zset" if kind == "set" else "hash"
     assert f"{{test:0}}:{kind}:r:{planted[0].decode()} is a list, not a {wanted}" in filed.refused.values()
 
 
 async def test_several_records_of_a_planted_timeline_go_together(store: Timelines, plain: Scripts) -> None:
-    plant(plain, "i", b"t1")
+    plant(plain, "set", b"t1")
     batch = Batch(b"t0", b"t1", b"t2", b"t1", b"t1")
     filed = await batch.file(store)
     assert filed.refused.keys() == {id(batch.owners[n]) for n in (1, 3, 4)}
     assert filed.due_at_once == 2
 
 
-@pytest.mark.parametrize("kind", ["w", "b", "c", "n"])
+@pytest.mark.parametrize("kind", ["waiting", "schedule", "ledger", "count"])
 async def test_where_a_key_is_planted_that_all_share_nothing_is_refused(
     store: Timelines, plain: Scripts, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -118,7 +118,7 @@ async def test_a_shared_key_that_only_some_of_them_touch_is_not_their_fault(stor
     """The losses: only a record that another supersedes is counted there, and after it was stored."""
     first = Batch(b"t1")
     await first.file(store)
-    plant(plain, "d")
+    plant(plain, "losses")
     batch = Batch(b"t0", b"t1")
     batch.records[1] = Record(0, b"t1", first.records[0].key, 9_000, b"newer", False)
     filed = await batch.file(store)
@@ -127,10 +127,10 @@ async def test_a_shared_key_that_only_some_of_them_touch_is_not_their_fault(stor
 
 
 async def test_once_mended_it_goes_in(store: Timelines, plain: Scripts) -> None:
-    plant(plain, "i", b"t1")
+    plant(plain, "set", b"t1")
     batch = Batch(*names(3))
     assert len((await batch.file(store)).refused) == 1
-    plain.command("DEL", plain.key("i", "r", b"t1"))
+    plain.command("DEL", plain.key("set", "r", b"t1"))
     assert await batch.file(store) == Filed(set(), {}, None, 1)
 
 
@@ -160,7 +160,7 @@ async def test_a_failure_on_the_way_leaves_the_rest_unsafe_and_refuses_nothing(
     store: Timelines, plain: Scripts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the third call on Redis is out of reach: what went in before is safe, the rest comes again."""
-    plant(plain, "i", b"t0")
+    plant(plain, "set", b"t0")
     sent, add = 0, store.add
 
     async def add_or_fail(*arguments: object) -> object:

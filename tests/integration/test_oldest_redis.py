@@ -74,6 +74,6 @@ async def test_a_missing_right_within_a_script_is_ambiguous(store: Timelines, ol
 
 
 async def test_a_planted_key_is_the_script_s_failure(store: Timelines, old_redis: RedisServer) -> None:
-    old_redis.cli("RPUSH", "{test:0}:i:r:t", "planted")
+    old_redis.cli("RPUSH", "{test:0}:set:r:t", "planted")
     assert await refusal(store) == ("redis-script", Applied.AMBIGUOUS)
-    assert (await store.wrong_types("r", 0, b"t")).own == ["{test:0}:i:r:t is a list, not a zset"]
+    assert (await store.wrong_types("r", 0, b"t")).own == ["{test:0}:set:r:t is a list, not a zset"]

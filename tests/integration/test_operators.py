@@ -49,7 +49,7 @@ def plain(redis_client: redis.Redis) -> Scripts:
 async def fill(store: Timelines, route: str, timelines: int, records: int = 2, after_ms: int = 0) -> None:
     for n in range(timelines):
         name = b"%d" % n
-        partition = store.partition_of(route, name)
+        partition = store.partition_of(name)
         mine = (rec(b"%d" % key, key, timeline=name) for key in range(records))
         await add(store, *mine, route=route, partition=partition, after_ms=after_ms)
 
@@ -78,7 +78,7 @@ async def test_a_route_is_known_from_the_first_daemon_on_that_had_it(open_store:
 
 async def test_counts_are_of_all_partitions(parted: Timelines) -> None:
     await fill(parted, "r", 20)
-    partition = parted.partition_of("r", b"0")
+    partition = parted.partition_of(b"0")
     (claim, *_) = (await parted.claim(partition, [("r", 0)], [1], LEASE_MS)).claims
     assert isinstance(await parted.open(claim, LEASE_MS, "id-1", [0]), Opened)
     assert await parted.operators.counts("r") == RouteCounts(19, 1, 38, 2)
@@ -112,16 +112,15 @@ async def test_a_deleted_timeline_is_gone(store: Timelines) -> None:
     assert await store.operators.delete("r", "t") is None
 
 
-async def test_a_timeline_is_found_in_whatever_partition_it_is(parted: Timelines) -> None:
-    """An adopted one stays in its own until it was delivered."""
-    home = parted.partition_of("r", b"t")
-    for partition in (home, (home + 1) % 8, (home + 3) % 8):
-        await add(parted, partition=partition, after_ms=HOUR_MS)
-    assert await parted.operators.flush("r", "t") is Flushed.DUE
-    for partition in (home, (home + 1) % 8, (home + 3) % 8):
-        assert len((await parted.claim(partition, [("r", 0)], [9], LEASE_MS)).claims) == 1
-    assert await parted.operators.delete("r", "t") == 3
-    assert await parted.operators.counts("r") == RouteCounts(0, 0, 0, 0)
+async def test_an_adopted_timeline_is_at_home(parted: Timelines) -> None:
+    """So what its new route gathers goes into the same timeline, and what is asked of it finds it."""
+    await fill(parted, "old", 20, after_ms=HOUR_MS)
+    await all_steps(parted, lambda partition: parted.operators.adopt_some(partition, "old", "r", 1000))
+    await fill(parted, "r", 20, records=3, after_ms=HOUR_MS)
+    assert await parted.operators.counts("r") == RouteCounts(20, 0, 60, 0)
+    for n in range(20):
+        assert await parted.operators.flush("r", f"{n}") is Flushed.DUE
+        assert await parted.operators.delete("r", f"{n}") == 3
 
 
 # -- the limit of timelines

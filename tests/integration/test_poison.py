@@ -234,7 +234,7 @@ def ids_beside_odd_ones(receiver: Receiver) -> set[str]:
 async def test_what_the_store_can_not_work_with_becomes_a_letter_and_its_neighbours_are_delivered(stage: Stage) -> None:
     """Something else wrote to a key of one timeline."""
     nsqd = stage.nsqd()
-    stage.store.cli("RPUSH", "{nsqdigest:0}:i:events:planted", "by another")
+    stage.store.cli("RPUSH", "{nsqdigest:0}:set:events:planted", "by another")
     daemon = ready(stage, nsqd)
     neighbours = good(50)
     culprits = [event(id=f"bad-{n}", timeline="planted") for n in range(2)]
@@ -244,7 +244,7 @@ async def test_what_the_store_can_not_work_with_becomes_a_letter_and_its_neighbo
     wait_until(lambda: delivered(stage) == {identity for identity, _ in neighbours}, 15, "all neighbours")
     letters = await read_letters(nsqd, 2)
     assert {letter["reason"] for letter in letters} == {"refused-by-store"}
-    assert letters[0]["detail"] == "{nsqdigest:0}:i:events:planted is a list, not a zset"
+    assert letters[0]["detail"] == "{nsqdigest:0}:set:events:planted is a list, not a zset"
     assert {base64.b64decode(letter["body"]) for letter in letters} == set(culprits)
     assert daemon.metric("dead_letters_total", reason="refused-by-store") == 2
     assert daemon.said("consumer.timeline.refused_by_store")

@@ -169,7 +169,7 @@ async def test_what_is_due_in_any_partition_goes_out_and_never_more_at_a_time_th
 
 async def into_partition(store: Timelines, name: bytes) -> None:
     first = Plan(POLICY).beginning(store.clock.now_ms())
-    await store.add("r", store.partition_of("r", name), [Record(0, name, b"k", 1, b"{}", False)], first)
+    await store.add("r", store.partition_of(name), [Record(0, name, b"k", 1, b"{}", False)], first)
 
 
 # -- with nothing to do
@@ -242,7 +242,7 @@ async def test_a_server_of_a_cluster_that_hangs_does_not_hold_up_the_partitions_
         scheduler = scheduler_of(store, sink)
         hanging = cluster.primary_of(key_slot(b"{test:0}"))
         elsewhere = [p for p in range(12) if cluster.primary_of(key_slot(b"{test:%d}" % p)) is not hanging]
-        names = [name for name in (b"%d" % n for n in range(60)) if store.partition_of("r", name) in elsewhere]
+        names = [name for name in (b"%d" % n for n in range(60)) if store.partition_of(name) in elsewhere]
         hanging.pause()
         for name in names:
             await into_partition(store, name)

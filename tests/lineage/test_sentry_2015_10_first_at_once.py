@@ -126,7 +126,7 @@ def test_replaying_an_add_does_not_postpone_the_digest_again(delivered: Scripts)
     assert due_ms(delivered) == 360 * S
 
 
-@pytest.mark.parametrize("kind", ["h", "m"])
+@pytest.mark.parametrize("kind", ["head", "shown"])
 def test_nothing_fires_because_what_told_of_the_last_digest_is_gone(delivered: Scripts, kind: str) -> None:
     """There the key of the last digest could expire, and a waiting timeline was due at once."""
     delivered.is_sound = False

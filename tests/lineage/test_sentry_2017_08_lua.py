@@ -72,7 +72,7 @@ def test_the_next_digest_is_empty_and_forgets_it_without_leaving_a_key(store: Sc
     close(store, claim)
     store.now_ms = NOW_MS + 300_000
     assert store.open(store.claim_one(T)) == "empty"
-    assert set(store.dump()) == {store.key("c", "r"), store.key("n")}  # ledger and count are of all timelines
+    assert set(store.dump()) == {store.key("ledger", "r"), store.key("count")}  # ledger and count are of all timelines
 
 
 def test_capacity_2_of_4_keeps_the_newest_2(store: Scripts) -> None:
@@ -116,7 +116,7 @@ def test_a_deleted_timeline_can_not_be_opened_and_leaves_no_key(store: Scripts) 
     store.add(Rec(T, b"new", NOW_MS))
     store.delete(T)
     assert store.open(claim) == "stale"
-    assert set(store.dump()) == {store.key("c", "r"), store.key("n")}
+    assert set(store.dump()) == {store.key("ledger", "r"), store.key("count")}
 
 
 async def test_a_record_whose_value_is_gone_does_not_stop_the_others(
@@ -126,7 +126,7 @@ async def test_a_record_whose_value_is_gone_does_not_stop_the_others(
     timelines = open_store(redis_url)
     await timelines.start()
     await add(timelines, rec(b"a", 1), rec(b"b", 2), rec(b"c", 3))
-    store.command("HDEL", store.key("v", "r", T), b"b")
+    store.command("HDEL", store.key("values", "r", T), b"b")
     (claim,) = (await timelines.claim(0, [("r", 0)], [1], LEASE_MS)).claims
     opened = await timelines.open(claim, LEASE_MS, "id-1", [0])
     assert isinstance(opened, Opened)
@@ -271,7 +271,7 @@ def test_nothing_that_is_not_delivered_yet_can_expire(store: Scripts) -> None:
     store.bury(claims[b"dead"], "dead")
     store.close(claims[b"delivered"], "delivered")
     expiring = [name for name in store.dump() if store.command("PTTL", name) != -1]
-    assert expiring == [store.key("m", "r", b"delivered")]
+    assert expiring == [store.key("shown", "r", b"delivered")]
 
 
 async def test_a_digest_is_closed_after_it_was_sent_and_not_before(

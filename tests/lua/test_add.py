@@ -358,7 +358,7 @@ def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     store.add(rec(b"k", 1), rec(b"k", 2), rec(b"l", 3, repeat=True), capacity=1)
     assert store.watch is not None
     assert store.watch.touched["add"] == {
-        *store.keys("wbcd", "r"),
-        *map(store.key, ["n", "agenda"]),
-        *store.keys("ivsm", "r", T),
+        *store.keys("waiting schedule ledger losses", "r"),
+        *map(store.key, ["count", "agenda"]),
+        *store.keys("set values digest shown", "r", T),
     }

@@ -30,7 +30,7 @@ def test_nothing_of_it_stays(store: Scripts) -> None:
     begin(store)
     store.adopt(T, "new")
     left = {name for name in store.dump() if name.split(b"}:")[1].split(b":")[1:2] == [b"r"]}
-    assert left == {store.key("c", "r")}
+    assert left == {store.key("ledger", "r")}
     assert store.timeline_count() == 1
 
 
@@ -92,7 +92,7 @@ def test_what_was_delivered_lately_is_not_shown_again(store: Scripts) -> None:
     memory = store.memory(T)
     store.adopt(T, "new")
     assert (store.memory(T), store.memory(T, "new")) == ({}, memory)
-    assert 0 < store.command("PTTL", store.key("m", "new", T)) <= 600_000
+    assert 0 < store.command("PTTL", store.key("shown", "new", T)) <= 600_000
     assert store.add(Rec(T, b"0", NOW_MS, repeat=True), route="new").duplicates == 1
 
 
@@ -165,7 +165,7 @@ def test_both_memories_are_kept_as_long_as_the_longer(store: Scripts) -> None:
     store.close(claim, "theirs", remember_ms=5_000)
     store.adopt(T, "new")
     assert store.memory(T, "new") == {b"0": NOW_MS + 9, b"1": NOW_MS + 1, b"k": NOW_MS}
-    assert store.command("PTTL", store.key("m", "new", T)) > 5_000
+    assert store.command("PTTL", store.key("shown", "new", T)) > 5_000
 
 
 # -- else
@@ -198,7 +198,7 @@ def test_a_record_whose_value_is_gone_stops_nobody(store: Scripts) -> None:
     store.is_sound = False
     begin(store)
     store.add(Rec(T, b"1", NOW_MS, b"theirs"), route="new")
-    store.command("DEL", store.key("v", "r", T))
+    store.command("DEL", store.key("values", "r", T))
     assert store.adopt(T, "new") == ("adopted", 2)
     assert store.opened(store.claim_one(T, "new")).total == 2
 
@@ -211,8 +211,13 @@ def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     store.add(Rec(T, b"0", NOW_MS + 10), Rec(T, b"0", NOW_MS + 11), Rec(T, b"2", NOW_MS), capacity=1)
     store.adopt(T, "new")
     assert store.watch is not None
-    expected = {*store.keys("wlkbdc", "r"), *store.keys("hivsxm", "r", T), store.key("n"), store.key("agenda")}
-    expected |= {*store.keys("wbdc", "new"), *store.keys("hivm", "new", T)}
+    expected = {
+        *store.keys("waiting leased tokens schedule losses ledger", "r"),
+        *store.keys("head set values digest digest-values shown", "r", T),
+        store.key("count"),
+        store.key("agenda"),
+    }
+    expected |= {*store.keys("waiting schedule losses ledger", "new"), *store.keys("head set values shown", "new", T)}
     store.adopt(T, "new")
     touched = store.watch.touched["adopt"]
-    assert touched == expected - {store.key("n")}  # it counts only where two timelines become one
+    assert touched == expected - {store.key("count")}  # it counts only where two timelines become one

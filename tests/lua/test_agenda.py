@@ -14,7 +14,7 @@ T = b"t"
 def agenda(store: Scripts) -> dict[bytes, int]:
     """By route."""
     found: Any = store.client.zrange(store.key("agenda"), 0, -1, withscores=True)
-    return {name.removeprefix(store.key("w") + b":"): int(score) for name, score in found}
+    return {name.removeprefix(store.key("waiting") + b":"): int(score) for name, score in found}
 
 
 def test_a_timeline_that_begins_is_put_down_and_the_earliest_stays(store: Scripts) -> None:

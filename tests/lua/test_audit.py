@@ -37,8 +37,8 @@ def test_what_does_not_go_together_is_told_as_it_is(store: Scripts) -> None:
     store.add(Rec(T, b"k", NOW_MS), Rec(T, b"l", NOW_MS))
     store.opened(store.claim_one(T))
     store.is_sound = False
-    store.command("ZADD", store.key("w", "r"), NOW_MS, T)
-    store.command("ZADD", store.key("i", "r", T), 1, b"planted")
-    store.command("HDEL", store.key("x", "r", T), b"k")
-    store.command("ZADD", store.key("s", "r", T), 1, b"planted")
+    store.command("ZADD", store.key("waiting", "r"), NOW_MS, T)
+    store.command("ZADD", store.key("set", "r", T), 1, b"planted")
+    store.command("HDEL", store.key("digest-values", "r", T), b"k")
+    store.command("ZADD", store.key("digest", "r", T), 1, b"planted")
     assert store.recount([T]) == [[2, 0, 1, 0, 2, 3, 1]]

@@ -108,11 +108,11 @@ def test_of_an_unknown_timeline_there_is_nothing_to_bury(store: Scripts) -> None
 
 def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     store.bury(under_way(store))
-    dead = {store.key("dead"), store.key("dead:details"), store.key("di:id-1"), store.key("dv:id-1")}
+    dead = {store.key("dead"), store.key("dead:details"), store.key("dead-set:id-1"), store.key("dead-values:id-1")}
     assert store.watch is not None
     assert store.watch.touched["bury"] == {
-        *store.keys("wlkbc", "r"),
-        *store.keys("hisx", "r", T),
+        *store.keys("waiting leased tokens schedule ledger", "r"),
+        *store.keys("head set digest digest-values", "r", T),
         *dead,
         store.key("agenda"),
     }

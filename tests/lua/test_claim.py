@@ -189,7 +189,7 @@ def test_a_timeline_whose_schedule_is_lost_is_due_now(store: Scripts) -> None:
     store.is_sound = False
     begin(store, b"t", -5)
     begin(store, b"u", -5)
-    store.command("HDEL", store.key("b", "r"), b"t")
+    store.command("HDEL", store.key("schedule", "r"), b"t")
     assert set(store.claim().claims) == {Claim("r", b"t", NOW_MS, "token"), Claim("r", b"u", NOW_MS - 5, "token")}
     assert isinstance(store.opened(Claim("r", b"t", NOW_MS, "token")).total, int)
 
@@ -199,4 +199,8 @@ def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     begin(store, b"u", route="other")
     store.claim(routes=[("r", 1, 0), ("other", 1, 0)])
     assert store.watch is not None
-    assert store.watch.touched["claim"] == {*store.keys("wlkb", "r"), *store.keys("wlkb", "other"), store.key("agenda")}
+    assert store.watch.touched["claim"] == {
+        *store.keys("waiting leased tokens schedule", "r"),
+        *store.keys("waiting leased tokens schedule", "other"),
+        store.key("agenda"),
+    }

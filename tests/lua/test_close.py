@@ -49,7 +49,7 @@ def test_the_iteration_and_the_id_stay_and_the_rest_of_the_head_goes(store: Scri
 def test_what_was_delivered_is_remembered_for_so_long(store: Scripts) -> None:
     store.close(under_way(store, 2), remember_ms=600_000)
     assert store.memory(T) == {b"0": NOW_MS, b"1": NOW_MS + 1}
-    assert 590_000 < store.command("PTTL", store.key("m", "r", T)) <= 600_000
+    assert 590_000 < store.command("PTTL", store.key("shown", "r", T)) <= 600_000
 
 
 def test_digests_are_remembered_together_the_newest_of_each_key(store: Scripts) -> None:
@@ -86,7 +86,7 @@ def test_what_is_forgotten_expires_and_nothing_else_ever_does(store: Scripts) ->
     store.add(Rec(T, b"new", NOW_MS))
     store.close(claim)
     expiring = [name for name in store.dump() if store.command("PTTL", name) >= 0]
-    assert expiring == [store.key("m", "r", T)]
+    assert expiring == [store.key("shown", "r", T)]
 
 
 # -- said twice, said by another
@@ -158,7 +158,7 @@ def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     store.close(under_way(store))
     assert store.watch is not None
     assert store.watch.touched["close"] == {
-        *store.keys("wlkbc", "r"),
-        *store.keys("hisxm", "r", T),
+        *store.keys("waiting leased tokens schedule ledger", "r"),
+        *store.keys("head set digest digest-values shown", "r", T),
         store.key("agenda"),
     }

@@ -56,7 +56,7 @@ STATES = [waiting, leased, under_way, retried, delivered, with_losses]
 def test_in_every_state_it_goes_with_all_its_keys(store: Scripts, state: State) -> None:
     records = state(store)
     assert store.delete(T) == ("deleted", records)
-    assert set(store.dump()) == {store.key("c", "r"), store.key("n")}
+    assert set(store.dump()) == {store.key("ledger", "r"), store.key("count")}
     assert store.timeline_count() == 0
 
 
@@ -125,7 +125,7 @@ def test_a_timeline_that_was_forgotten_leaves_no_memory_behind(store: Scripts) -
     store.now_ms = NOW_MS + 1000
     assert store.open(store.claim_one(T)) == "empty"
     assert store.delete(T) == ("unknown", None)
-    assert store.key("m", "r", T) not in store.dump()
+    assert store.key("shown", "r", T) not in store.dump()
 
 
 def test_a_revived_digest_is_deleted_like_any_timeline(store: Scripts) -> None:
@@ -148,7 +148,12 @@ def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     waiting(store)
     store.delete(T)
     assert store.watch is not None
-    expected = {*store.keys("wlkbdc", "r"), store.key("n"), store.key("agenda"), *store.keys("hivsxm", "r", T)}
+    expected = {
+        *store.keys("waiting leased tokens schedule losses ledger", "r"),
+        store.key("count"),
+        store.key("agenda"),
+        *store.keys("head set values digest digest-values shown", "r", T),
+    }
     assert store.watch.touched["delete"] == expected
 
 

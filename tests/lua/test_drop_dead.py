@@ -15,7 +15,7 @@ def bury(store: Scripts, digest_id: str, records: int = 2, route: str = "r") -> 
 def test_the_digest_goes_with_all_that_belongs_to_it(store: Scripts) -> None:
     bury(store, "gone", 3)
     assert store.drop_dead("gone") == ("dropped", 3)
-    assert not [name for name in store.contents() if b":d" in name and not name.startswith(store.key("d", "r"))]
+    assert not [name for name in store.contents() if name.startswith(store.key("dead"))]
 
 
 def test_the_ledger_moves_its_records_from_buried_to_deleted(store: Scripts) -> None:
@@ -54,6 +54,6 @@ def test_the_timeline_it_came_from_goes_on(store: Scripts) -> None:
 def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     bury(store, "gone")
     store.drop_dead("gone")
-    dead = {store.key("dead"), store.key("dead:details"), store.key("di:gone"), store.key("dv:gone")}
+    dead = {store.key("dead"), store.key("dead:details"), store.key("dead-set:gone"), store.key("dead-values:gone")}
     assert store.watch is not None
-    assert store.watch.touched["drop_dead"] == {store.key("c", "r"), *dead}
+    assert store.watch.touched["drop_dead"] == {store.key("ledger", "r"), *dead}

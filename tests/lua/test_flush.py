@@ -108,4 +108,4 @@ def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     begin(store)
     store.flush(T)
     assert store.watch is not None
-    assert store.watch.touched["flush"] == {*store.keys("wb", "r"), store.key("agenda")}
+    assert store.watch.touched["flush"] == {*store.keys("waiting schedule", "r"), store.key("agenda")}

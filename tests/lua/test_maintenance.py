@@ -103,7 +103,7 @@ def test_a_timeline_whose_schedule_is_lost_is_due_now(store: Scripts) -> None:
     """Only a loss of data can bring that about; it must not stand in the way of all others for ever."""
     store.is_sound = False
     lease(store)
-    store.command("DEL", store.key("b", "r"))
+    store.command("DEL", store.key("schedule", "r"))
     store.now_ms = NOW_MS + LEASE_MS
     assert store.maintenance() == 1
     assert store.claim().timelines == [T]
@@ -124,4 +124,7 @@ def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     store.now_ms = NOW_MS + LEASE_MS
     store.maintenance()
     assert store.watch is not None
-    assert store.watch.touched["maintenance"] == {*store.keys("wlkb", "r"), store.key("agenda")}
+    assert store.watch.touched["maintenance"] == {
+        *store.keys("waiting leased tokens schedule", "r"),
+        store.key("agenda"),
+    }

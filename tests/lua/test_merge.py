@@ -177,9 +177,9 @@ def test_a_thousand_newer_records_are_merged(store: Scripts) -> None:
 def test_a_newer_record_whose_value_is_gone_does_not_take_the_place_of_one_that_is_whole(left_over: Scripts) -> None:
     left_over.is_sound = False
     left_over.add(Rec(T, b"0", NOW_MS + 9), Rec(T, b"new", NOW_MS + 9))
-    left_over.command("DEL", left_over.key("v", "r", T))
+    left_over.command("DEL", left_over.key("values", "r", T))
     assert merged(left_over).total == 4
-    assert left_over.command("HGET", left_over.key("x", "r", T), b"0") == b"old"
+    assert left_over.command("HGET", left_over.key("digest-values", "r", T), b"0") == b"old"
 
 
 def test_every_kind_of_key_it_touches(left_over: Scripts) -> None:
@@ -187,5 +187,8 @@ def test_every_kind_of_key_it_touches(left_over: Scripts) -> None:
     assert left_over.watch is not None
     left_over.watch.touched.clear()
     merged(left_over, capacity=2)
-    expected = {*left_over.keys("lkbdc", "r"), *left_over.keys("hivsx", "r", T)}
+    expected = {
+        *left_over.keys("leased tokens schedule losses ledger", "r"),
+        *left_over.keys("head set values digest digest-values", "r", T),
+    }
     assert left_over.watch.touched["open"] == expected

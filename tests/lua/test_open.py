@@ -151,9 +151,9 @@ def test_after_a_lost_lease_another_takes_the_same_digest_up(store: Scripts) -> 
 
 def test_with_nothing_to_send_the_timeline_is_forgotten(store: Scripts) -> None:
     round_of(store, "id-1")
-    memory = store.key("m", "r", T)
+    memory = store.key("shown", "r", T)
     assert store.open(store.claim_one(T)) == "empty"
-    assert set(store.dump()) == {memory, store.key("c", "r"), store.key("n")}
+    assert set(store.dump()) == {memory, store.key("ledger", "r"), store.key("count")}
     assert store.timeline_count() == 0
 
 
@@ -188,14 +188,14 @@ def test_a_timeline_that_is_not_leased_is_not_opened(store: Scripts, token: str)
     assert store.dump() == before
 
 
-@pytest.mark.parametrize("lost", ["v", "iv"])
+@pytest.mark.parametrize("lost", ["values", "set values"])
 def test_where_all_values_are_gone_others_are_not_held_up(store: Scripts, lost: str) -> None:
     """Only a loss of data can bring that about. A timeline whose records are gone too is forgotten."""
     store.is_sound = False
     begin(store, 2)
     store.command("DEL", *store.keys(lost, "r", T))
     opened = store.open(claim := store.claim_one(T))
-    if lost == "iv":
+    if lost == "set values":
         assert opened == "empty"
     else:
         assert isinstance(opened, Opened)
@@ -207,5 +207,9 @@ def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     round_of(store, "id-1")
     store.open(store.claim_one(T))
     assert store.watch is not None
-    expected = {*store.keys("lkbdc", "r"), store.key("n"), *store.keys("hivsx", "r", T)}
+    expected = {
+        *store.keys("leased tokens schedule losses ledger", "r"),
+        store.key("count"),
+        *store.keys("head set values digest digest-values", "r", T),
+    }
     assert store.watch.touched["open"] == expected

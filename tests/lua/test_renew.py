@@ -27,7 +27,7 @@ def test_nothing_else_changes(store: Scripts) -> None:
     before = store.dump()
     store.renew(claim, lease_ms=LEASE_MS + 1)
     changed = {name for name, bytes_of in store.dump().items() if before[name] != bytes_of}
-    assert changed == {store.key("l", "r")}
+    assert changed == {store.key("leased", "r")}
 
 
 def test_without_an_instant_it_asks_redis_clock(store: Scripts) -> None:
@@ -72,4 +72,4 @@ def test_of_an_unknown_timeline_there_is_nothing_to_renew(store: Scripts) -> Non
 def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     store.renew(claimed(store))
     assert store.watch is not None
-    assert store.watch.touched["renew"] == set(store.keys("lk", "r"))
+    assert store.watch.touched["renew"] == set(store.keys("leased tokens", "r"))

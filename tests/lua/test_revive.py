@@ -24,7 +24,7 @@ def claim_revived(store: Scripts, token: str = "revived") -> Claim:
 def test_it_leaves_the_dead_store(store: Scripts) -> None:
     dead(store)
     assert store.revive() == ("revived", 2)
-    assert not [name for name in store.contents() if name.startswith(store.tag + b"d") and name != store.key("d", "r")]
+    assert not [name for name in store.contents() if name.startswith(store.key("dead"))]
 
 
 def test_it_is_due_now(store: Scripts) -> None:
@@ -79,7 +79,7 @@ def test_delivered_it_leaves_nothing_behind(store: Scripts) -> None:
     store.close(claim, base_ms=NOW_MS, remember_ms=0)
     assert store.open(claim_revived(store)) == "empty"
     assert set(store.dump()) == {name for name in before if b"dead" not in name and b":di:" not in name} - {
-        store.key("dv:id-1")
+        store.key("dead-values:id-1")
     }
     assert store.timeline_count() == 1
 
@@ -155,7 +155,7 @@ def test_what_is_not_dead_is_unknown_and_nothing_changes(store: Scripts, digest_
 def test_one_whose_records_were_lost_is_unknown(store: Scripts) -> None:
     store.is_sound = False
     dead(store)
-    store.command("DEL", store.key("di:id-1"))
+    store.command("DEL", store.key("dead-set:id-1"))
     before = store.dump()
     assert store.revive() == ("unknown", None)
     assert store.dump() == before
@@ -164,7 +164,7 @@ def test_one_whose_records_were_lost_is_unknown(store: Scripts) -> None:
 def test_one_whose_values_were_lost_still_goes_out(store: Scripts) -> None:
     store.is_sound = False
     dead(store)
-    store.command("DEL", store.key("dv:id-1"))
+    store.command("DEL", store.key("dead-values:id-1"))
     assert store.revive() == ("revived", 2)
     assert store.opened(claim_revived(store)).total == 2
 
@@ -189,12 +189,17 @@ def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     dead(store)
     store.revive()
     assert store.watch is not None
-    of_the_dead = {store.key("dead"), store.key("dead:details"), store.key("di:id-1"), store.key("dv:id-1")}
+    of_the_dead = {
+        store.key("dead"),
+        store.key("dead:details"),
+        store.key("dead-set:id-1"),
+        store.key("dead-values:id-1"),
+    }
     expected = {
         *of_the_dead,
-        *store.keys("wbc", "r"),
-        store.key("n"),
+        *store.keys("waiting schedule ledger", "r"),
+        store.key("count"),
         store.key("agenda"),
-        *store.keys("hsx", "r", OWN),
+        *store.keys("head digest digest-values", "r", OWN),
     }
     assert store.watch.touched["revive"] == expected

@@ -234,7 +234,7 @@ class TimelinesBesideModel(RuleBasedStateMachine):
 
     @staticmethod
     def sets_and_schedules(part: Part) -> dict[bytes, Any]:
-        of_counts = tuple(part.store.key(kind, route) for kind in "cd" for route in ROUTES)
+        of_counts = tuple(part.store.key(kind, route) for kind in ("ledger", "losses") for route in ROUTES)
         return {name: value for name, value in part.store.contents().items() if name not in of_counts}
 
     # -- schedule
@@ -477,7 +477,9 @@ class TimelinesBesideModel(RuleBasedStateMachine):
         expected = part.model.delete((route, name))
         assert part.store.delete(name, route) == expected
         self.saw(expected[0])
-        assert not part.store.contents().keys() & set(part.store.keys("ivsxhm", route, name))
+        assert not part.store.contents().keys() & set(
+            part.store.keys("set values digest digest-values head shown", route, name)
+        )
 
     def adopt(self, part: Part, route: str, name: bytes) -> None:
         to = ROUTES[1 - ROUTES.index(route)]
@@ -545,7 +547,7 @@ class TimelinesBesideModel(RuleBasedStateMachine):
             with self.between(("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE")):
                 self.add_that_is_refused(partition, route, records, "READONLY")
         else:
-            key = self.parts[partition].store.key("i", route, b"planted")
+            key = self.parts[partition].store.key("set", route, b"planted")
             with self.between(("SET", key, ""), ("DEL", key)):
                 planted = [record._replace(timeline=b"planted") for record in records]
                 self.add_that_is_refused(partition, route, planted, "WRONGTYPE")
@@ -621,7 +623,7 @@ class TimelinesBesideModel(RuleBasedStateMachine):
             assert part.model.timelines == {}
         self.redis_holds_what_the_models_hold()
         left = {name.split(b":")[2] for name in self.parts[0].store.contents()}
-        assert left <= {b"c", b"n", b"m", b"dead", b"di", b"dv"}
+        assert left <= {b"ledger", b"count", b"shown", b"dead", b"dead-set", b"dead-values"}
 
 
 @pytest.fixture

@@ -156,7 +156,7 @@ class Stage:
     def ledger(self, route: str = "events") -> dict[str, int]:
         total: Counter[str] = Counter()
         for partition in range(self.servers.partitions):
-            flat = self.servers.cli("HGETALL", f"{{{NAMESPACE}:{partition}}}:c:{route}")
+            flat = self.servers.cli("HGETALL", f"{{{NAMESPACE}:{partition}}}:ledger:{route}")
             pairs = flat.items() if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True)
             for field, value in pairs:
                 total[field.decode()] += int(value)

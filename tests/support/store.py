@@ -135,7 +135,21 @@ class Scripts:
         return name if timeline is None else name + b":" + timeline
 
     def keys(self, kinds: str, route: str, timeline: bytes | None = None) -> list[bytes]:
-        return [self.key(kind, route, timeline) for kind in kinds]
+        return [self.key(kind, route, timeline) for kind in kinds.split()]
+
+    def fixed(self, route: str) -> list[bytes]:
+        """In the order in which each script that takes one route's has them."""
+        kinds = "waiting leased tokens schedule losses ledger"
+        return [*self.keys(kinds, route), self.key("count"), self.key("agenda")]
+
+    def all_of(self, route: str, timeline: bytes) -> list[bytes]:
+        """What each script on one timeline takes."""
+        return [*self.fixed(route), *self.keys("head set values digest digest-values shown", route, timeline)]
+
+    def of_routes(self, routes: Iterable[str]) -> list[bytes]:
+        """What the scripts that discover timelines take."""
+        kinds = "waiting leased tokens schedule"
+        return [*(key for name in routes for key in self.keys(kinds, name)), self.key("agenda")]
 
     # -- calls
 
@@ -166,12 +180,12 @@ class Scripts:
         limit: int = 1000,
     ) -> Added:
         first, second, batch, values = batch_of(records)
-        keys = [*self.keys("wbcd", route), self.key("n"), self.key("agenda")]
+        keys = self.fixed(route)
         for timeline in first:
-            keys += self.keys("iv", route, timeline)
+            keys += self.keys("set values", route, timeline)
         for timeline in second:
-            keys += self.keys("ivsm", route, timeline)
-        name_from = len(self.key("i", route, b""))
+            keys += self.keys("set values digest shown", route, timeline)
+        name_from = len(self.key("set", route, b""))
         bound_ms = base_ms if bound_ms is None else bound_ms
         numbers = [capacity, increment_ms, base_ms, bound_ms, limit, name_from, len(first)]
         return Added(*self.run("add", keys, [self._now(), *numbers, batch, *values]))
@@ -184,7 +198,7 @@ class Scripts:
         lease_ms: int = LEASE_MS,
     ) -> Claimed:
         """`routes`: name, number of the budget from 1, increment."""
-        keys = [*(key for name, _, _ in routes for key in self.keys("wlkb", name)), self.key("agenda")]
+        keys = self.of_routes(name for name, _, _ in routes)
         tail = [number for _, budget, increment_ms in routes for number in (budget, increment_ms)]
         answer = self.run("claim", keys, [self._now(), lease_ms, token, len(budgets), *budgets, *tail])
         found = zip(answer[2::3], answer[3::3], answer[4::3], strict=True)
@@ -204,7 +218,7 @@ class Scripts:
         lease_ms: int = LEASE_MS,
         merge_capacity: int = 0,
     ) -> Opened | str:
-        keys = [*self.keys("lkbdc", claim.route), self.key("n"), *self.keys("hivsx", claim.route, claim.timeline)]
+        keys = self.all_of(claim.route, claim.timeline)
         arguments: list[bytes | str | int] = [self._now(), claim.timeline, claim.token, lease_ms, new_id]
         arguments += [merge_capacity, *next_earliest_ms]
         answer = self.run("open", keys, arguments)
@@ -228,7 +242,7 @@ class Scripts:
 
     def renew(self, claim: Claim, lease_ms: int = LEASE_MS) -> str:
         arguments: list[bytes | str | int] = [self._now(), claim.timeline, claim.token, lease_ms]
-        return self._word(self.run("renew", self.keys("lk", claim.route), arguments))
+        return self._word(self.run("renew", self.all_of(claim.route, claim.timeline), arguments))
 
     def close(
         self,
@@ -241,13 +255,13 @@ class Scripts:
         remember_ms: int = 600_000,
         remembered: int = 200,
     ) -> str:
-        keys = [*self.keys("wlkbc", claim.route), *self.keys("hisxm", claim.route, claim.timeline), self.key("agenda")]
+        keys = self.all_of(claim.route, claim.timeline)
         bound_ms = base_ms if bound_ms is None else bound_ms
         numbers = [base_ms, bound_ms, increment_ms, remember_ms, remembered]
         return self._word(self.run("close", keys, [claim.timeline, claim.token, digest_id, *numbers]))
 
     def fail(self, claim: Claim, again_ms: int, take_back: int = 0) -> str:
-        keys = [*self.keys("wlkb", claim.route), *self.keys("hi", claim.route, claim.timeline), self.key("agenda")]
+        keys = self.all_of(claim.route, claim.timeline)
         return self._word(self.run("fail", keys, [claim.timeline, claim.token, again_ms, take_back]))
 
     def bury(
@@ -261,28 +275,27 @@ class Scripts:
         details: bytes = b"{}",
     ) -> tuple[str, int | None]:
         """The word, and how many digests are dead now."""
-        keys = [*self.keys("wlkbc", claim.route), *self.keys("hisx", claim.route, claim.timeline)]
-        keys += [self.key("dead"), self.key("dead:details"), *self._dead(digest_id), self.key("agenda")]
+        keys = [*self.all_of(claim.route, claim.timeline), *self._dead(digest_id)]
         bound_ms = base_ms if bound_ms is None else bound_ms
         numbers = [base_ms, bound_ms, increment_ms]
         answer = self.run("bury", keys, [self._now(), claim.timeline, claim.token, digest_id, *numbers, details])
         return self._word(answer), answer[1] if len(answer) > 1 else None
 
     def drop_dead(self, digest_id: str, route: str = "r") -> tuple[str, int | None]:
-        keys = [self.key("dead"), self.key("dead:details"), *self._dead(digest_id), self.key("c", route)]
+        keys = [*self._dead(digest_id), self.key("ledger", route)]
         answer = self.run("drop_dead", keys, [digest_id])
         return self._word(answer), answer[1] if len(answer) > 1 else None
 
     def maintenance(self, routes: Sequence[str] = ("r",), limit: int = 500) -> int:
-        keys = [*(key for name in routes for key in self.keys("wlkb", name)), self.key("agenda")]
+        keys = self.of_routes(routes)
         return int(self.run("maintenance", keys, [self._now(), limit])[0])
 
     def release(self, token: str = "token", routes: Sequence[str] = ("r",)) -> int:
-        keys = [*(key for name in routes for key in self.keys("wlkb", name)), self.key("agenda")]
+        keys = self.of_routes(routes)
         return int(self.run("release", keys, [token])[0])
 
     def hello(
-        self, schema: int = 1, partitions: int = 1, epoch: str = "epoch", routes: Sequence[str] = ()
+        self, schema: int = 2, partitions: int = 1, epoch: str = "epoch", routes: Sequence[str] = ()
     ) -> list[bytes]:
         arguments: list[bytes | str | int] = [self._now(), schema, partitions, epoch, *routes]
         answer: list[bytes] = self.run("hello", [self.key("layout"), self.key("routes")], arguments)
@@ -292,12 +305,11 @@ class Scripts:
 
     def delete(self, timeline: bytes, route: str = "r") -> tuple[str, int | None]:
         """The word, and how many records went."""
-        keys = [*self.keys("wlkbdc", route), self.key("n"), *self.keys("hivsxm", route, timeline), self.key("agenda")]
-        answer = self.run("delete", keys, [timeline])
+        answer = self.run("delete", self.all_of(route, timeline), [timeline])
         return self._word(answer), answer[1] if len(answer) > 1 else None
 
     def flush(self, timeline: bytes, route: str = "r") -> str:
-        return self._word(self.run("flush", [*self.keys("wb", route), self.key("agenda")], [self._now(), timeline]))
+        return self._word(self.run("flush", self.all_of(route, timeline), [self._now(), timeline]))
 
     def revive(
         self,
@@ -314,23 +326,20 @@ class Scripts:
     ) -> tuple[str, int | None]:
         """The word, and how many records are on their way again."""
         own = own_timeline(digest_id, timeline)
-        keys = [self.key("dead"), self.key("dead:details"), *self._dead(digest_id)]
-        keys += [*self.keys("wbc", route), self.key("n"), *self.keys("hsx", route, own), self.key("agenda")]
+        keys = [*self.all_of(route, own), *self._dead(digest_id)]
         numbers = [attempts, opened_ms, iteration, superseded, over_capacity, next_earliest_ms]
         answer = self.run("revive", keys, [self._now(), digest_id, own, *numbers])
         return self._word(answer), answer[1] if len(answer) > 1 else None
 
     def adopt(self, timeline: bytes, to: str, route: str = "r", capacity: int = 100) -> tuple[str, int | None]:
         """The word, and how many records went over."""
-        keys = [*self.keys("wlkbdc", route), *self.keys("hivsxm", route, timeline)]
-        keys += [*self.keys("wbdc", to), *self.keys("hivm", to, timeline), self.key("n"), self.key("agenda")]
-        answer = self.run("adopt", keys, [timeline, capacity])
+        answer = self.run("adopt", [*self.all_of(route, timeline), *self.all_of(to, timeline)], [timeline, capacity])
         return self._word(answer), answer[1] if len(answer) > 1 else None
 
     def audit(self, routes: Sequence[str] = ("r",)) -> tuple[int, dict[str, tuple[int, dict[str, int]]]]:
         """Timelines that are counted, and by route those that are there and the ledger."""
         counted, *found = self.run(
-            "audit", [self.key("n"), *(key for name in routes for key in self.keys("cb", name))], []
+            "audit", [self.key("count"), *(key for name in routes for key in self.keys("ledger schedule", name))], []
         )
         ledgers = [
             (there, {field.decode(): int(value) for field, value in zip(pairs[::2], pairs[1::2], strict=True)})
@@ -340,12 +349,15 @@ class Scripts:
 
     def recount(self, timelines: Sequence[bytes], route: str = "r") -> list[list[int]]:
         """The seven numbers of each."""
-        keys = [*self.keys("wlb", route), *(key for name in timelines for key in self.keys("hivsx", route, name))]
+        keys = [
+            *self.keys("waiting leased schedule", route),
+            *(key for name in timelines for key in self.keys("head set values digest digest-values", route, name)),
+        ]
         numbers = self.run("recount", keys, timelines)
         return [numbers[at : at + 7] for at in range(0, len(numbers), 7)]
 
     def _dead(self, digest_id: str) -> list[bytes]:
-        return [self.tag + kind + b":" + digest_id.encode() for kind in (b"di", b"dv")]
+        return [self.key("dead"), self.key("dead:details"), *self.keys("dead-set dead-values", digest_id)]
 
     @staticmethod
     def _word(answer: list[Any]) -> str:
@@ -386,45 +398,45 @@ class Scripts:
         }
 
     def waiting(self, route: str = "r") -> dict[bytes, int]:
-        return self._scores(self.key("w", route))
+        return self._scores(self.key("waiting", route))
 
     def leased(self, route: str = "r") -> dict[bytes, int]:
-        return self._scores(self.key("l", route))
+        return self._scores(self.key("leased", route))
 
     def tokens(self, route: str = "r") -> dict[bytes, bytes]:
-        return self._hash(self.key("k", route))
+        return self._hash(self.key("tokens", route))
 
     def schedule(self, timeline: bytes, route: str = "r") -> tuple[int, int, int] | None:
         """Base, bound, records."""
-        packed = self.command("HGET", self.key("b", route), timeline)
+        packed = self.command("HGET", self.key("schedule", route), timeline)
         return None if packed is None else SCHEDULE.unpack(packed)
 
     def open_set(self, timeline: bytes, route: str = "r") -> dict[bytes, tuple[int, bytes]]:
-        return self._records("iv", timeline, route)
+        return self._records("set values", timeline, route)
 
     def snapshot(self, timeline: bytes, route: str = "r") -> dict[bytes, tuple[int, bytes]]:
-        return self._records("sx", timeline, route)
+        return self._records("digest digest-values", timeline, route)
 
     def memory(self, timeline: bytes, route: str = "r") -> dict[bytes, int]:
-        return {key: -score for key, score in self._scores(self.key("m", route, timeline)).items()}
+        return {key: -score for key, score in self._scores(self.key("shown", route, timeline)).items()}
 
     def head(self, timeline: bytes, route: str = "r") -> dict[bytes, bytes]:
-        return self._hash(self.key("h", route, timeline))
+        return self._hash(self.key("head", route, timeline))
 
     def dead(self, digest_id: str) -> dict[bytes, tuple[int, bytes]]:
-        index, values = self._dead(digest_id)
+        index, values = self.keys("dead-set dead-values", digest_id)
         return self._joined(self._scores(index), self._hash(values))
 
     def ledger(self, route: str = "r") -> dict[str, int]:
         """Those of the counters that are not 0."""
-        counters = self._hash(self.key("c", route))
+        counters = self._hash(self.key("ledger", route))
         return {field.decode(): int(value) for field, value in counters.items() if int(value)}
 
     def losses(self, route: str = "r") -> dict[bytes, int]:
-        return {field: int(value) for field, value in self._hash(self.key("d", route)).items()}
+        return {field: int(value) for field, value in self._hash(self.key("losses", route)).items()}
 
     def timeline_count(self) -> int:
-        return int(self.command("GET", self.key("n")) or 0)
+        return int(self.command("GET", self.key("count")) or 0)
 
     def _records(self, kinds: str, timeline: bytes, route: str) -> dict[bytes, tuple[int, bytes]]:
         index, values = self.keys(kinds, route, timeline)
@@ -553,46 +565,53 @@ def inconsistencies(tag: bytes, contents: Mapping[bytes, Any]) -> list[str]:
         if not holds:
             said.append(what)
 
-    routes = {rest for kind in (b"w", b"l", b"k", b"b", b"c") for rest in by_kind.get(kind, {})}
+    routes = {
+        rest for kind in (b"waiting", b"leased", b"tokens", b"schedule", b"ledger") for rest in by_kind.get(kind, {})
+    }
     known = 0
     for route in routes:
-        waiting, leased, schedules = of(b"w", route), of(b"l", route), of(b"b", route)
+        waiting, leased, schedules = of(b"waiting", route), of(b"leased", route), of(b"schedule", route)
         known += len(schedules)
         must(not waiting.keys() & leased.keys(), f"{route!r}: waiting and leased: {waiting.keys() & leased.keys()}")
-        must(of(b"k", route).keys() == leased.keys(), f"{route!r}: tokens are not of the leased")
+        must(of(b"tokens", route).keys() == leased.keys(), f"{route!r}: tokens are not of the leased")
         must(waiting.keys() | leased.keys() == schedules.keys(), f"{route!r}: schedules are not of what is there")
         for timeline, packed in schedules.items():
-            records = len(of(b"i", route + b":" + timeline))
+            records = len(of(b"set", route + b":" + timeline))
             must(SCHEDULE.unpack(packed)[2] == records, f"{route!r} {timeline!r}: its schedule does not say {records}")
-        put_down = by_kind.get(b"agenda", {}).get(b"", {}).get(tag + b"w:" + route)
+        put_down = by_kind.get(b"agenda", {}).get(b"", {}).get(tag + b"waiting:" + route)
         must(
             not waiting or (put_down is not None and put_down <= min(waiting.values())),
             f"{route!r}: not in time on the agenda",
         )
         for timeline, score in waiting.items():
             must(score <= SCHEDULE.unpack(schedules[timeline])[1], f"{route!r} {timeline!r} waits beyond its bound")
-        counters = {field.decode(): int(value) for field, value in of(b"c", route).items()}
+        counters = {field.decode(): int(value) for field, value in of(b"ledger", route).items()}
         dropped = sum(value for field, value in counters.items() if field.startswith("dropped:"))
         ends = ("open", "snapshots", "delivered", "superseded", "buried", "deleted")
         total = dropped + sum(counters.get(field, 0) for field in ends)
         must(counters.get("added", 0) == total, f"{route!r}: the ledger does not balance: {counters}")
-        for field, kind in (("open", b"i"), ("snapshots", b"s")):
+        for field, kind in (("open", b"set"), ("snapshots", b"digest")):
             sets = (members for rest, members in by_kind.get(kind, {}).items() if rest.startswith(route + b":"))
             must(counters.get(field, 0) == sum(map(len, sets)), f"{route!r}: the ledger's {field} is not what is there")
-        for timeline in of(b"d", route):
+        for timeline in of(b"losses", route):
             must(timeline[1:] in schedules, f"{route!r}: losses of {timeline!r}, which is not known")
-    must(known == int(by_kind.get(b"n", {}).get(b"", 0)), f"{known} timelines are there, not as many are counted")
-    for kind, values in ((b"i", b"v"), (b"s", b"x"), (b"di", b"dv")):
+    must(known == int(by_kind.get(b"count", {}).get(b"", 0)), f"{known} timelines are there, not as many are counted")
+    for kind, values in ((b"set", b"values"), (b"digest", b"digest-values"), (b"dead-set", b"dead-values")):
         must(
             by_kind.get(kind, {}).keys() == by_kind.get(values, {}).keys(), f"{kind!r} and {values!r} are not in pairs"
         )
         for rest, members in by_kind.get(kind, {}).items():
             must(members.keys() == of(values, rest).keys(), f"{kind!r} {rest!r} has other keys than its values")
-    for kind in (b"i", b"s", b"h"):
+    for kind in (b"set", b"digest", b"head"):
         for rest in by_kind.get(kind, {}):
             route, _, timeline = rest.partition(b":")
-            must(timeline in of(b"b", route), f"{kind!r} {rest!r} is of no known timeline")
-    for rest, head in by_kind.get(b"h", {}).items():
-        must((b"id" in head) == (rest in by_kind.get(b"s", {})), f"head {rest!r} and its snapshot do not go together")
-        must(int(head.get(b"total", 0)) == len(of(b"s", rest)), f"head {rest!r} has another total than its snapshot")
+            must(timeline in of(b"schedule", route), f"{kind!r} {rest!r} is of no known timeline")
+    for rest, head in by_kind.get(b"head", {}).items():
+        must(
+            (b"id" in head) == (rest in by_kind.get(b"digest", {})),
+            f"head {rest!r} and its snapshot do not go together",
+        )
+        must(
+            int(head.get(b"total", 0)) == len(of(b"digest", rest)), f"head {rest!r} has another total than its snapshot"
+        )
     return said

@@ -490,33 +490,35 @@ class Model:
                 put(values, key, value)
 
         for (route, name), of in self.timelines.items():
-            put(store.key("b", route), name, SCHEDULE.pack(of.base_ms, of.bound_ms, len(of.records)))
+            put(store.key("schedule", route), name, SCHEDULE.pack(of.base_ms, of.bound_ms, len(of.records)))
             if of.lease is None:
-                put(store.key("w", route), name, of.score_ms)
+                put(store.key("waiting", route), name, of.score_ms)
             else:
-                put(store.key("l", route), name, of.lease[0])
-                put(store.key("k", route), name, of.lease[1].encode())
-            put_records(store.key("i", route, name), store.key("v", route, name), of.records)
+                put(store.key("leased", route), name, of.lease[0])
+                put(store.key("tokens", route), name, of.lease[1].encode())
+            put_records(store.key("set", route, name), store.key("values", route, name), of.records)
             for letter, lost in ((b"s", of.superseded), (b"c", of.over_capacity)):
                 if lost:
-                    put(store.key("d", route), letter + name, b"%d" % lost)
+                    put(store.key("losses", route), letter + name, b"%d" % lost)
             head = self._head(of)
             if head:
-                keys[store.key("h", route, name)] = head
+                keys[store.key("head", route, name)] = head
             if of.digest:
-                put_records(store.key("s", route, name), store.key("x", route, name), of.digest.records)
+                put_records(
+                    store.key("digest", route, name), store.key("digest-values", route, name), of.digest.records
+                )
         for (route, name), memory in self.memories.items():
-            keys[store.key("m", route, name)] = {key: -timestamp_ms for key, timestamp_ms in memory.items()}
+            keys[store.key("shown", route, name)] = {key: -timestamp_ms for key, timestamp_ms in memory.items()}
         for digest_id, (_, since_ms, details, records) in self.dead.items():
             put(store.key("dead"), digest_id.encode(), since_ms)
             put(store.key("dead:details"), digest_id.encode(), details)
-            put_records(store.key("di", digest_id), store.key("dv", digest_id), records)
+            put_records(store.key("dead-set", digest_id), store.key("dead-values", digest_id), records)
         for route, counter in self.counted:
-            put(store.key("c", route), counter.encode(), b"%d" % self.ledgers[route][counter])
+            put(store.key("ledger", route), counter.encode(), b"%d" % self.ledgers[route][counter])
         for route, due_ms in self.agenda.items():
-            put(store.key("agenda"), store.key("w", route), due_ms)
+            put(store.key("agenda"), store.key("waiting", route), due_ms)
         if self.ever_counted:
-            keys[store.key("n")] = b"%d" % len(self.timelines)
+            keys[store.key("count")] = b"%d" % len(self.timelines)
         return keys
 
     @staticmethod

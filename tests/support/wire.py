@@ -125,7 +125,7 @@ class WiredScripts(Scripts):
         return found
 
     def snapshot(self, timeline: bytes, route: str = "r") -> dict[bytes, tuple[int, bytes]]:
-        index, values = self.keys("sx", route, timeline)
+        index, values = self.keys("digest digest-values", route, timeline)
         scores, fields = self.wire.commands([("ZRANGE", index, 0, -1, "WITHSCORES"), ("HGETALL", values)])
         held = {key: int(score) for key, score in zip(scores[::2], scores[1::2], strict=True)}
         return self._joined(held, dict(zip(fields[::2], fields[1::2], strict=True)))
