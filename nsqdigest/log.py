@@ -6,26 +6,36 @@
 On a terminal a line is for people, elsewhere it is one JSON object. Whatever a field holds, a line stays one line, of
 bounded length, without control characters; only a traceback on a terminal takes more lines. What other libraries log
 comes through the same formatter from WARNING on, as `library.<logger's name>`.
+
+What may happen thousands of times a second is logged by `counted`: one line per kind and second. A reader who stands
+still stops nobody: a thread writes the lines (`log_writer`), and drops and counts what does not fit its queue.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import math
 import os
 import re
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
+
+from nsqdigest.counted import Repeats
+from nsqdigest.log_writer import LogWriter
 
 ROOT = "nsqdigest"
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 FIELD_LIMIT_BYTES = 1024
 TRACEBACK_LIMIT_BYTES = 16 * 1024
+ENDS_WITHIN_S = 2.0
+"""At exit, what waits for a slow reader gets so long."""
 
 _RESERVED = frozenset(("time", "level", "event"))
 # Beside the C0 and C1 controls: line separators, marks that reorder text, and halves of characters.
@@ -34,6 +44,9 @@ _PLAIN = re.compile(r"[^\s\"=\\]+")
 _COLOURS = {"debug": "\x1b[2m", "info": "\x1b[32m", "warning": "\x1b[33m", "error": "\x1b[31m"}
 _SHORT = {"debug": "DEBUG", "info": "INFO ", "warning": "WARN ", "error": "ERROR"}
 _DIM, _RESET = "\x1b[2m", "\x1b[0m"
+
+
+Level = Literal["debug", "info", "warning", "error"]
 
 
 class Log:
@@ -61,6 +74,27 @@ class Log:
         if self._is_enabled_for(logging.ERROR):
             self._write(logging.ERROR, event, exc_info, fields)
 
+    def counted(
+        self,
+        level: Level,
+        event: str,
+        /,
+        *,
+        by: Sequence[str],
+        adds: Sequence[str] = (),
+        every_s: float = 1.0,
+        **fields: Any,
+    ) -> None:
+        """A line at once, then one per period with a count. `by` names the fields that make the kind (bounded, like the
+        labels of a metric), `adds` those that are summed; of the others a line shows the newest."""
+        if self._is_enabled_for(LEVELS[level]):
+            kind = (self._logger, LEVELS[level], event, *(fields[name] for name in by))
+            _write_lines_due()
+            with _repeats_lock:
+                is_line = _repeats.note(kind, time.monotonic(), every_s, fields, adds)
+            if is_line:
+                self._write(LEVELS[level], event, None, fields)
+
     def _write(self, level: int, event: str, exc_info: BaseException | None, fields: dict[str, Any]) -> None:
         # Straight to handle(): the search for the calling line, which nobody is shown, is most of what a record costs.
         about = (type(exc_info), exc_info, exc_info.__traceback__) if exc_info is not None else None
@@ -82,10 +116,9 @@ def setup(level: str, format: str, stream: TextIO | None = None) -> None:
     human = format == "human" or (format == "auto" and is_terminal)
     colour = human and is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     root = logging.getLogger()
-    for handler in root.handlers[:]:
-        if isinstance(handler, _Lines):
-            root.removeHandler(handler)
-            handler.close()
+    for handler in _handlers():
+        root.removeHandler(handler)
+        handler.close()
     root.addHandler(_Lines(stream, Human(colour) if human else Json()))
     root.setLevel(max(logging.WARNING, LEVELS[level]))
     logging.getLogger(ROOT).setLevel(LEVELS[level])
@@ -93,27 +126,96 @@ def setup(level: str, format: str, stream: TextIO | None = None) -> None:
     logging.getLogger("tornado.general").setLevel(logging.ERROR)
 
 
+def end(within_s: float = ENDS_WITHIN_S) -> None:
+    """Writes what is counted and what is queued, for as long as that. Called at exit, too."""
+    with _repeats_lock:
+        lines = _repeats.rest()
+    _write_counted(lines)
+    for handler in _handlers():
+        handler.end(within_s)
+
+
+def lines_dropped() -> int:
+    """Since `setup`: lines that nobody read in time."""
+    return sum(handler.dropped for handler in _handlers())
+
+
+_repeats: Repeats[tuple[Any, ...]] = Repeats()
+_repeats_lock = threading.Lock()
+atexit.register(end)
+
+
+def _write_counted(lines: Iterable[tuple[tuple[Any, ...], dict[str, Any]]]) -> None:
+    for (logger, level, event, *_), fields in lines:
+        Log(logger)._write(level, event, None, fields)
+
+
+def _write_lines_due() -> float | None:
+    """Returns in how many seconds there may be more."""
+    with _repeats_lock:
+        lines = _repeats.due(time.monotonic())
+        next_s = _repeats.next_s
+    _write_counted(lines)
+    return None if next_s is None else max(0.0, next_s - time.monotonic())
+
+
+def _handlers() -> list[_Lines]:
+    return [handler for handler in logging.getLogger().handlers if isinstance(handler, _Lines)]
+
+
 class _Lines(logging.Handler):
     def __init__(self, stream: TextIO, formatter: logging.Formatter) -> None:
         super().__init__()
         self._stream = stream
+        self._encoding = stream.encoding or "utf-8"
         self.setFormatter(formatter)
         # A library that set a level of its own would pass the root's by.
         self.addFilter(lambda record: record.levelno >= logging.WARNING or _is_ours(record))
+        self._writer: LogWriter | None = None
+        if (descriptor := _descriptor(stream)) is not None:
+            self._writer = LogWriter(descriptor, self._render_dropped, _write_lines_due)
+
+    @property
+    def dropped(self) -> int:
+        return self._writer.dropped if self._writer else 0
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            line = self.format(record) + "\n"
-            try:
-                self._stream.write(line)
-            except UnicodeEncodeError:
-                self._stream.write(line.encode("ascii", "backslashreplace").decode("ascii"))
-            self._stream.flush()
+            line = self._render(record)
+            if self._writer:
+                self._writer.put(line, is_urgent=record.levelno >= logging.WARNING)
+            else:
+                self._stream.write(line.decode(self._encoding))
+                self._stream.flush()
         except Exception:
             self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Nothing: with the log's reader gone there is nobody to tell, and the work goes on."""
+
+    def end(self, within_s: float) -> None:
+        if self._writer:
+            self._writer.close(within_s)
+
+    def close(self) -> None:
+        self.end(ENDS_WITHIN_S)
+        super().close()
+
+    def _render(self, record: logging.LogRecord) -> bytes:
+        return (self.format(record) + "\n").encode(self._encoding, "backslashreplace")
+
+    def _render_dropped(self, lines: int) -> bytes:
+        record = logging.LogRecord(f"{ROOT}.log", logging.WARNING, "", 0, "log.lines_dropped", (), None)
+        record.fields = {"lines": lines, "hint": "whoever reads this log did not read for a while"}
+        return self._render(record)
+
+
+def _descriptor(stream: TextIO) -> int | None:
+    """None: a stream in memory, which is written to at once."""
+    try:
+        return stream.fileno()
+    except (OSError, ValueError):
+        return None
 
 
 def _is_ours(record: logging.LogRecord) -> bool:

@@ -86,6 +86,8 @@ class Server(ABC):
         self.folder = folder
         self.options = options
         self.log_path = folder / f"{self.binary}.log"
+        self.output: int | None = None
+        """A descriptor that takes its output, instead of the log."""
         self.ports: tuple[int, ...] = ()
         self._process: subprocess.Popen[bytes] | None = None
         self._finalizer: weakref.finalize[..., Any] | None = None
@@ -153,7 +155,11 @@ class Server(ABC):
         command = [str(self.executable), *self._arguments(), *self.options]
         with self.log_path.open("ab") as log:
             process = subprocess.Popen(
-                command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                command,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log if self.output is None else self.output,
+                stderr=subprocess.STDOUT,
             )
         self._process = process
         self._finalizer = weakref.finalize(self, _end_process, process)
