@@ -205,8 +205,11 @@ class Commits:
             if messages and now_s - arrival.received_s >= connection.msg_timeout_s:
                 connection.let_go(len(messages))
                 self._metrics.add("messages_expired_total", len(messages), topic=self._topic)
-                _log.warning(
+                _log.counted(
+                    "warning",
                     "consumer.message.held_too_long",
+                    by=("topic", "nsqd"),
+                    adds=("messages",),
                     topic=self._topic,
                     messages=len(messages),
                     nsqd=str(connection.address),
@@ -365,8 +368,11 @@ class Commits:
             # What is not sent yet: all that is left to do for whoever cancels this.
             letters[:] = [letter for others in by_connection.values() for letter in others]
             if kept is not None:
-                _log.error(
+                _log.counted(
+                    "error",
                     "consumer.message.kept",
+                    by=("topic",),
+                    adds=("messages",),
                     topic=self._topic,
                     messages=len(kept.messages),
                     error=kept.error,
@@ -381,8 +387,10 @@ class Commits:
                 self._fin(each, messages)
             for _, message, rejected in theirs:
                 self._metrics.add("dead_letters_total", 1, topic=self._topic, reason=rejected.reason)
-                _log.warning(
+                _log.counted(
+                    "warning",
                     "consumer.message.dead_lettered",
+                    by=("topic", "reason"),
                     topic=self._topic,
                     message=message.id,
                     reason=rejected.reason,

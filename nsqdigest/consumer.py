@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from nsqdigest.transport.frames import Message
 
 TICK_S = 0.25
-SAY_AGAIN_S = 1.0
 LATE_REMEMBERED = 5000
 SUSPECT_FOR_S = 1.0
 """After a standstill, what arrives for so long may have been waiting in the socket."""
@@ -97,7 +96,6 @@ class Consumer:
         """What was finished when its time was nearly up, with its epoch: nsqd may say that it came too late."""
         self._wake: asyncio.TimerHandle | None = None
         self._draining = False
-        self._too_late, self._too_late_said_s = 0, -math.inf
         self._turned_s = time.monotonic()
         self._suspect_until_s = 0.0
         self._repeats_after_s = math.inf
@@ -238,22 +236,19 @@ class Consumer:
 
     def on_refused(self, connection: NsqConnection, error: NsqdRefused) -> None:
         self._metrics.add("messages_refused_total", 1, topic=self.topic, reason=error.code)
-        self._too_late += 1
         now_s = time.monotonic()
         epoch = self._late.pop((connection, refused_id(error.detail)), None)
         if epoch is not None:  # the store was too slow for it, or we were
             self._settle(self._controller.failed(epoch, now_s))
-        if now_s < self._too_late_said_s + SAY_AGAIN_S:
-            return  # they come by the thousand: one line a second tells as much
-        _log.warning(
+        _log.counted(
+            "warning",
             "consumer.message.too_late",
+            by=("topic", "nsqd"),
             topic=self.topic,
-            messages=self._too_late,
             nsqd=str(connection.address),
             error=error,
             msg_timeout_s=connection.msg_timeout_s,
         )
-        self._too_late, self._too_late_said_s = 0, now_s
 
     def on_closed(self, connection: NsqConnection, reason: NsqdigestError) -> None:
         if connection not in self._seats:

@@ -196,8 +196,10 @@ class Courier:
             return await work
         except StoreError as error:
             self._metrics.add("store_errors_total", reason=error.reason)
-            _log.warning(
+            _log.counted(
+                "warning",
                 "scheduler.digest.left",
+                by=("route", "reason"),
                 route=claim.route,
                 timeline=claim.shown_timeline,
                 reason=error.reason,
@@ -329,10 +331,13 @@ class Courier:
                 return
             self._metrics.add("digests_delivered_total", sink=post.name, route=claim.route)
             self._metrics.add("digest_records_delivered_total", opened.total, sink=post.name, route=claim.route)
-            _log.info("scheduler.digest.delivered", **errand.said)
+            _log.counted("info", "scheduler.digest.delivered", by=("route", "sink"), adds=("records",), **errand.said)
         elif following.step is delivery.Step.AGAIN:
-            _log.warning(
+            _log.counted(
+                "warning",
                 "scheduler.digest.failed",
+                by=("route", "sink", "verdict"),
+                adds=("records",),
                 **errand.said,
                 verdict=outcome.verdict,
                 detail=outcome.detail,
@@ -361,11 +366,26 @@ class Courier:
             self._stale(claim)
             return
         self._metrics.add("digests_buried_total", sink=post.name, reason=reason)
-        _log.error("scheduler.digest.buried", **errand.said, reason=reason, detail=detail)
+        _log.counted(
+            "error",
+            "scheduler.digest.buried",
+            by=("route", "sink", "reason"),
+            adds=("records",),
+            **errand.said,
+            reason=reason,
+            detail=detail,
+        )
         for old in await self._store.dead.over_limit(claim.partition):
             dropped = await self._store.dead.drop(claim.partition, old.id, old.route)
-            _log.error(
-                "scheduler.dead.dropped", digest=old.id, route=old.route, records=dropped, hint="the dead store is full"
+            _log.counted(
+                "error",
+                "scheduler.dead.dropped",
+                by=("route",),
+                adds=("records",),
+                digest=old.id,
+                route=old.route,
+                records=dropped,
+                hint="the dead store is full",
             )
 
     def _schedule_after(self, errand: _Errand) -> Schedule:

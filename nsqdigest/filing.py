@@ -160,8 +160,11 @@ class Filing:
             filed.unsafe.update(map(id, call.owners))
             return filed._replace(failure=unknown)
         is_its_own = bool(wrong.own) or (has_neighbours and not wrong.shared)
-        _log.error(
+        _log.counted(
+            "error",
             "consumer.timeline.refused_by_store" if is_its_own else "consumer.store.damaged",
+            by=("route",),
+            adds=("records",),
             route=call.route.name,
             timeline=timeline.decode(),
             records=len(call.records),
@@ -186,8 +189,11 @@ class Filing:
             if count:
                 self._metrics.add("records_not_kept_total", count, route=route, reason=reason)
         if added.over_timelines:
-            _log.error(
+            _log.counted(
+                "error",
                 "consumer.timelines.limit_reached",
+                by=("route",),
+                adds=("records_dropped",),
                 route=route,
                 records_dropped=added.over_timelines,
                 hint="raise limits.timelines, or look for a timeline template that names too many",

@@ -250,3 +250,18 @@ async def test_what_the_store_can_not_work_with_becomes_a_letter_and_its_neighbo
     assert daemon.said("consumer.timeline.refused_by_store")
     assert not daemon.said("consumer.topic")
     stage.check_logs()
+
+
+def test_thousands_of_letters_are_a_few_lines_of_the_log_that_count_them_all(stage: Stage) -> None:
+    nsqd = stage.nsqd()
+    daemon = ready(stage, nsqd)
+    begun_s = time.monotonic()
+    nsqd.publish_many(TOPIC, [b"poison"] * 3000)
+    wait_until(lambda: daemon.metric("dead_letters_total") == 3000, 30, "all letters")
+    took_s = time.monotonic() - begun_s
+    daemon.term()
+    assert daemon.wait(30) == 0
+    lines = daemon.said("consumer.message.dead_lettered")
+    assert sum(line.get("times", 1) for line in lines) == 3000
+    assert len(lines) <= took_s + 3
+    assert "times" not in lines[0]
