@@ -160,11 +160,8 @@ class Filing:
             filed.unsafe.update(map(id, call.owners))
             return filed._replace(failure=unknown)
         is_its_own = bool(wrong.own) or (has_neighbours and not wrong.shared)
-        _log.counted(
-            "error",
+        _log.error(
             "consumer.timeline.refused_by_store" if is_its_own else "consumer.store.damaged",
-            by=("route",),
-            adds=("records",),
             route=call.route.name,
             timeline=timeline.decode(),
             records=len(call.records),

@@ -69,6 +69,7 @@ METRICS = {
     ),
     "store_records_lost_total": _Metric("counter", ("route",), "Records that Redis acknowledged and has no more."),
     "store_partitions_lost_total": _Metric("counter", (), "Partitions that were found emptied."),
+    "log_lines_dropped_total": _Metric("counter", (), "Log lines dropped because nobody read the log."),
     "store_server_changes_total": _Metric("counter", (), "Restarts and failovers of Redis that were noticed."),
 }
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from aiohttp import web
 
+from nsqdigest import log
 from nsqdigest.config import Address
 from nsqdigest.errors import Unreachable
 from nsqdigest.metrics import Metrics
@@ -63,6 +64,7 @@ class AdminServer:
         return _plain("\n".join([*lines, summary] if shown else [summary]) + "\n", 200 if is_well else 503)
 
     async def _metrics_text(self, _request: web.Request) -> web.Response:
+        self._metrics.set("log_lines_dropped_total", log.lines_dropped())
         return web.Response(
             body=self._metrics.text().encode(), headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"}
         )

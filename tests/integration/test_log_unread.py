@@ -40,6 +40,7 @@ def test_a_daemon_whose_log_nobody_reads_works_on_and_ends(stage: Stage, pipe: t
         assert daemon.get("/livez")[0] == 200
     nsqd.publish_many(TOPIC, events(100))
     wait_until(lambda: len({value["id"] for value in receiver.values()}) == 100, 15, "all events to be delivered")
+    assert daemon.get("/metrics")[1].count("nsqdigest_log_lines_dropped_total 0") == 1  # there is room for these
     daemon.term()
     assert daemon.wait(ENDS_WITHIN_S) == 0
     assert len(os.read(read_end, PIPE_BYTES)) > PIPE_BYTES / 2  # it was full
