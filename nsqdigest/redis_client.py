@@ -15,6 +15,7 @@ Every call names the hash tag of the partition that it is about.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +97,7 @@ class RedisClient:
         sections = (b"server", b"replication", b"memory", b"persistence")
         asked: list[Command] = [[b"TIME"], *([b"INFO", section] for section in sections)]
         answers = await self._in_a_task(self._at(node, asked))
-        if isinstance(answers[1], bytes) and b"redis_mode:sentinel" in answers[1]:
+        if isinstance(answers[1], bytes) and re.search(rb"^(redis|server)_mode:sentinel", answers[1], re.MULTILINE):
             raise StoreError("redis-mode", f"{node} {_A_SENTINEL}", Applied.NO)
         clock, *told = _all(answers)
         self.clock.heard(int(clock[0]) * 1000 + int(clock[1]) // 1000)

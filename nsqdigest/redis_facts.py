@@ -39,10 +39,12 @@ class ServerFacts:
     def of(cls, name: str, info: Mapping[str, str], settings: Mapping[str, str] | None) -> ServerFacts:
         """`info` as INFO says it, `settings` as CONFIG GET does, None where that is not allowed."""
         appends = info.get("aof_enabled") == "1"
+        # Valkey says server_mode for redis_mode; its redis_version is the one of Redis that it is compatible with.
+        version, valkey = info.get("redis_version", "unknown"), info.get("valkey_version")
         return cls(
             name=name,
-            version=info.get("redis_version", "unknown"),
-            mode=info.get("redis_mode", "standalone"),
+            version=f"{version} (Valkey {valkey})" if valkey else version,
+            mode=info.get("redis_mode") or info.get("server_mode", "standalone"),
             role=info.get("role", "unknown"),
             run_id=info.get("run_id", ""),
             replication_id=info.get("master_replid", ""),

@@ -8,6 +8,8 @@ an error, so that a gate can never pass by testing nothing. Tests that use one o
   use it.
 - `redis_server`, `nsqd`: processes of the test's own, to be stopped, killed and configured at will.
 - `redis_factory`, `nsqd_factory`: any number of those, with options: `nsqd_factory("--msg-timeout=2s")`.
+- `redis_binary`: of which kind all these are. Debian's Redis, but for tests marked `every_redis`, which run on each
+  kind that is supported.
 """
 
 from __future__ import annotations
@@ -23,13 +25,22 @@ import redis
 import redis.asyncio
 from hypothesis import HealthCheck, Phase, settings
 
-from support.servers import MissingServer, Nsqd, Nsqlookupd, RedisServer, Server, find_binary, started_servers
+from support.servers import (
+    REDIS_BINARIES,
+    MissingServer,
+    Nsqd,
+    Nsqlookupd,
+    RedisServer,
+    Server,
+    find_binary,
+    started_servers,
+)
 
 ServerT = TypeVar("ServerT", bound=Server)
 NsqdFactory = Callable[..., Nsqd]
 RedisFactory = Callable[..., RedisServer]
 
-SERVER_FIXTURES = {"nsqd", "nsqd_factory", "redis_server", "redis_factory", "shared_redis"}
+SERVER_FIXTURES = {"nsqd", "nsqd_factory", "redis_binary"}
 
 # The machines that run this are shared and slow now and then: how long one example takes says nothing about the code.
 settings.register_profile("normal", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -54,6 +65,16 @@ def without_server(problem: MissingServer) -> NoReturn:
     pytest.skip(str(problem))
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "redis_binary" in metafunc.fixturenames and metafunc.definition.get_closest_marker("every_redis"):
+        metafunc.parametrize("redis_binary", REDIS_BINARIES, indirect=True, scope="session")
+
+
+def redis_binary_of(item: pytest.Item) -> str:
+    params: dict[str, str] = getattr(getattr(item, "callspec", None), "params", {})
+    return params.get("redis_binary", RedisServer.binary)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if SERVER_FIXTURES.intersection(getattr(item, "fixturenames", ())):
@@ -63,8 +84,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("servers"):
         try:
-            for server in (Nsqd, Nsqlookupd, RedisServer):
-                find_binary(server.binary)
+            for binary in (Nsqd.binary, Nsqlookupd.binary, redis_binary_of(item)):
+                find_binary(binary)
         except MissingServer as problem:
             without_server(problem)
 
@@ -81,12 +102,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 # -- processes of one test
 
 
-def factory_of(server_type: type[ServerT], folder: Path) -> Iterator[Callable[..., ServerT]]:
+def factory_of(server_type: type[ServerT], folder: Path, **settings: str) -> Iterator[Callable[..., ServerT]]:
     made: list[ServerT] = []
     numbers = itertools.count(1)
 
     def make(*options: str) -> ServerT:
-        server = server_type(folder / f"{server_type.binary}-{next(numbers)}", *options)
+        server = server_type(folder / f"{server_type.binary}-{next(numbers)}", *options, **settings)
         made.append(server)
         server.start()
         return server
@@ -107,9 +128,14 @@ def nsqd(nsqd_factory: NsqdFactory) -> Nsqd:
     return nsqd_factory()
 
 
+@pytest.fixture(scope="session")
+def redis_binary(request: pytest.FixtureRequest) -> str:
+    return str(getattr(request, "param", RedisServer.binary))
+
+
 @pytest.fixture
-def redis_factory(tmp_path: Path) -> Iterator[RedisFactory]:
-    yield from factory_of(RedisServer, tmp_path)
+def redis_factory(tmp_path: Path, redis_binary: str) -> Iterator[RedisFactory]:
+    yield from factory_of(RedisServer, tmp_path, binary=redis_binary)
 
 
 @pytest.fixture
@@ -121,9 +147,24 @@ def redis_server(redis_factory: RedisFactory) -> RedisServer:
 
 
 @pytest.fixture(scope="session")
-def shared_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
-        yield server
+def shared_redises() -> Iterator[dict[str, RedisServer]]:
+    """By kind, each started when a test first asks for it."""
+    started: dict[str, RedisServer] = {}
+    yield started
+    for server in started.values():
+        server.kill()
+        server.forget()
+
+
+@pytest.fixture
+def shared_redis(
+    redis_binary: str, shared_redises: dict[str, RedisServer], tmp_path_factory: pytest.TempPathFactory
+) -> RedisServer:
+    if redis_binary not in shared_redises:
+        server = RedisServer(tmp_path_factory.mktemp("redis"), binary=redis_binary)
+        server.start()
+        shared_redises[redis_binary] = server
+    return shared_redises[redis_binary]
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from support.store import Scripts, inconsistencies
 from support.stores import OpenStore, add, limited_url, rec
 from support.waiting import until, wait_until
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.every_redis]
 
 EVENTS = 60_000 if PROVE else 6_000
 EVENTS_PER_S = 2_000
@@ -32,9 +32,9 @@ PARTITIONS = 32
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory, redis_binary: str) -> Iterator[RedisCluster]:
     """Three primaries. A test leaves each slot with one owner; which of them it is does not matter."""
-    with RedisCluster(tmp_path_factory.mktemp("cluster"), replicas=0) as cluster:
+    with RedisCluster(tmp_path_factory.mktemp("cluster"), replicas=0, binary=redis_binary) as cluster:
         yield cluster
 
 
@@ -221,8 +221,8 @@ def whole_contents(servers: list[ClusterServer]) -> dict[bytes, dict[bytes, obje
     return found
 
 
-def test_a_killed_primary_and_moving_slots_lose_nothing(stage: Stage, tmp_path: Path) -> None:
-    with RedisCluster(tmp_path / "cluster") as cluster:
+def test_a_killed_primary_and_moving_slots_lose_nothing(stage: Stage, tmp_path: Path, redis_binary: str) -> None:
+    with RedisCluster(tmp_path / "cluster", binary=redis_binary) as cluster:
         stage.use(cluster)
         nsqd = stage.nsqd()
         stage.receiver()

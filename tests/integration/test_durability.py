@@ -22,6 +22,8 @@ from support.stage import PROVE
 from support.stores import OpenStore, add, limited_url, rec
 from support.waiting import until
 
+pytestmark = pytest.mark.every_redis
+
 BEFORE, AFTER = (500, 500) if PROVE else (40, 40)
 TIMEOUT_MS = 1200
 

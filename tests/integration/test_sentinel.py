@@ -15,7 +15,7 @@ from support.stage import PROVE, Stage
 from support.stores import OpenStore, add, rec
 from support.waiting import until, wait_until
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.every_redis]
 
 EVENTS = 100_000 if PROVE else 12_000
 EVENTS_PER_S = 4_000
@@ -23,8 +23,8 @@ SETTLED_WITHIN_S = 60.0
 
 
 @pytest.fixture
-def sentinels(tmp_path: Path) -> Iterator[SentinelSet]:
-    with SentinelSet(tmp_path / "sentinels") as servers:
+def sentinels(tmp_path: Path, redis_binary: str) -> Iterator[SentinelSet]:
+    with SentinelSet(tmp_path / "sentinels", binary=redis_binary) as servers:
         yield servers
 
 
@@ -58,8 +58,8 @@ async def test_it_follows_a_failover_and_knows_when_nobody_does(sentinels: Senti
     assert (raised.value.reason, raised.value.applied) == ("redis-sentinel", Applied.NO)
 
 
-async def test_names_and_urls_that_do_not_fit(tmp_path: Path, open_store: OpenStore) -> None:
-    with SentinelSet(tmp_path / "one", replicas=0, sentinels=1) as one:
+async def test_names_and_urls_that_do_not_fit(tmp_path: Path, open_store: OpenStore, redis_binary: str) -> None:
+    with SentinelSet(tmp_path / "one", replicas=0, sentinels=1, binary=redis_binary) as one:
         with pytest.raises(StoreError, match="No such master with that name"):
             await open_store(one.url.replace("/main/", "/nobody/")).start()
         address = one.url.removeprefix("redis+sentinel://").removesuffix("/main/0")

@@ -1,4 +1,5 @@
-"""Every call of a script in this folder is watched, and what it leaves is looked over after the test."""
+"""Every test in this folder runs on each kind of Redis. Every call of a script is watched, and what it leaves is looked
+over after the test."""
 
 from __future__ import annotations
 
@@ -7,7 +8,13 @@ from collections.abc import Iterator
 import pytest
 import redis
 
+from support.servers import REDIS_BINARIES
 from support.store import Scripts, Watch, inconsistencies
+
+
+@pytest.fixture(scope="session", params=REDIS_BINARIES)
+def redis_binary(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture

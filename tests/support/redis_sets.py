@@ -29,7 +29,9 @@ AT_ONCE = ("--repl-diskless-sync-delay", "0")
 
 def replica_of(primary: RedisServer, folder: Path, port: int | None = None, *options: str) -> RedisServer:
     """Started, and in step with its primary. `port`: where it finds it, if not at its own (a proxy's)."""
-    replica = RedisServer(folder, "--replicaof", HOST, str(port or primary.port), *AT_ONCE, *options)
+    replica = RedisServer(
+        folder, "--replicaof", HOST, str(port or primary.port), *AT_ONCE, *options, binary=primary.binary
+    )
     replica.start()
     wait_until(lambda: info(replica, "replication").get("master_link_status") == "up", what=f"{replica} to follow")
     return replica
@@ -44,10 +46,10 @@ def info(server: RedisServer, section: str) -> dict[str, Any]:
 class Sentinel(Server):
     """One Sentinel, watching one primary under the name `main`."""
 
-    binary = "redis-server"
     port_count = 1
 
     def __init__(self, folder: Path, primary: RedisServer, quorum: int) -> None:
+        self.binary = primary.binary
         super().__init__(folder)
         self._primary_port = primary.port
         self._quorum = quorum
@@ -98,8 +100,10 @@ class SentinelSet:
 
     partitions = 1
 
-    def __init__(self, folder: Path, *options: str, replicas: int = 2, sentinels: int = 3) -> None:
-        self._folder, self._options = folder, options
+    def __init__(
+        self, folder: Path, *options: str, replicas: int = 2, sentinels: int = 3, binary: str = RedisServer.binary
+    ) -> None:
+        self._folder, self._options, self._binary = folder, options, binary
         self._counts = (replicas, sentinels)
         self._ending = ExitStack()
         self.servers: list[RedisServer] = []
@@ -108,7 +112,8 @@ class SentinelSet:
     def __enter__(self) -> Self:
         replicas, sentinels = self._counts
         with ExitStack() as ending:
-            primary = ending.enter_context(RedisServer(self._folder / "primary", *AT_ONCE, *self._options))
+            primary = RedisServer(self._folder / "primary", *AT_ONCE, *self._options, binary=self._binary)
+            ending.enter_context(primary)
             self.servers = [primary]
             for number in range(replicas):
                 replica = replica_of(primary, self._folder / f"replica-{number + 1}", None, *self._options)
@@ -171,8 +176,10 @@ class RedisCluster:
 
     partitions = 32
 
-    def __init__(self, folder: Path, *options: str, primaries: int = 3, replicas: int = 1) -> None:
-        self._folder, self._options = folder, options
+    def __init__(
+        self, folder: Path, *options: str, primaries: int = 3, replicas: int = 1, binary: str = RedisServer.binary
+    ) -> None:
+        self._folder, self._options, self._binary = folder, options, binary
         self._counts = (primaries, replicas)
         self._ending = ExitStack()
         self.servers: list[ClusterServer] = []
@@ -181,7 +188,8 @@ class RedisCluster:
         primaries, replicas = self._counts
         with ExitStack() as ending:
             for number in range(primaries * (1 + replicas)):
-                server = ClusterServer(self._folder / f"node-{number + 1}", *AT_ONCE, *self._options)
+                folder = self._folder / f"node-{number + 1}"
+                server = ClusterServer(folder, *AT_ONCE, *self._options, binary=self._binary)
                 self.servers.append(ending.enter_context(server))
             self._form(primaries)
             self._ending = ending.pop_all()

@@ -43,6 +43,10 @@ LOG_TAIL_LINES = 40
 # nsqd's own limit for a whole body (--max-body-size) is 5 MiB.
 MPUB_BYTES = 4 << 20
 
+# Each behaves in its own way where it matters here: 6.2 wraps the errors of scripts, and since 7.2 WAIT looks at what
+# its own connection wrote, which Valkey inherited.
+REDIS_BINARIES = ("redis-server-6.2", "redis-server", "valkey-server")
+
 _started: weakref.WeakSet[Server] = weakref.WeakSet()
 
 
@@ -78,7 +82,7 @@ def _end_process(process: subprocess.Popen[bytes]) -> None:
 class Server(ABC):
     """What nsqd and Redis have in common: one process, its ports, folder and log."""
 
-    binary: ClassVar[str]
+    binary: str
     port_count: ClassVar[int]
 
     def __init__(self, folder: Path, *options: str) -> None:
@@ -366,6 +370,10 @@ class RedisServer(Server):
     port_count = 1
     partitions = 1
     """What nsqdigest makes of it by default."""
+
+    def __init__(self, folder: Path, *options: str, binary: str = binary) -> None:
+        self.binary = binary
+        super().__init__(folder, *options)
 
     @property
     def port(self) -> int:

@@ -33,6 +33,14 @@ def test_versions_that_serve(version: str) -> None:
     assert facts(redis_version=version).refusal("single", "fsync") is None
 
 
+def test_valkey_says_its_mode_and_version_in_words_of_its_own() -> None:
+    of_valkey = {name: value for name, value in GOOD.items() if name != "redis_mode"}
+    said = {**of_valkey, "redis_version": "7.2.4", "valkey_version": "8.0.1", "server_mode": "cluster"}
+    valkey = ServerFacts.of("10.0.0.1:6379", said, SAFE)
+    assert (valkey.version, valkey.mode) == ("7.2.4 (Valkey 8.0.1)", "cluster")
+    assert valkey.refusal("cluster", "fsync") is None
+
+
 @pytest.mark.parametrize("version", ["6.0.16", "5.0.3", "2.8.24"])
 def test_versions_that_do_not(version: str) -> None:
     assert facts(redis_version=version).refusal("single", "reply") == (
