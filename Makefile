@@ -53,7 +53,7 @@ lint: setup-dev ## check style, types and the shell scripts
 	$(VENV)/bin/mypy
 	for script in .ci/run scripts/lib.sh $$(grep -l -d skip '^#!.*bash' scripts/*); do bash -n "$$script" || exit 1; done
 
-mutants: setup ## break the package in many ways, one at a time; the tests are to notice (ARGS="lua", ARGS="--list")
+mutants: setup ## break the package in many ways, one at a time; the tests are to notice (ARGS="events", ARGS="--list")
 	$(VENV)/bin/python -m scripts.mutants $(ARGS)
 
 prove: setup install test-lowest ## run the same tests with bigger numbers, the lowest dependencies and the mutants (long)

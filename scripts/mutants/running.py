@@ -7,28 +7,31 @@ its time or Ctrl-C.
 from __future__ import annotations
 
 import enum
+import json
+import multiprocessing
 import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import NamedTuple
 
+from scripts.mutants import job
+from scripts.mutants.job import PACKAGE, Job
 from scripts.mutants.mutant import Mutant, applied
 
-PACKAGE = "nsqdigest"
 RUN_TIMEOUT_S = 900.0
 END_TIMEOUT_S = 5.0
-# Without the working folder on the path, where the tree's own package would come first.
-_PYTHON = (sys.executable, "-P")
-_PYTEST = ("-m", "pytest", "-x", "-q", "--no-header", "--tb=line", "-p", "no:randomly", "-p", "no:cacheprovider")
+_OUT_OF_TIME = 1000
+# Of a run whose tests are known: how much longer they may take than they took, and what the rest of it may take.
+_TIMES_SLOWER = 8
+_START_TIMEOUT_S = 20.0
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 _TOLD = re.compile(r"^(?:FAILED|ERROR|E  ) .*", re.MULTILINE)
 _LUA_DOES_NOT_LOAD = "Error compiling script"
@@ -39,6 +42,7 @@ class Outcome(enum.StrEnum):
     SURVIVED = "survived"
     ARGUED = "survived, argued"
     BROKEN = "broken"
+    NOT_LOADED = "does not load"
 
 
 class Verdict(NamedTuple):
@@ -52,6 +56,27 @@ class Interrupted(Exception):
     """This run was ended from outside."""
 
 
+class Reach(NamedTuple):
+    """What of one module its tests reach."""
+
+    at_import: frozenset[int]
+    tests: dict[str, tuple[float, frozenset[int]]]
+    """Of each test: how many seconds it took, and the lines."""
+
+    def tests_of(self, lines: range) -> list[str]:
+        """Those that reach one of these lines, the quickest first. What runs at import is met by all of them."""
+        wanted = frozenset(lines)
+        found = {
+            name: took_s
+            for name, (took_s, reached) in self.tests.items()
+            if reached & wanted or (reached and self.at_import & wanted)
+        }
+        return sorted(found, key=lambda name: found[name])
+
+    def took_s(self, tests: Sequence[str]) -> float:
+        return sum(self.tests[name][0] for name in tests)
+
+
 class Runner:
     """The package is taken as it is now, whatever is edited meanwhile."""
 
@@ -60,8 +85,10 @@ class Runner:
         self._kept = tempfile.TemporaryDirectory(prefix="mutants-")
         self._copy(root, Path(self._kept.name))
         self._lock = threading.Lock()
-        self._running: set[subprocess.Popen[str]] = set()
+        self._running: set[ForkServerProcess] = set()
         self._is_over = False
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["scripts.mutants.job", *job.PRELOADED])
 
     def end(self) -> None:
         """Ends all that is running, and lets nothing begin."""
@@ -79,85 +106,110 @@ class Runner:
     def baseline(self, tests: Sequence[str]) -> str:
         """What fails with the package as it is; nothing: ''."""
         with tempfile.TemporaryDirectory(prefix="mutants-") as name:
-            folder = self._copy_to_break(Path(name))
-            code, output = self._python(folder, [*_PYTEST, f"--basetemp={folder}/tmp", *tests])
-        return "" if code == 0 else "\n".join(_TOLD.findall(output)) or _last_line(output)
+            code, output = self._run(self._copied(Path(name)), PACKAGE, tests)
+        return "" if code == 0 else _what_failed(output)
 
-    def judge(self, mutant: Mutant) -> Verdict:
-        began_s = time.monotonic()
+    def reach(self, file: str, tests: Sequence[str]) -> Reach | str:
+        """What these tests reach of this file of the package as it is; or what fails."""
         with tempfile.TemporaryDirectory(prefix="mutants-") as name:
-            folder = self._copy_to_break(Path(name))
+            folder = self._copied(Path(name))
+            code, output = self._run(folder, _module(file), tests, watched=True)
+            if code:
+                return _what_failed(output)
+            found = json.loads((folder / job.REACH).read_text("utf-8"))
+        return Reach(
+            frozenset(found["import"]),
+            {test: (took_s, frozenset(lines)) for test, (took_s, lines) in found["tests"].items()},
+        )
+
+    def judge(self, mutant: Mutant, reach: Reach | None = None) -> Verdict:
+        """With `reach`: by the tests that reach its lines."""
+        began_s = time.monotonic()
+        tests, only, timeout_s = mutant.tests, None, RUN_TIMEOUT_S
+        if reach is not None and mutant.lines is not None:
+            only = reach.tests_of(mutant.lines)
+            tests = tuple(dict.fromkeys(name.partition("::")[0] for name in only))
+            timeout_s = _START_TIMEOUT_S + _TIMES_SLOWER * reach.took_s(only)
+            if not only:
+                return Verdict(mutant, _survival(mutant), 0, mutant.argued or "no test reaches it")
+        with tempfile.TemporaryDirectory(prefix="mutants-") as name:
+            folder = self._copied(Path(name))
             path = folder / PACKAGE / mutant.file
             path.write_text(applied(mutant, folder / PACKAGE), "utf-8")
-            if path.suffix == ".py":
-                module = ".".join((PACKAGE, *Path(mutant.file).with_suffix("").parts))
-                code, output = self._python(folder, ["-c", f"import {module}"])
-                if code:
-                    return Verdict(mutant, Outcome.BROKEN, time.monotonic() - began_s, _last_line(output))
-            code, output = self._python(folder, [*_PYTEST, f"--basetemp={folder}/tmp", *mutant.tests])
-        took_s = time.monotonic() - began_s
-        if code == 0:
-            outcome = Outcome.ARGUED if mutant.argued else Outcome.SURVIVED
-            return Verdict(mutant, outcome, took_s, mutant.argued)
-        if _LUA_DOES_NOT_LOAD in output:
-            return Verdict(mutant, Outcome.BROKEN, took_s, _LUA_DOES_NOT_LOAD)
-        found = _FAILED.search(output)
-        # 1: a test failed; anything else but running out of time is no verdict about the mutant.
-        if code not in {1, _OUT_OF_TIME}:
-            return Verdict(mutant, Outcome.BROKEN, took_s, f"pytest ended with {code}: {_last_line(output)}")
-        return Verdict(mutant, Outcome.CAUGHT, took_s, found.group(1) if found else _last_line(output))
+            module = _module(mutant.file) if path.suffix == ".py" else PACKAGE
+            code, output = self._run(folder, module, tests, only, timeout_s=timeout_s)
+        return _verdict(mutant, code, output, time.monotonic() - began_s)
 
     @staticmethod
     def _copy(from_folder: Path, to_folder: Path) -> None:
         shutil.copytree(from_folder / PACKAGE, to_folder / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
 
-    def _copy_to_break(self, folder: Path) -> Path:
+    def _copied(self, folder: Path) -> Path:
         self._copy(Path(self._kept.name), folder)
-        code, output = self._python(folder, ["-c", f"import {PACKAGE}; print({PACKAGE}.__file__)"])
-        if code or folder.resolve() not in Path(output.strip()).resolve().parents:
-            raise RuntimeError(f"the tests would not run against the copy in {folder}, but against {output.strip()}")
         return folder
 
-    def _python(self, folder: Path, arguments: Sequence[str]) -> tuple[int, str]:
-        left_out = {"NSQDIGEST_TEST_INSTALLED", "NSQDIGEST_PROVE", "PYTHONHOME", "PYTEST_ADDOPTS"}
-        environment = {name: value for name, value in os.environ.items() if name not in left_out}
-        environment |= {
-            "PYTHONPATH": str(folder),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "HYPOTHESIS_PROFILE": "first-failure",
-        }
+    def _run(
+        self, folder: Path, module: str, tests: Sequence[str], only: Sequence[str] | None = None, *,
+        watched: bool = False, timeout_s: float = RUN_TIMEOUT_S,
+    ) -> tuple[int, str]:  # fmt: skip
+        of = Job(self._root, folder, module, tests, only, watched)
+        process = self._context.Process(target=job.run, args=(of,))
         with self._lock:
             if self._is_over:
                 raise Interrupted
-            process = subprocess.Popen(
-                [*_PYTHON, *arguments], cwd=self._root, env=environment, text=True, errors="replace",
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+            process.start()
             self._running.add(process)
         try:
-            output, _ = process.communicate(timeout=RUN_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            return _OUT_OF_TIME, f"not done after {RUN_TIMEOUT_S:g} s"
+            process.join(timeout_s)
+            code = process.exitcode
         finally:
             _end_group(process)
             with self._lock:
                 self._running.discard(process)
         if self._is_over:
             raise Interrupted
-        return process.returncode, output
+        path = folder / job.OUTPUT
+        output = path.read_text("utf-8", "replace") if path.exists() else ""
+        if code == job.NOT_THE_COPY:
+            raise RuntimeError(output.strip())
+        return (_OUT_OF_TIME, f"not done after {timeout_s:.0f} s") if code is None else (code, output)
 
 
-_OUT_OF_TIME = 1000
+def _module(file: str) -> str:
+    return ".".join((PACKAGE, *Path(file).with_suffix("").parts))
 
 
-def _end_group(process: subprocess.Popen[str]) -> None:
+def _end_group(process: ForkServerProcess) -> None:
     """The run and every server it started. Of a run that ended by itself there is nothing left, as a rule."""
+    assert process.pid is not None
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(END_TIMEOUT_S)
+        process.join(END_TIMEOUT_S)
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.join()
+
+
+def _survival(mutant: Mutant) -> Outcome:
+    return Outcome.ARGUED if mutant.argued else Outcome.SURVIVED
+
+
+def _verdict(mutant: Mutant, code: int, output: str, took_s: float) -> Verdict:
+    if code == 0:
+        return Verdict(mutant, _survival(mutant), took_s, mutant.argued)
+    if code == job.NOT_LOADED or _LUA_DOES_NOT_LOAD in output:
+        # Nobody means to write one by hand; of the generated ones some are such.
+        outcome = Outcome.BROKEN if mutant.at is None else Outcome.NOT_LOADED
+        return Verdict(mutant, outcome, took_s, _last_line(output))
+    found = _FAILED.search(output)
+    # 1: a test failed; 2: a file of tests did not load. Else only running out of time says anything about the mutant.
+    if code not in {1, _OUT_OF_TIME} and not (code == 2 and found):
+        return Verdict(mutant, Outcome.BROKEN, took_s, f"pytest ended with {code}: {_last_line(output)}")
+    return Verdict(mutant, Outcome.CAUGHT, took_s, found.group(1) if found else _last_line(output))
+
+
+def _what_failed(output: str) -> str:
+    return "\n".join(_TOLD.findall(output)) or _last_line(output)
 
 
 def _last_line(output: str) -> str:

@@ -53,6 +53,7 @@ def tree(tmp_path: Path) -> Path:
     for name, text in {
         "nsqdigest/__init__.py": "", "nsqdigest/rules.py": RULES, "tests/test_rules.py": TEST,
         "tests/conftest.py": CONFTEST, "scripts/mutants/lua.py": LIST, "scripts/mutants/backoff.py": "MUTANTS = ()\n",
+        "scripts/mutants/modules.py": "TESTS = {}\n", "scripts/mutants/argued.toml": "",
         "pyproject.toml": "[tool.pytest.ini_options]\n",
     }.items():  # fmt: skip
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -102,6 +103,31 @@ def test_tests_that_fail_anyway_catch_nothing(tree: Path) -> None:
     done = mutants(tree, "--only", "wrong")
     assert done.returncode == 2
     assert "the tests fail without any mutant" in done.stderr
+
+
+def test_generated_mutants_meet_the_tests_that_reach_them(tree: Path) -> None:
+    (tree / "nsqdigest" / "rules.py").write_text(
+        "HALVES = range(0, 2, 1)\n\n\ndef double(number):\n    return number * len(HALVES)\n\n\n"
+        "def triple(number):\n    return number * 3\n"
+    )
+    (tree / "scripts" / "mutants" / "lua.py").write_text("MUTANTS = ()\n")
+    (tree / "scripts" / "mutants" / "modules.py").write_text('TESTS = {"rules": ("tests/test_rules.py",)}\n')
+    (tree / "scripts" / "mutants" / "argued.toml").write_text(
+        '[[argued]]\nmodule = "rules"\nwhy = "nobody calls it"\nmutants = ["triple: 3 -> 4", "module: 1 -> 2"]\n'
+    )
+    done = mutants(tree, "rules")
+    for row in (
+        "caught            rules:double:5:return-none",
+        "caught            rules:module:1:plus-one ",
+        "does not load     rules:module:1:minus-one#3",
+        "survived          rules:triple:9:minus-one",
+        "survived, argued  rules:triple:9:plus-one",
+    ):
+        assert any(line.startswith(row) for line in done.stdout.splitlines()), done.stdout
+    assert "no test reaches it" in done.stdout
+    assert done.returncode == 1
+    assert mutants(tree, "rules", "--only", "rules:double:5:return-none").returncode == 0
+    assert len(mutants(tree, "rules", "--list", "--sample", "3").stdout.splitlines()) == 3
 
 
 def test_ended_in_the_middle_it_ends_what_it_started(tree: Path) -> None:

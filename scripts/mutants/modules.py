@@ -1,0 +1,34 @@
+"""Of which modules mutants are generated, and which tests should catch them.
+
+A module's tests are those that know it best and are done in seconds: its unit tests, and those that put it before a
+real Redis or nsqd in this process. What needs a daemon of its own, a minute or luck does not belong here.
+"""
+
+from __future__ import annotations
+
+_DELIVERING = (
+    "tests/integration/test_scheduler.py",
+    "tests/integration/test_retries.py",
+    "tests/integration/test_sink_breaker.py",
+)
+TESTS: dict[str, tuple[str, ...]] = {
+    "delivery": ("tests/unit/test_delivery.py",),
+    "digest": ("tests/unit/test_digest.py",),
+    "events": ("tests/unit/test_events.py", "tests/property/test_events_properties.py"),
+    "redis_client": (
+        "tests/lua/test_servers.py",
+        "tests/integration/test_store_errors.py",
+        "tests/integration/test_servers.py",
+        "tests/integration/test_durability.py",
+        "tests/integration/test_cluster.py",
+    ),
+    "redis_servers": (
+        "tests/integration/test_servers.py",
+        "tests/integration/test_cluster.py",
+        "tests/integration/test_sentinel.py",
+    ),
+    "filing": ("tests/integration/test_filing.py", "tests/unit/test_commits_again.py"),
+    "commits": ("tests/unit/test_commits_again.py", "tests/integration/test_filing.py"),
+    "scheduler": _DELIVERING,
+    "courier": (*_DELIVERING, "tests/integration/test_big_timeline.py"),
+}
