@@ -130,10 +130,15 @@ class Consumer:
         ]
 
     async def drain(self, until_s: float) -> None:
-        """What is being stored is finished as its replies come, what was not begun goes back, then `stop`."""
+        """What is being stored is finished as its replies come, what was not begun goes back, then `stop`.
+
+        Nobody waits for CLOSE_WAIT here: `stop` gives it FAREWELL_S, so that an nsqd that answers nothing does not hold
+        up the drain.
+        """
         self._hold()
         self._commits.give_back_waiting()
-        await self._say_goodbye(until_s)
+        for connection in self.connections:
+            connection.cls()
         await self._commits.settle(until_s)
         await self.stop()
 

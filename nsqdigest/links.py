@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nsqdigest import log
 from nsqdigest.delivery import retry_wait_ms
-from nsqdigest.errors import NsqdigestError, NsqdRefused, NsqdSilent, ProtocolError
+from nsqdigest.errors import ConnectionLost, NsqdigestError, NsqdRefused, NsqdSilent, ProtocolError
 from nsqdigest.transport.connection import NsqConnection, Receiver
 from nsqdigest.transport.directory import FILE
 
@@ -187,6 +187,12 @@ class Links:
             self._opened(link, connection)
             reason = await connection.closed()
             return self._lost(link, reason, time.monotonic() - opened_s)
+        except Exception as error:
+            # Whatever it is, it is about this nsqd: the others of the topic must not end with it.
+            _log.error(
+                "consumer.connection.bug", topic=self._topic, nsqd=str(link.address), error=error, exc_info=error
+            )
+            return self._failed(link, ConnectionLost(f"nsqd at {link.address}: {type(error).__name__}: {error}"))
         finally:
             if not link.is_open:
                 # Of an open one, when the task is cancelled, the host decides: it may have something to give back.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from pathlib import Path
@@ -36,9 +35,10 @@ def command(path: Path | None, deep: bool, as_json: bool) -> None:
       nsqdigest audit -c nsqdigest.toml --deep
     """
     config = load_config(path)
+    from nsqdigest import resolver
     from nsqdigest.audit import report
 
-    audit = asyncio.run(_audit(config, deep=deep))
+    audit = resolver.run(_audit(config, deep=deep))
     click.echo(json.dumps(audit.as_json()) if as_json else "\n".join(report(audit)))
     sys.exit(EXIT_OK if audit.balanced else EXIT_NO)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 
 import click
@@ -41,10 +40,11 @@ def command(seconds: int) -> None:
     narrator = Narrator(sys.stdout)
     narrator.opening(seconds)  # before the rest is imported: there is something to read at once
 
+    from nsqdigest import resolver
     from nsqdigest.demo.play import Play
 
     try:
-        nothing_lost = asyncio.run(Play(seconds, narrator).run())
+        nothing_lost = resolver.run(Play(seconds, narrator).run())
     finally:
         narrator.close()
     sys.exit(0 if nothing_lost else EXIT_NO)

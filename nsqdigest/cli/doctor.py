@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
@@ -43,13 +42,13 @@ def command(path: Path | None, as_json: bool) -> None:
         click.echo(json.dumps(report.as_json([Part("file", tuple(problems))])))
         raise SystemExit(error.exit_code) from None
 
-    from nsqdigest import log
+    from nsqdigest import log, resolver
     from nsqdigest.cli.check import summary
     from nsqdigest.doctor.examination import examine
 
     log.setup("error", "auto")  # what is found is said here, once
     of_file = judgements.of_file(config.source, (), config.warnings, summary(config))
-    parts = asyncio.run(examine(config, of_file))
+    parts = resolver.run(examine(config, of_file))
     if as_json:
         click.echo(json.dumps(report.as_json(parts)))
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import click
@@ -23,9 +22,9 @@ def command(path: Path | None) -> None:
     """
     config = load_config(path)
 
-    from nsqdigest import daemon, log
+    from nsqdigest import daemon, log, resolver
 
     log.setup(config.log.level, config.log.format)
     for warning in config.warnings:
         log.get("config").warning("config.advice", advice=warning)
-    asyncio.run(daemon.run(config))
+    resolver.run(daemon.run(config))

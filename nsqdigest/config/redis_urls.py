@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 from nsqdigest.config import units
 from nsqdigest.config.model import Address
 from nsqdigest.config.problems import Wrong
+from nsqdigest.hosts import is_url_host
 
 _TLS_SETTINGS = frozenset(
     ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_check_hostname", "ssl_cert_reqs", "ssl_keyfile")
@@ -115,6 +116,8 @@ def _check_single(text: str) -> None:
         raise Wrong("names no host", f"write one like {example}")
     elif "," in parts.netloc.rpartition("@")[2]:
         raise Wrong("names several hosts", "write redis+sentinel:// or redis+cluster:// before them")
+    elif not is_url_host(unquote(parts.hostname)):
+        raise Wrong("names a host that is not one", f"write one like {example}")
     elif not re.fullmatch(r"/?[0-9]{0,4}", parts.path):
         raise Wrong("does not end in the number of a database", f"write one like {example}")
 

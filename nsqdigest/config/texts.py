@@ -18,6 +18,7 @@ from nsqdigest.config import redis_urls
 from nsqdigest.config.model import Secret
 from nsqdigest.config.problems import Wrong
 from nsqdigest.events import Template, TemplateError, check_path
+from nsqdigest.hosts import is_url_host
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -158,6 +159,8 @@ def webhook_url(text: str) -> str:
         raise Wrong("is not the URL of a webhook", f"write one like {example}")
     if not parts.hostname:
         raise Wrong("names no host", f"write one like {example}")
+    if not is_url_host(parts.hostname):
+        raise Wrong("has a host that is neither a name nor an IP address", f"write one like {example}")
     if "@" in parts.netloc:
         raise Wrong("holds a user's name or password", 'leave it out; write headers = {authorization = "env:NAME"}')
     if parts.fragment:

@@ -6,12 +6,12 @@ generous because it only ever ends up in a message.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from typing import Any
 
 from nsqdigest.config.model import Address
 from nsqdigest.config.problems import Wrong
+from nsqdigest.hosts import LONGEST_LABEL, has_bad_length, ip_version, is_name
 
 DURATION_UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 SIZE_UNITS_BYTES = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
@@ -22,7 +22,8 @@ _DURATION = re.compile(r"(?:([0-9]{1,9})d)?(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m)?(
 _SIZE = re.compile(r"([0-9]{1,12})(B|KiB|MiB|GiB)")
 _NUMBER = r"([0-9]{1,12}(?:\.[0-9]{1,3})?)"
 _LOOSE_PART = re.compile(_NUMBER + r"\s*([a-zA-Z]*)\s*(?:,|and\b)?\s*")
-_HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252}[A-Za-z0-9_.])?")
+
+_ADDRESS = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]:]+)):([0-9]{1,9})")
 
 _DURATION_WORDS = {
     "ms": ("msec", "msecs", "milli", "millis", "millisecond", "milliseconds"),
@@ -138,16 +139,13 @@ def size_bytes(value: Any) -> int:
 
 
 def _is_v6(text: str) -> bool:
-    try:
-        return ipaddress.ip_address(text).version == 6
-    except ValueError:
-        return False
+    return ip_version(text) == 6
 
 
 def _read_address(text: str) -> Address | None:
     """Host and port, whatever the port's number."""
-    match = re.fullmatch(r"(?:\[([^\[\]]+)\]|([^\[\]:]+)):([0-9]{1,9})", text)
-    if match is None or not (_is_v6(match.group(1)) if match.group(1) else _HOST.fullmatch(match.group(2))):
+    match = _ADDRESS.fullmatch(text)
+    if match is None or not (_is_v6(match.group(1)) if match.group(1) else is_name(match.group(2))):
         return None
     return Address(match.group(1) or match.group(2), int(match.group(3)))
 
@@ -173,6 +171,8 @@ def address(text: str, usual_port: int) -> Address:
     if read is None:
         guess = guess_address(text, usual_port)
         like = f'write one like "127.0.0.1:{usual_port}" or "[::1]:{usual_port}"'
+        if not guess and (match := _ADDRESS.fullmatch(text)) and match.group(2) and has_bad_length(match.group(2)):
+            raise Wrong(f"has a host name with a part that is empty or longer than {LONGEST_LABEL} characters", like)
         raise Wrong("is not an address", f'write "{guess}"' if guess else like, like)
     if not 1 <= read.port <= 65535:
         raise Wrong(f"has port {read.port}", f"write one from 1 to 65535, such as {usual_port}")

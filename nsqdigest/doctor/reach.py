@@ -1,7 +1,6 @@
 """What examiners share: names to addresses, and work that may hang in a thread that nobody waits for.
 
-The loop's own threads are joined at the end of the program. A resolver or a file system that hangs would hold it up, so
-every name is resolved here first: what the libraries ask then has just been answered.
+Every name is resolved here first, so that a name that nobody knows is told from a server that does not answer.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ import os
 import re
 import socket
 import ssl
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from nsqdigest import threads
 from nsqdigest.doctor.judgements import Peer
 from nsqdigest.errors import Unreachable
 
@@ -31,25 +30,7 @@ _COMMON_NAME, _ALTERNATIVES = "commonName", ("DNS", "IP Address")
 
 async def in_a_thread(work: Callable[[], T]) -> T:
     """Its end is not waited for, neither by whoever gives up nor by the program."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def settle(settled: Callable[[Any], None], result: Any) -> None:
-        if not done.done():
-            settled(result)
-
-    def run() -> None:
-        settled: Callable[[Any], None] = done.set_result
-        result: Any
-        try:
-            result = work()
-        except Exception as error:
-            settled, result = done.set_exception, error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants to know any more
-            loop.call_soon_threadsafe(settle, settled, result)
-
-    threading.Thread(target=run, daemon=True).start()
-    return await done
+    return await asyncio.wrap_future(threads.start(work, "doctor"))
 
 
 async def resolve(host: str) -> None:

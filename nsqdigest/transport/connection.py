@@ -37,6 +37,10 @@ __all__ = ["ConnectionOptions", "NsqConnection", "Receiver", "options_of"]
 
 _log = log.get("connection")
 
+ANSWERED_WITHIN_S = 5.0
+"""What nsqd gets to answer a command. Its heartbeats go on without an answer, so silence is no sign."""
+TURN_BYTES = 256 * 1024
+"""A reader whose socket always has data lets the others have a turn after so much of it."""
 _LATE_HEARTBEAT = 1.5
 _SILENT_HEARTBEATS = 2
 _NOT_FATAL = (b"E_FIN_FAILED", b"E_REQ_FAILED", b"E_TOUCH_FAILED")
@@ -85,7 +89,7 @@ class NsqConnection:
         self._silence: asyncio.TimerHandle | None = None
         self._heartbeat_s = options.heartbeat_interval_ms / 1000
         self._last_read_s = 0.0
-        self._goodbye: asyncio.Task[bytes] | None = None
+        self._goodbye: asyncio.Future[bytes] | None = None
         self._answers: deque[asyncio.Future[bytes]] = deque()
         self._closed = asyncio.Event()
         self._reason: NsqdigestError | None = None
@@ -107,7 +111,7 @@ class NsqConnection:
     # -- beginning
 
     async def open(self) -> Negotiated:
-        """Connects and introduces us. Answers what nsqd said about itself."""
+        """Connects and introduces us. Returns what nsqd said about itself. Of exceptions it raises ours alone."""
         established = await self._establish()
         self._stream, self._stage = established.stream, established.stage
         _leave_broken_writes_to_the_reader(self._stream)
@@ -136,8 +140,10 @@ class NsqConnection:
             if self._reason is not None and (task is None or not task.cancelling()):
                 raise self._reason from None  # closed by somebody while it was connecting
             self._opening.add_done_callback(_leave_no_socket)  # it may have been done by then
-            is_cancelled = isinstance(error, asyncio.CancelledError)
-            self._end(ConnectionLost("closed while connecting" if is_cancelled else f"can not connect: {error!r}"))
+            if isinstance(error, Exception):
+                _log.error("connection.open.bug", nsqd=str(self.address), error=error, exc_info=error)
+                raise self._end(ConnectionLost(f"nsqd at {self.address}: {type(error).__name__}: {error}")) from error
+            self._end(ConnectionLost("closed while connecting"))
             raise
         if self._reason is not None:
             established.stream.close()
@@ -185,14 +191,26 @@ class NsqConnection:
         """Messages that nsqd has taken back by itself: neither finished nor requeued."""
         self.in_flight -= count
 
-    async def request(self, command: bytes) -> bytes:
-        """Sends a command that nsqd answers, and answers that. Answers come in the order of requests."""
+    async def request(self, command: bytes, within_s: float | None = None) -> bytes:
+        """Sends a command that nsqd answers, and returns the answer. Answers come in the order of requests, so one that
+        does not come in time ends the connection: it would be taken for the answer to the next command."""
+        within_s = ANSWERED_WITHIN_S if within_s is None else within_s
         if not self.is_open:
             raise self._reason or ConnectionLost(f"nsqd at {self.address}: not connected")
+        try:
+            async with asyncio.timeout(within_s):
+                return await self._ask(command)
+        except TimeoutError:
+            verb = command.split(maxsplit=1)[0].decode()
+            raise self._end(
+                ConnectionLost(f"nsqd at {self.address} did not answer {verb} within {within_s:g} s")
+            ) from None
+
+    def _ask(self, command: bytes) -> asyncio.Future[bytes]:
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._answers.append(answer)
         self._write(command)
-        return await answer
+        return answer
 
     def _write(self, data: bytes) -> None:
         if data and self._stream is not None and self._reason is None:
@@ -205,6 +223,7 @@ class NsqConnection:
     async def _read(self, established: Established) -> None:
         stream, stage, splitter = established.stream, established.stage, established.splitter
         reason: NsqdigestError = ConnectionLost(f"nsqd at {self.address}: its reader ended")
+        read_bytes = 0
         try:
             for frame_type, payload in established.frames:
                 self._take(frame_type, payload)
@@ -221,7 +240,10 @@ class NsqConnection:
                         self._receiver.on_messages(self, messages)
                     for frame_type, payload in others:
                         self._take(frame_type, payload)
-                    if len(piece) > READ_BYTES:  # a little can unfold to very much: the others have their turn between
+                    # What is there is read without a turn of the loop, and a little can unfold to very much.
+                    read_bytes += len(piece)
+                    if read_bytes >= TURN_BYTES:
+                        read_bytes = 0
                         await asyncio.sleep(0)
                         if self._closed.is_set():
                             return
@@ -264,16 +286,19 @@ class NsqConnection:
 
     # -- end
 
-    async def say_goodbye(self) -> None:
-        """CLS: no new messages; what is in flight can still be finished or requeued. Returns on CLOSE_WAIT or the
-        end."""
+    def cls(self) -> None:
+        """No new messages; what is in flight can still be finished or requeued."""
         self.closing = True
         if self._goodbye is None and self.is_open:
-            self._goodbye = asyncio.create_task(self.request(b"CLS\n"), name=f"nsqd {self.address} goodbye")
+            self._goodbye = self._ask(b"CLS\n")
             self._goodbye.add_done_callback(_looked_at)
+
+    async def say_goodbye(self) -> None:
+        """CLS, and nsqd's CLOSE_WAIT. How long to wait for it is the caller's business: what comes before it has still
+        to be given back."""
+        self.cls()
         if self._goodbye is not None:
-            # Whoever stopped waiting may wait again: what comes before CLOSE_WAIT has still to be given back.
-            await asyncio.shield(self._goodbye)
+            await asyncio.shield(self._goodbye)  # whoever stopped waiting may wait again
 
     async def hang_up(self) -> None:
         """Shuts the writing side once all is written, reads to the end, closes. Nothing said before is lost."""
@@ -337,10 +362,10 @@ def _leave_broken_writes_to_the_reader(stream: IOStream) -> None:
     stream.write_to_fd = write_to_fd  # type: ignore[method-assign]
 
 
-def _looked_at(task: asyncio.Task[bytes]) -> None:
-    """Its failure is the connection's, which is said there."""
-    if not task.cancelled():
-        task.exception()
+def _looked_at(answer: asyncio.Future[bytes]) -> None:
+    """Its failure is the connection's, which is logged there."""
+    if not answer.cancelled():
+        answer.exception()
 
 
 def _answer(waiting: asyncio.Future[bytes], payload: bytes) -> None:

@@ -12,7 +12,6 @@ said nothing: not that an nsqd is there, and not that it is gone.
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,6 +19,7 @@ import msgspec
 
 from nsqdigest.delivery import retry_wait_ms
 from nsqdigest.errors import LookupFailed, LookupProblem
+from nsqdigest.hosts import is_host
 
 if TYPE_CHECKING:
     from nsqdigest.config import Address
@@ -31,7 +31,6 @@ FILE = "file"
 BROADCAST_HINT = "give that nsqd a -broadcast-address that can be reached from here"
 
 _ASK_AGAIN_FIRST_MS = 1000
-_HOST = re.compile(r"[a-z0-9_](?:[a-z0-9_.-]{0,251}[a-z0-9_])?")
 _SHOWN_CHARACTERS = 60
 
 
@@ -89,7 +88,7 @@ def read_answer(status: int, body: bytes) -> Named:
     addresses, unusable = set(), set()
     for producer in producers:
         host = usual_host(producer.broadcast_address)
-        if 1 <= producer.tcp_port <= 65535 and (_is_ip(host) or _HOST.fullmatch(host)):
+        if 1 <= producer.tcp_port <= 65535 and is_host(host):
             addresses.add((host, producer.tcp_port))
         else:
             unusable.add(f"{producer.broadcast_address[:_SHOWN_CHARACTERS]}:{producer.tcp_port}")
@@ -103,14 +102,6 @@ def usual_host(host: str) -> str:
         return str(ipaddress.ip_address(host))
     except ValueError:
         return host.lower().removesuffix(".")
-
-
-def _is_ip(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 # -- when to ask

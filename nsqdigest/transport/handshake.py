@@ -14,20 +14,26 @@ import socket
 import ssl
 from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
 from nsq import protocol as nsq
 from tornado.iostream import IOStream, SSLIOStream, StreamClosedError
+from tornado.netutil import Resolver
 from tornado.tcpclient import TCPClient
 
 import nsqdigest
 from nsqdigest.config import Address
 from nsqdigest.errors import ConnectionLost, NsqdigestError, ProtocolError
+from nsqdigest.resolver import NSQDS
 from nsqdigest.transport import negotiation, tls
 from nsqdigest.transport.compression import Stage, stage_of
 from nsqdigest.transport.frames import HEARTBEAT, MAGIC_V2, MAX_FRAME_BYTES, FrameSplitter, FrameType
 from nsqdigest.transport.negotiation import ConnectionOptions, Negotiated
 
 HANDSHAKE_TIMEOUT_S = 5.0
+"""For everything before AUTH."""
+AUTH_TIMEOUT_S = 10.0
+"""nsqd gives its own auth server 5 s, and may have several to ask."""
 READ_BYTES = 256 * 1024
 TLS_READ_BYTES = 16 * 1024
 """One record of TLS, the most that one read brings."""
@@ -52,15 +58,19 @@ class Established:
 
 async def shake_hands(address: Address, options: ConnectionOptions) -> Established:
     handshake = _Handshake(address, options)
+    within_s = HANDSHAKE_TIMEOUT_S
     try:
-        async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
-            return await handshake.run()
+        async with asyncio.timeout(within_s):
+            stream, negotiated = await handshake.begin()
+        if negotiated.auth_required:
+            within_s = AUTH_TIMEOUT_S
+            async with asyncio.timeout(within_s):
+                await handshake.authenticate()
+        return handshake.established(stream, negotiated)
     except BaseException as error:
         handshake.close()
         if isinstance(error, TimeoutError):
-            raise ConnectionLost(
-                f"nsqd at {address} did not answer within {HANDSHAKE_TIMEOUT_S:g} s ({handshake.step})"
-            ) from None
+            raise ConnectionLost(f"nsqd at {address} did not answer within {within_s:g} s ({handshake.step})") from None
         real = getattr(error, "real_error", None) or error
         has_ended = isinstance(real, ssl.SSLEOFError | ssl.SSLZeroReturnError)
         if isinstance(real, ssl.SSLError) and not has_ended and options.tls is not None:
@@ -78,6 +88,16 @@ def cause(error: BaseException) -> str:
     return getattr(real, "strerror", None) or str(real) or type(real).__name__
 
 
+class _Names(Resolver):
+    """How tornado asks for a name."""
+
+    async def resolve(
+        self, host: str, port: int, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[tuple[int, Any]]:
+        found = await NSQDS.look_up(host, port, family=family, kind=socket.SOCK_STREAM)
+        return [(family_found, address) for family_found, _, _, _, address in found]
+
+
 class _Handshake:
     def __init__(self, address: Address, options: ConnectionOptions) -> None:
         self.step = "connect"
@@ -93,7 +113,7 @@ class _Handshake:
         if self._stream is not None:
             self._stream.close()
 
-    async def run(self) -> Established:
+    async def begin(self) -> tuple[IOStream, Negotiated]:
         stream = await self._connect()
         negotiated = await self._identify()
         negotiation.check(self._options, negotiated, self._where)
@@ -101,14 +121,24 @@ class _Handshake:
             stream = await self._begin_tls(stream)
         if negotiated.compression != "none":
             await self._begin_compression(negotiated)
-        if negotiated.auth_required:
-            await self._authenticate()
+        return stream, negotiated
+
+    async def authenticate(self) -> None:
+        self.step = "AUTH"
+        assert self._options.auth_secret is not None
+        await self._write(nsq.auth(self._options.auth_secret.reveal().encode()))
+        frame_type, payload = await self._frame()
+        if frame_type == FrameType.ERROR:
+            raise negotiation.refusal(payload, self._options)
+
+    def established(self, stream: IOStream, negotiated: Negotiated) -> Established:
         return Established(stream, negotiated, self._stage, self._splitter, list(self._frames))
 
     # -- the steps
 
     async def _connect(self) -> IOStream:
-        stream = await TCPClient().connect(self._address.host, self._address.port, max_buffer_size=2 * MAX_FRAME_BYTES)
+        client = TCPClient(_Names())
+        stream = await client.connect(self._address.host, self._address.port, max_buffer_size=2 * MAX_FRAME_BYTES)
         self._stream = stream
         stream.set_nodelay(True)
         stream.read_chunk_size = READ_BYTES
@@ -143,7 +173,10 @@ class _Handshake:
         assert self._options.tls is not None
         try:
             beginning = stream.start_tls(False, self._options.tls.context, server_hostname=self._address.host)
-        except ValueError:
+        except UnicodeError as error:
+            name = self._address.host
+            raise ConnectionLost(f"{self._where}: TLS cannot ask for the name {name!r}: {error}") from None
+        except ValueError:  # of a stream that has bytes left
             raise ProtocolError(f"{self._where} spoke on in the clear where TLS was to begin") from None
         self._stream = None  # its socket is the other's now, which closes it where this fails
         self._stream = encrypted = await beginning
@@ -155,16 +188,6 @@ class _Handshake:
         self.step = negotiated.compression
         self._stage = stage_of(negotiated)
         await self._take_ok()
-
-    async def _authenticate(self) -> None:
-        self.step = "AUTH"
-        assert self._stream is not None
-        assert self._options.auth_secret is not None
-        command = nsq.auth(self._options.auth_secret.reveal().encode())
-        await self._write(command)
-        frame_type, payload = await self._frame()
-        if frame_type == FrameType.ERROR:
-            raise negotiation.refusal(payload, self._options)
 
     async def _take_ok(self) -> None:
         frame_type, payload = await self._frame()

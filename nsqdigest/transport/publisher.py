@@ -183,17 +183,11 @@ class Publisher:
             send.exception()  # whoever waited for it may be gone
 
     async def _acknowledged(self, peer: _Peer, connection: NsqConnection, command: bytes) -> None:
-        within_s = self._bounds.acknowledged_within_s
         try:
             if not connection.is_open:
                 raise NotReached(f"nsqd at {peer.address}: the connection ended before anything was sent")
-            async with asyncio.timeout(within_s):
-                await connection.request(command)
+            await connection.request(command, self._bounds.acknowledged_within_s)
             peer.acknowledged(connection)
-        except TimeoutError:
-            # Its answer may still come and would be taken for the next one's: this connection is of no use any more.
-            connection.close(f"no acknowledgement of a publish within {within_s:g} s")
-            raise ConnectionLost(f"nsqd at {peer.address} did not acknowledge it within {within_s:g} s") from None
         finally:
             self._room.give(len(command))
             peer.ended(connection)

@@ -15,7 +15,8 @@ import nsqdigest
 from nsqdigest.config import Address
 from nsqdigest.embedded.nsqd import Connection, EmbeddedNsqd, Options, Refusal
 from nsqdigest.errors import ConnectionLost, NsqdigestError, NsqdRefused, ProtocolError
-from nsqdigest.transport import handshake
+from nsqdigest.transport import connection as connection_module
+from nsqdigest.transport import handshake, negotiation
 from nsqdigest.transport.connection import ConnectionOptions, NsqConnection
 from nsqdigest.transport.frames import HEARTBEAT, FrameType, Message, frame, message_frame
 from support.nsqclient import NsqClient
@@ -403,6 +404,33 @@ async def test_a_handshake_without_an_answer_is_given_up(
     answer_identify_with(embedded, b"")
     with pytest.raises(ConnectionLost, match=r"did not answer within 0.05 s \(IDENTIFY\)"):
         await to(embedded).open()
+    await embedded.until(lambda: not embedded.connections[0].open)
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), UnicodeError("label too long")])
+async def test_whatever_goes_wrong_while_it_opens_is_a_lost_connection(
+    embedded: EmbeddedNsqd, to: Make, recorder: Recorder, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def identity(*_: object) -> dict[str, Any]:
+        raise error
+
+    monkeypatch.setattr(negotiation, "identity", identity)
+    with pytest.raises(ConnectionLost, match=f"nsqd at .*{error}"):
+        await to(embedded).open()
+    assert len(recorder.closed) == 1
+    await embedded.until(lambda: not any(peer.open for peer in embedded.connections))
+
+
+async def test_a_sub_that_is_never_answered_is_a_lost_connection_though_heartbeats_go_on(
+    embedded: EmbeddedNsqd, to: Make, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "ANSWERED_WITHIN_S", 4 * FAST_MS / 1000)
+    embedded.script.answer = lambda _, name, __: b"" if name == "SUB" else None
+    connection = to(embedded, FAST_MS)
+    with pytest.raises(ConnectionLost, match=r"did not answer SUB within 0\.6 s"):
+        await subscribed(connection, topic)
+    assert len(embedded.connections[0].params_of("NOP")) >= 2
+    assert not connection.is_open
     await embedded.until(lambda: not embedded.connections[0].open)
 
 

@@ -522,6 +522,45 @@ async def test_what_is_no_address_at_all_is_named_once_and_the_others_serve(
         assert heard.warnings == ["discovery.address.unusable"]
 
 
+async def test_a_name_that_no_resolver_takes_is_named_once_and_the_others_serve(
+    following: Start, steady: Nsqd, heard: Heard
+) -> None:
+    """Linux allows a host name of 64 characters, and nsqd broadcasts its host name."""
+    async with ScriptedLookupd(naming(("x" * 64, 4150), ("a..b", 4150), steady.tcp_address)) as lookupd:
+        follower = await following([lookupd])
+        await follower.gets(steady, b"one")
+        await follower.several_rounds(lookupd)
+        (said,) = heard.said("discovery.address.unusable")
+        assert said["count"] == 2
+        assert heard.warnings == ["discovery.address.unusable"]
+
+
+@pytest.mark.parametrize("where", ["name", "host"])
+async def test_an_exception_of_one_connection_ends_no_other(
+    *, where: str, following: Start, started: Start, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it is, its address is tried again: a name that got past every check, or a bug in the host."""
+    well, unwell = started(Nsqd), started(Nsqd)
+    follower = await following([], [well])
+    await follower.reaches(well)
+    bad = Address("x" * 64, 4150) if where == "name" else Address(*unwell.tcp_address)
+    on_open = follower.on_open
+
+    def failing(connection: NsqConnection) -> None:
+        if connection.address == bad:
+            raise ValueError("odd")
+        on_open(connection)
+
+    monkeypatch.setattr(follower, "on_open", failing)
+    follower.longest_wait_s = 0.01
+    follower.links.heard("lookupd", [bad])
+    await until(lambda: len(heard.said("consumer.connection.failed", logging.DEBUG)) >= 3, what="some tries")
+    assert not follower.task.done()
+    await follower.gets(well, b"flows")
+    bugs = {name for _, name, _ in heard.lines if name.endswith(".bug")}
+    assert bugs == (set() if where == "name" else {"consumer.connection.bug"})
+
+
 async def test_the_address_of_the_file_that_can_not_be_reached_has_no_such_hint(
     following: Start, started: Start, heard: Heard
 ) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from nsqdigest.consumer import FAREWELL_S
 from support.daemon import Daemon
 from support.ports import HOST
 from support.publishing import Background
@@ -115,6 +116,20 @@ def test_term_while_an_nsqd_accepts_and_never_answers(stage: Stage, others: int)
         with accepted:
             daemon.term()
             ended_within(daemon, AT_ONCE_S)
+    stage.check_logs()
+
+
+def test_term_while_an_nsqd_stands_still_does_not_wait_for_it(stage: Stage) -> None:
+    """The drain may last 8 s, and nothing is in flight."""
+    nsqds = [stage.nsqd() for _ in range(2)]
+    stage.receiver()
+    daemon = stage.daemon()
+    daemon.start()
+    wait_until(lambda: daemon.metric("nsqd_connections", topic=TOPIC) == 2, 5, "both nsqds")
+    nsqds[0].pause()
+    daemon.term()
+    assert ended_within(daemon, 8.0) < 2 * FAREWELL_S + SLACK_S
+    nsqds[0].resume()
     stage.check_logs()
 
 

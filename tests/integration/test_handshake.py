@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from nsqdigest.config import Address, Secret, Tls
 from nsqdigest.embedded.nsqd import EmbeddedNsqd
 from nsqdigest.errors import ConnectionLost, NsqdigestError, NsqdMismatch, NsqdRefused, ProtocolError
-from nsqdigest.transport import tls
+from nsqdigest.transport import handshake, tls
 from nsqdigest.transport.compression import Deflate, Snappy, Stage
-from nsqdigest.transport.connection import ConnectionOptions, NsqConnection
+from nsqdigest.transport.connection import TURN_BYTES, ConnectionOptions, NsqConnection
 from nsqdigest.transport.frames import HEARTBEAT, FrameType, Message, frame, message_frame
 from support.certificates import Certificates
 from support.fuzzing import times
@@ -233,6 +233,61 @@ async def test_heartbeats_are_answered_while_auth_takes_its_time(name: str) -> N
     async with Told(speak) as told:
         connection = connect(told, compression=name, auth_secret=Secret("s"))
         await connection.open()
+        await ends(connection)
+
+
+async def test_auth_has_more_time_than_nsqd_gives_its_auth_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def speak(peer: Peer) -> None:
+        await peer.identify(then=answer(auth_required=True))
+        await peer.command(b"AUTH")
+        await asyncio.sleep(0.4)
+        await peer.say(answer(permission_count=1))
+
+    monkeypatch.setattr(handshake, "HANDSHAKE_TIMEOUT_S", 0.2)
+    assert handshake.AUTH_TIMEOUT_S > 5.0
+    async with Told(speak) as told:
+        connection = connect(told, auth_secret=Secret("s"))
+        await connection.open()
+        await ends(connection)
+
+
+async def test_an_auth_that_is_never_answered_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def speak(peer: Peer) -> None:
+        await peer.identify(then=answer(auth_required=True))
+
+    monkeypatch.setattr(handshake, "AUTH_TIMEOUT_S", 0.05)
+    async with Told(speak) as told:
+        with pytest.raises(ConnectionLost, match=r"did not answer within 0\.05 s \(AUTH\)"):
+            await connect(told, auth_secret=Secret("s")).open()
+
+
+async def test_a_flood_lets_the_others_have_their_turn_between_small_parts_of_it() -> None:
+    """What one turn of the loop hands on, at the most, when all of it is there."""
+    loop = asyncio.get_running_loop()
+    of_turn: dict[int, int] = {}
+    turn = 0
+
+    class Counting(Nobody):
+        def on_messages(self, connection: NsqConnection, messages: list[Message]) -> None:
+            of_turn[turn] = of_turn.get(turn, 0) + sum(len(message.body) for message in messages)
+
+    def next_turn() -> None:
+        nonlocal turn
+        turn += 1
+        if sum(of_turn.values()) < total_bytes:
+            loop.call_soon(next_turn)
+
+    async def speak(peer: Peer) -> None:
+        await peer.identify(then=answer())
+        await peer.say(message_frame(Message(b"0" * 16, 1, 1, b"x" * 60_000)) * 100)
+
+    total_bytes = 6_000_000
+    async with Told(speak) as told:
+        connection = connect(told, Counting())
+        await connection.open()
+        next_turn()
+        await until(lambda: sum(of_turn.values()) == total_bytes, PATIENCE_S, "all of it")
+        assert max(of_turn.values()) <= 2 * TURN_BYTES
         await ends(connection)
 
 

@@ -410,6 +410,15 @@ def test_wrong_values(line: str, expected: str) -> None:
             'lookupd_http_addresses = ["http://a:4161"]',
             'lookupd_http_addresses[0]: "http://a:4161" is not an address; write "a:4161"',
         ),
+        (
+            'nsqd_tcp_addresses = ["a..b:4150"]',
+            '"a..b:4150" has a host name with a part that is empty or longer than 63 characters; write one like',
+        ),
+        (
+            f'lookupd_http_addresses = ["{"x" * 64}.internal:4161"]',
+            "has a host name with a part that is empty or longer than 63 characters; write one like",
+        ),
+        ('nsqd_tcp_addresses = ["[fe80::1%\\u0000]:4150"]', "is not an address; write one like"),
         ('lookupd_http_addresses = ["a:1"]\nlookupd_poll_interval = "99ms"', '"99ms" is too short; write "100ms"'),
         (
             'lookupd_http_addresses = ["a:1"]\nlookupd_poll_jitter = 1.5',
@@ -553,6 +562,8 @@ def test_a_lease_covers_every_timeout_twice() -> None:
         ("ftp://example.com", "the value is not the URL of a webhook; write one like https://example.com/hook"),
         ("example.com/hook", "the value is not a URL; write one like https://example.com/hook"),
         ("https:///hook", "the value names no host"),
+        ("https://a..b/hook", "the value has a host that is neither a name nor an IP address; write one like https://"),
+        (f"https://{'x' * 64}/hook", "the value has a host that is neither a name nor an IP address"),
         ("https://u:pw@example.com/x", "the value holds a user's name or password; leave it out; write headers = "),
         ("https://example.com:99999/", "the value is not a URL"),
         ("https://example.com:0/", "the value has port 0"),
@@ -775,6 +786,8 @@ def test_what_looks_like_a_secret_in_a_template_is_text() -> None:
         ("redis+cluster://h1?db=0", "has a setting after its ? that nsqdigest does not hand on; leave it out"),
         ("localhost:6379", "is not a URL; write one like redis://127.0.0.1:6379/0"),
         ("redis:///0", "names no host"),
+        ("redis://a..b/0", "names a host that is not one; write one like redis://127.0.0.1:6379/0"),
+        (f"redis+cluster://h1,{'x' * 64}", "names a host that is not one"),
         ("redis://h/x", "does not end in the number of a database"),
         ("unix://", "names no socket; write one like unix:///run/redis/redis.sock"),
         (

@@ -99,7 +99,9 @@ def test_anything_else_is_a_failure_with_its_reason(status: int, body: bytes, re
     assert said in text
 
 
-@pytest.mark.parametrize("host", ["", "two words", "[::1", "a" * 300, "http://nsqd", "nsqd:4150", "-x", "ü"])
+@pytest.mark.parametrize(
+    "host", ["", "two words", "[::1", "a" * 300, "http://nsqd", "nsqd:4150", "-x", "ü", "x" * 64, "a..b", "fe80::1%\0"]
+)
 def test_what_can_be_no_host_is_set_apart_and_hides_nobody(host: str) -> None:
     named = read_answer(200, answer(producer(host), producer("nsqd-2")))
     assert named.addresses == {("nsqd-2", 4150)}

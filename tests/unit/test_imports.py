@@ -27,7 +27,7 @@ DECISIONS = (
 )
 TRANSPORT = tuple(f"transport.{name}" for name in ("compression", "directory", "frames", "negotiation", "publishing"))
 DOCTOR = ("doctor.findings", "doctor.judgements", "doctor.report", "doctor.rights")
-PURE = (*DECISIONS, "counted", "errors", "ids", "sinks.base", *TRANSPORT, *DOCTOR)
+PURE = (*DECISIONS, "counted", "errors", "hosts", "ids", "sinks.base", *TRANSPORT, *DOCTOR)
 THE_WORLD = {
     "aiohttp", "asyncio", "click", "concurrent", "logging", "nsq", "os", "random", "redis", "secrets", "selectors",
     "signal", "socket", "ssl", "subprocess", "threading", "time", "tornado",
@@ -36,7 +36,7 @@ THE_WORLD = {
 # From the bottom up. A module may import what stands on its own level or below it. What is named nowhere does IO.
 IO = 2
 LEVELS = {
-    **dict.fromkeys(("", "counted", "errors", "ids", "log", "log_writer", "metrics"), 0),
+    **dict.fromkeys(("", "counted", "errors", "hosts", "ids", "log", "log_writer", "metrics"), 0),
     **dict.fromkeys(DECISIONS, 1),
     **dict.fromkeys((*TRANSPORT, *DOCTOR, "transport.tls", "sinks.base", "config"), 1),
     **dict.fromkeys(("daemon", "demo"), 3),

@@ -1,0 +1,40 @@
+"""Blocking work in threads that nobody joins.
+
+asyncio's own threads are few, shared by everything, and joined at the end of the program: a file or a name server that
+hangs takes them from the others and holds up the exit. Whoever blocks starts a thread of its own here instead, and
+bounds how many of them it has.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def start(work: Callable[[], T], name: str) -> Future[T]:
+    """The future cannot be cancelled and ends with the work. `asyncio.wrap_future` waits for it; a waiter may leave."""
+    done: Future[T] = Future()
+    done.set_running_or_notify_cancel()
+    settle(done, work, name)
+    return done
+
+
+def settle(done: Future[T], work: Callable[[], T], name: str) -> None:
+    """The same for a future that was made before, and is running."""
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:
+            done.set_exception(error)
+        else:
+            done.set_result(result)
+
+    try:
+        threading.Thread(target=run, name=name, daemon=True).start()
+    except RuntimeError as error:  # the machine has no more
+        done.set_exception(error)
