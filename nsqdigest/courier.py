@@ -375,8 +375,14 @@ class Courier:
             reason=reason,
             detail=detail,
         )
-        for old in await self._store.dead.over_limit(claim.partition):
-            dropped = await self._store.dead.drop(claim.partition, old.id, old.route)
+        await self._drop_the_longest_dead(claim.partition)
+
+    async def _drop_the_longest_dead(self, partition: int) -> None:
+        for old in await self._store.dead.over_limit(partition):
+            records = await self._store.dead.drop(partition, old.id, old.route)
+            if not records:
+                continue  # another daemon was quicker
+            self._metrics.add("dead_digests_dropped_total", sink=old.details.facts.sink)
             _log.counted(
                 "error",
                 "scheduler.dead.dropped",
@@ -384,8 +390,8 @@ class Courier:
                 adds=("records",),
                 digest=old.id,
                 route=old.route,
-                records=dropped,
-                hint="the dead store is full",
+                records=records,
+                hint="more digests are dead than limits.dead_digests allows: the oldest is gone for good",
             )
 
     def _schedule_after(self, errand: _Errand) -> Schedule:

@@ -126,6 +126,7 @@ class Daemon:
             config.redis,
             [self._route_plan(route) for route in config.routes],
             config.limits.timelines,
+            dead_digests=config.limits.dead_digests,
             # One for all that may ask a server at once, so that nobody waits for a connection: each digest under way,
             # each part of a batch, each partition's timer. They are opened when they are needed.
             connections=sum(sink.concurrency for sink in config.sinks.values())

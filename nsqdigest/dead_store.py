@@ -9,23 +9,30 @@ Always so:
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
 
 from nsqdigest.digest import Facts
-from nsqdigest.layout import RECORDS_PER_CALL, own_timeline
+from nsqdigest.layout import RECORDS_PER_CALL, own_timeline, partition_limit
 
 if TYPE_CHECKING:
     from nsqdigest.partitions import Partitions
 
-DIGESTS_KEPT = 10_000
-"""Per partition."""
+T = TypeVar("T")
+_ABSENT: Mapping[type, Any] = {str: "", int: 0}
+
+
+def _of_any_version(kind: type[T], written: Mapping[str, Any]) -> T:
+    """A tuple of texts and numbers as another version may have written it: fields that this one does not know are
+    passed over, those that the other did not know are empty."""
+    return kind(**{name: written.get(name, _ABSENT[of]) for name, of in get_type_hints(kind).items()})
 
 
 class Details(NamedTuple):
-    """Why a digest died, and all that has to be known to send it again."""
+    """Why a digest died, and all that is required to send it again."""
 
     facts: Facts
     reason: str
@@ -37,8 +44,9 @@ class Details(NamedTuple):
 
     @classmethod
     def decode(cls, text: bytes) -> Details:
-        told: dict[str, Any] = msgspec.json.decode(text)
-        return cls(Facts(**told.pop("facts")), **told)
+        written: dict[str, Any] = msgspec.json.decode(text)
+        facts = _of_any_version(Facts, written["facts"])
+        return cls(facts, written["reason"], written.get("detail", ""), written.get("attempts", 0))
 
 
 class Dead(NamedTuple):
@@ -63,8 +71,9 @@ class Revival(StrEnum):
 
 
 class DeadStore:
-    def __init__(self, partitions: Partitions) -> None:
+    def __init__(self, partitions: Partitions, limit: int) -> None:
         self._at = partitions
+        self._limit_per_partition = partition_limit(limit, partitions.count)
 
     async def page(self, partition: int, start: int, count: int = RECORDS_PER_CALL) -> list[Dead]:
         """Of one partition, those longest dead first."""
@@ -112,7 +121,8 @@ class DeadStore:
         answer = await self._at.run(partition, "drop_dead", keys, [digest_id])
         return int(answer[1]) if answer[0] == b"dropped" else 0
 
-    async def over_limit(self, partition: int, limit: int = DIGESTS_KEPT) -> list[Dead]:
+    async def over_limit(self, partition: int) -> list[Dead]:
         """Those longest dead beyond the limit."""
         (count,) = await self._at.send(partition, [[b"ZCARD", self._at.dead[partition].dead]])
-        return await self.page(partition, 0, count - limit) if count > limit else []
+        over = count - self._limit_per_partition
+        return await self.page(partition, 0, over) if over > 0 else []

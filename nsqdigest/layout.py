@@ -20,6 +20,7 @@ name of the timeline that it came from (`own_timeline`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -87,6 +88,16 @@ def mismatch(namespace: str, schema: int, stored: int, partitions: int) -> str |
             f"{partitions}: write {stored}, or choose another redis.namespace"
         )
     return None
+
+
+def partition_limit(limit: int, partitions: int) -> int:
+    """How many of something each partition may have, so that `limit` fit into all of them.
+
+    A hash spreads names unevenly: each has room for its share and six standard deviations more, so that practically
+    none is full before `limit` are there.
+    """
+    share = limit / partitions
+    return limit if partitions == 1 else min(limit, math.ceil(share + 6 * math.sqrt(share)))
 
 
 def own_timeline(digest_id: str, timeline: str) -> str:

@@ -61,6 +61,9 @@ METRICS = {
     "digest_records_delivered_total": _Metric("counter", ("sink", "route"), "Records of those digests."),
     "digest_attempts_total": _Metric("counter", ("sink", "outcome"), "Attempts to deliver, by what came of them."),
     "digests_buried_total": _Metric("counter", ("sink", "reason"), "Digests that went to the dead store."),
+    "dead_digests_dropped_total": _Metric(
+        "counter", ("sink",), "Digests dropped because more than limits.dead_digests were dead."
+    ),
     "digests_stale_total": _Metric("counter", ("route",), "Digests that another daemon had taken over meanwhile."),
     "schedule_lag_seconds": _Metric("gauge", ("route",), "How late the timelines claimed last were."),
     **_of_controller("sink_backoff", "sink", "delivering"),

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from nsqdigest.dead_store import DeadStore
 from nsqdigest.errors import StoreMismatch
-from nsqdigest.layout import RECORDS_PER_CALL, SCHEMA, Keys, mismatch, pack_batch
+from nsqdigest.layout import RECORDS_PER_CALL, SCHEMA, Keys, mismatch, pack_batch, partition_limit
 from nsqdigest.losses import Losses
 from nsqdigest.operators import Operators
 from nsqdigest.partitions import Partitions
@@ -49,21 +49,27 @@ _MEMORY_PER_CAPACITY = 2
 
 class Timelines:
     def __init__(
-        self, settings: RedisSettings, routes: Iterable[RoutePlan], timeline_limit: int, connections: int = 16
+        self,
+        settings: RedisSettings,
+        routes: Iterable[RoutePlan],
+        timeline_limit: int,
+        connections: int = 16,
+        *,
+        dead_digests: int = 10_000,
     ) -> None:
         self._settings = settings
         self._partitions = settings.partition_count
-        self._limit_per_partition = -(-timeline_limit // self._partitions)
         self._plans = {plan.name: plan for plan in routes}
         self._client = RedisClient(settings, connections)
         self._at = Partitions(settings.namespace, self._partitions, self._client)
+        self._limit_per_partition = partition_limit(timeline_limit, self._partitions)
         self._tags, self._run, self._send = self._at.tags, self._at.run, self._at.send
         self._keys = {
             (partition, route): self._at.keys(partition, route)
             for partition in range(self._partitions)
             for route in self._plans
         }
-        self.dead = DeadStore(self._at)
+        self.dead = DeadStore(self._at, dead_digests)
         self.operators = Operators(self._at)
         self.clock = self._client.clock
         self.epochs: list[str] = []

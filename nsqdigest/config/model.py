@@ -157,6 +157,7 @@ class Limits:
     key_bytes: int
     depth: int
     timelines: int
+    dead_digests: int
     future_ms: int
     past_ms: int
 

@@ -207,7 +207,10 @@ LIMITS = Section(
         Option("event", Size("1B", "1MiB"), "64KiB", "the body of an event; larger: dead letter"),
         Option("key", Size("1B", "4KiB"), "256B", "keys of records and names of timelines"),
         Option("depth", Whole(1, 512), 64, "of an event's JSON; the outermost brackets are 1"),
-        Option("timelines", Whole(1, 1_000_000_000), 1_000_000, "at a time"),
+        Option(
+            "timelines", Whole(1, 1_000_000_000), 1_000_000, "at a time; over several partitions some more, never fewer"
+        ),
+        Option("dead_digests", Whole(1, 1_000_000_000), 10_000, "kept; beyond: the oldest are dropped, loudly"),
         Option("future", Duration(), "5m", "how far a timestamp field may lie ahead; beyond: dead letter"),
         Option("past", Duration(), "0s", "and behind; 0s: no limit"),
     ),

@@ -38,15 +38,16 @@ class Sent(NamedTuple):
 
 
 class LeaseReadingSink:
-    """Accepts all, and keeps with each digest how much of its lease Redis had left."""
+    """Accepts all, unless told otherwise, and keeps with each digest how much of its lease Redis had left."""
 
     def __init__(self, plain: Scripts) -> None:
         self._plain = plain
         self.sent: list[Sent] = []
+        self.verdict = Verdict.DELIVERED
 
     async def deliver(self, parcel: Parcel) -> Outcome:
         self.sent.append(Sent(parcel, lease_left_ms(self._plain, parcel.timeline)))
-        return Outcome(Verdict.DELIVERED)
+        return Outcome(self.verdict)
 
     async def close(self) -> None:
         pass
@@ -75,16 +76,21 @@ async def store(open_store: OpenStore, redis_url: str) -> Timelines:
 
 
 def scheduler_of(
-    store: Timelines, sink: LeaseReadingSink, settings: LogSink = SINK, lease_ms: int = 60_000
+    store: Timelines, sink: LeaseReadingSink, metrics: Metrics, settings: LogSink = SINK, lease_ms: int = 60_000
 ) -> Scheduler:
     post = SinkPost(settings, sink, Controller(8, Curve(1.0, 10.0, jitter="none"), max))
     routes = {"r": ScheduledRoute(ROUTE, Plan(POLICY), post)}
-    return Scheduler(SchedulerSettings(interval_ms=20, lease_ms=lease_ms, batch=100), routes, store, Metrics(), min)
+    return Scheduler(SchedulerSettings(interval_ms=20, lease_ms=lease_ms, batch=100), routes, store, metrics, min)
 
 
 @pytest.fixture
-async def scheduler(store: Timelines, sink: LeaseReadingSink) -> AsyncIterator[Scheduler]:
-    scheduler = scheduler_of(store, sink)
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest.fixture
+async def scheduler(store: Timelines, sink: LeaseReadingSink, metrics: Metrics) -> AsyncIterator[Scheduler]:
+    scheduler = scheduler_of(store, sink, metrics)
     yield scheduler
     await scheduler.drain(time.monotonic() + 5)
 
@@ -129,7 +135,7 @@ async def test_a_digest_of_which_redis_lost_every_value_is_buried_and_not_sent_e
     store: Timelines, sink: LeaseReadingSink, scheduler: Scheduler, plain: Scripts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def lost() -> None:
-        plain.command("DEL", plain.key("x", "r", b"t"))
+        plain.command("DEL", plain.key("digest-values", "r", b"t"))
 
     before_values(monkeypatch, lost)
     await add(store, rec(b"a"), rec(b"b"))
@@ -163,10 +169,31 @@ async def test_no_send_begins_with_less_lease_left_in_redis_than_the_sinks_timeo
 
     monkeypatch.setattr(Timelines, "page", slow_page)
     monkeypatch.setattr(Timelines, "renew", told_renew)
-    scheduler = scheduler_of(store, sink, replace(SINK, timeout_ms=TIMEOUT_MS), LEASE_MS)
+    scheduler = scheduler_of(store, sink, Metrics(), replace(SINK, timeout_ms=TIMEOUT_MS), LEASE_MS)
     await add(store, rec(timeline=b"a"), rec(timeline=b"b"))
     scheduler.start()
     await until(lambda: len(sink.sent) == 2)
     await scheduler.drain(time.monotonic() + 5)
     assert {parcel.timeline for parcel, _ in sink.sent} == {"a", "b"}
     assert min(left_ms for _, left_ms in sink.sent) >= TIMEOUT_MS - 100  # a while passes on the way to the sink
+
+
+# -- the dead store
+
+
+async def test_what_a_full_dead_store_drops_is_counted_and_logged(
+    open_store: OpenStore, redis_url: str, sink: LeaseReadingSink, metrics: Metrics, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(redis_url, [RoutePlan("r", 100, 0, 60_000)], dead_digests=1)
+    await store.start()
+    sink.verdict = Verdict.REFUSED
+    scheduler = scheduler_of(store, sink, metrics, replace(SINK, max_attempts=1))
+    for name in (b"a", b"b", b"c"):
+        await add(store, rec(timeline=name))
+    scheduler.start()
+    await until(lambda: metrics.total("dead_digests_dropped_total") == 2)
+    await scheduler.drain(time.monotonic() + 5)
+    assert len(await store.dead.page(0, 0)) == 1
+    ledger = await store.ledger("r")
+    assert (ledger["buried"], ledger["deleted"]) == (1, 2)
+    assert "scheduler.dead.dropped" in [record.getMessage() for record in caplog.records]

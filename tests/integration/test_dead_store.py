@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import redis
@@ -148,3 +151,30 @@ async def test_it_stays_in_the_partition_where_it_was_buried(open_store: OpenSto
     (claim,) = (await store.claim(partition, [("r", 0)], [9], LEASE_MS)).claims
     assert isinstance(await store.open(claim, LEASE_MS, "not taken", [0]), Opened)
     assert await store.operators.delete("r", own_timeline("id-1", "t")) == 2
+
+
+# -- written by another version
+
+
+def rewritten(plain: Scripts, digest_id: str, change: Callable[[dict[str, Any]], object]) -> None:
+    details = json.loads(plain.command("HGET", plain.key("dead:details"), digest_id))
+    change(details)
+    plain.command("HSET", plain.key("dead:details"), digest_id, json.dumps(details))
+
+
+async def test_fields_of_a_newer_version_are_passed_over(store: Timelines, plain: Scripts) -> None:
+    dead = await bury(store, "id-1")
+    rewritten(plain, "id-1", lambda details: details.update(later=1))
+    rewritten(plain, "id-1", lambda details: details["facts"].update(too_old=3))
+    assert await store.dead.find("id-1") == dead
+    assert await store.dead.page(0, 0) == [dead]
+
+
+async def test_fields_that_an_older_version_did_not_write_are_empty(store: Timelines, plain: Scripts) -> None:
+    dead = await bury(store, "id-1")
+    rewritten(plain, "id-1", lambda details: details.pop("detail"))
+    rewritten(plain, "id-1", lambda details: details["facts"].pop("over_capacity"))
+    found = await store.dead.find("id-1")
+    assert found is not None
+    assert found.details == dead.details._replace(detail="", facts=dead.details.facts._replace(over_capacity=0))
+    assert await store.dead.revive(found) is Revival.REVIVED

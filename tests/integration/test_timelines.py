@@ -13,7 +13,7 @@ from nsqdigest.dead_store import Details
 from nsqdigest.digest import Facts
 from nsqdigest.errors import StoreError
 from nsqdigest.events import Record
-from nsqdigest.layout import BYTES_PER_CALL, RECORDS_PER_CALL, calls_of, first_page, next_page
+from nsqdigest.layout import BYTES_PER_CALL, RECORDS_PER_CALL, calls_of, first_page, next_page, partition_limit
 from nsqdigest.policy import Schedule
 from nsqdigest.redis_facts import RedisClock
 from nsqdigest.store_types import Answer, Claim, NotOpened, Opened, StoredRecord
@@ -132,19 +132,42 @@ async def test_two_workers_never_have_the_same_timeline(open_store: OpenStore, r
     assert (len(names), len(set(names))) == (100, 100)
 
 
-async def test_dead_digests_beyond_the_limit_are_told_and_dropped(store: Timelines, plain: Scripts) -> None:
+async def test_dead_digests_beyond_the_limit_are_told_and_dropped(
+    open_store: OpenStore, redis_url: str, plain: Scripts
+) -> None:
+    store, roomy = open_store(redis_url, dead_digests=2), open_store(redis_url, dead_digests=4)
+    await store.start()
     for n in range(4):
         await add(store, rec(), rec(b"l"), rec(b"m"))
         opened = await open_one(store, claim := await claim_one(store), f"id-{n}")
         assert await store.bury(claim, opened.id, at_once(store), details_of(opened).encode()) is Answer.DONE
         assert await store.bury(claim, opened.id, at_once(store), b"") is Answer.ALREADY
         plain.command("ZADD", plain.key("dead"), n, opened.id)  # so that their order does not hang on the clock
-    assert await store.dead.over_limit(0) == []
-    assert [dead.id for dead in await store.dead.over_limit(0, 2)] == ["id-0", "id-1"]
+    assert await roomy.dead.over_limit(0) == []
+    assert [dead.id for dead in await store.dead.over_limit(0)] == ["id-0", "id-1"]
     assert await store.dead.drop(0, "id-0", "r") == 3
     assert await store.dead.drop(0, "id-0", "r") == 0
     assert balances(ledger := await store.ledger("r"))
     assert (ledger["buried"], ledger["deleted"]) == (9, 3)
+
+
+@pytest.mark.parametrize("limit", [1, 32, 320])
+async def test_as_many_timelines_as_the_limit_says_are_taken_in_whatever_partitions_they_are_in(
+    open_store: OpenStore, redis_url: str, limit: int
+) -> None:
+    store = open_store(redis_url, limit=limit, partitions=32)
+    await store.start()
+    by_partition: dict[int, list[Record]] = {}
+    for n in range(limit):
+        name = b"user:%d" % n
+        by_partition.setdefault(store.partition_of(name), []).append(rec(timeline=name))
+    added = [await add(store, *records, partition=partition) for partition, records in by_partition.items()]
+    assert sum(each.over_timelines for each in added) == 0
+
+
+async def test_in_one_partition_there_are_no_more_timelines_than_the_limit_says(store: Timelines) -> None:
+    added = await add(store, *(rec(timeline=b"%d" % n) for n in range(1001)), partition=0)
+    assert added.over_timelines == 1
 
 
 # -- claims
@@ -289,11 +312,9 @@ async def test_namespaces_do_not_meet(open_store: OpenStore, redis_url: str) -> 
     assert one.epochs[0] not in two.epochs
 
 
-async def test_the_limit_on_timelines_is_shared_by_the_partitions(open_store: OpenStore, redis_url: str) -> None:
-    store = open_store(redis_url, limit=7, partitions=2)
-    await store.start()
-    added = await add(store, *(rec(timeline=b"%d" % n) for n in range(9)))
-    assert (added.added, added.over_timelines) == (9, 5)
+def test_a_partition_may_have_its_share_of_a_limit_and_what_chance_adds() -> None:
+    assert [partition_limit(limit, 32) for limit in (1, 320, 1_000_000)] == [1, 29, 32_311]
+    assert partition_limit(1_000_000, 1) == 1_000_000
 
 
 # -- the clock

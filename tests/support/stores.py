@@ -39,9 +39,14 @@ async def open_store() -> AsyncIterator[OpenStore]:
     made: list[Timelines] = []
 
     def make(
-        url: str, routes: Iterable[RoutePlan] = (PLAN,), limit: int = 1000, connections: int = 16, **settings: Any
+        url: str,
+        routes: Iterable[RoutePlan] = (PLAN,),
+        limit: int = 1000,
+        connections: int = 16,
+        dead_digests: int = 10_000,
+        **settings: Any,
     ) -> Timelines:
-        store = Timelines(redis_settings(url, **settings), routes, limit, connections)
+        store = Timelines(redis_settings(url, **settings), routes, limit, connections, dead_digests=dead_digests)
         made.append(store)
         return store
 
