@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import errno
 import json
 import os
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from nsqdigest.sinks.base import Outcome, Parcel, Verdict
 from nsqdigest.sinks.log import LogFile
 from nsqdigest.sinks.webhook import Webhook
 from support.ports import HOST, free_port
+from support.waiting import until
 
 BODY = b'{"type":"digest","data":{"records":[{"value":{"n":1.50}}]}}'
 PARCEL = Parcel(
@@ -383,8 +386,8 @@ async def test_closed_it_leaves_no_connection_and_may_be_closed_again(
 # -- log
 
 
-def log_to(path: Path | str) -> LogFile:
-    return LogFile(LogSink(**COMMON, type="log", path=str(path)))
+def log_to(path: Path | str, **settings: Any) -> LogFile:
+    return LogFile(LogSink(**{**COMMON, **settings}, type="log", path=str(path)))
 
 
 async def delivered(sink: LogFile, *bodies: bytes) -> list[Verdict]:
@@ -471,6 +474,34 @@ async def test_a_torn_line_spoils_no_other(tmp_path: Path, monkeypatch: pytest.M
     await sink.close()
     lines = (tmp_path / "out.jsonl").read_bytes().splitlines()
     assert lines == [b'{"first":1}', BODY[:8], BODY, b"{}"]
+
+
+async def test_a_reader_that_stands_still_keeps_one_thread_and_no_line_is_mixed_with_another(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    sink = log_to(path, timeout_ms=SHORT_MS)
+    long_one = b'{"x":"%s"}' % (b"x" * (1 << 20))
+    try:
+        for body in (long_one, b"{}", b"{}"):
+            outcome = await sink.deliver(PARCEL._replace(body=body))
+            assert outcome == Outcome(Verdict.UNAVAILABLE, f"{path}: not written within {SHORT_MS / 1000:g} s")
+            assert len([thread for thread in threading.enumerate() if str(path) in thread.name]) == 1
+        await sink.close()  # does not wait for it
+        read = bytearray()
+
+        def read_on() -> int:
+            with contextlib.suppress(BlockingIOError):
+                read.extend(os.read(reader, 1 << 20))
+            return read.count(b"\n")
+
+        await until(lambda: read_on() == 1, what="the late line")
+        assert await delivered(sink, b'{"b":2}') == [Verdict.DELIVERED]
+        await until(lambda: read_on() == 2, what="the next line")
+        assert bytes(read) == long_one + b'\n{"b":2}\n'
+    finally:
+        await sink.close()
+        os.close(reader)
 
 
 async def test_a_dash_is_stdout(capfd: pytest.CaptureFixture[str]) -> None:
