@@ -343,11 +343,19 @@ class Commits:
         self._tied.join(stored_of)
         for connection, stored in stored_of.items():
             self._fin(connection, stored)
+        self._observe(stored_of.values())
         letters = [letter for letter in letters if id(letter.message) not in unsafe]
         if letters:
             task = asyncio.create_task(self._send(letters), name=f"{self._topic} dead letters")
             self._letters[task] = letters
             task.add_done_callback(self._letters.pop)
+
+    def _observe(self, stored: Iterable[list[Message]]) -> None:
+        now_ns = time.time_ns()
+        ages_s = [(now_ns - message.timestamp_ns) * 1e-9 for messages in stored for message in messages]
+        if ages_s:
+            self._metrics.observe("message_age_seconds", *ages_s, topic=self._topic)
+            self._metrics.observe("batch_messages", len(ages_s), topic=self._topic)
 
     def _fin(self, connection: NsqConnection, messages: list[Message]) -> None:
         if messages:

@@ -108,6 +108,19 @@ class Consumer:
         return self._controller.decision
 
     @property
+    def controller(self) -> Controller:
+        return self._controller
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether an operator paused it."""
+        return self.decision.state is State.PAUSED and not self._draining
+
+    @property
+    def in_flight(self) -> int:
+        return sum(seat.in_flight for seat in self._seats)
+
+    @property
     def connections(self) -> list[NsqConnection]:
         return [connection for connection in self._seats if connection.is_open]
 
@@ -225,8 +238,7 @@ class Consumer:
         now_s = time.monotonic()
         self._metrics.add("messages_received_total", len(messages), topic=self.topic)
         decision = self.decision
-        in_flight = sum(seat.in_flight for seat in self._seats)
-        admitted = self._planner.admitted(decision, connection, len(messages), in_flight)
+        admitted = self._planner.admitted(decision, connection, len(messages), self.in_flight)
         if admitted < len(messages):
             self.give_back(connection, messages[admitted:])
             messages = messages[:admitted]
@@ -308,7 +320,6 @@ class Consumer:
 
     def _settle(self, decided: bool) -> bool:
         """The controller was told something: if it decided anew, says so and carries it out."""
-        self._metrics.set("backoff_results_ignored_total", self._controller.ignored, topic=self.topic)
         if not decided:
             return False
         if not self._draining:  # `paused` is what an operator did, and a drain speaks for itself

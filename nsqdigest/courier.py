@@ -187,7 +187,6 @@ class Courier:
                 self._told(post, post.controller.lost(epoch, time.monotonic()))
 
     def _told(self, post: SinkPost, decided: bool) -> None:
-        self._metrics.set("sink_backoff_results_ignored_total", post.controller.ignored, sink=post.name)
         if decided:
             self._sink_decided(post)
 
@@ -306,6 +305,13 @@ class Courier:
         return True
 
     async def _send(self, errand: _Errand, body: bytes) -> Outcome:
+        began_s = time.perf_counter()
+        outcome = await self._fenced_send(errand, body)
+        took_s = time.perf_counter() - began_s
+        self._metrics.observe("delivery_seconds", took_s, sink=errand.route.post.name, outcome=outcome.verdict)
+        return outcome
+
+    async def _fenced_send(self, errand: _Errand, body: bytes) -> Outcome:
         post, claim, opened = errand.route.post, errand.claim, errand.opened
         parcel = Parcel(opened.id, claim.route, claim.shown_timeline, opened.attempt, opened.total, body)
         try:
@@ -329,6 +335,11 @@ class Courier:
             if answer is Answer.STALE:
                 self._stale(claim)
                 return
+            # A retry is due when it is tried again; the digest was due before it was opened first.
+            delay_ms = self._store.clock.now_ms() - min(claim.due_ms, opened.since_ms)
+            self._metrics.observe("digest_delay_seconds", max(0, delay_ms) / 1000, route=claim.route)
+            self._metrics.observe("digest_records", opened.total)
+            self._metrics.set("last_delivery_timestamp_seconds", time.time(), sink=post.name)
             self._metrics.add("digests_delivered_total", sink=post.name, route=claim.route)
             self._metrics.add("digest_records_delivered_total", opened.total, sink=post.name, route=claim.route)
             _log.counted("info", "scheduler.digest.delivered", by=("route", "sink"), adds=("records",), **errand.said)

@@ -18,7 +18,7 @@ from typing import Any
 
 from nsqdigest import __version__, log
 from nsqdigest.admin.operator import Kind, OperatorApi
-from nsqdigest.admin.server import AdminServer, Check
+from nsqdigest.admin.server import AdminServer
 from nsqdigest.backoff import PROBE_MESSAGE_WITHIN_S, Controller, Curve, longest_recovery_s
 from nsqdigest.commits import UNDER_WAY
 from nsqdigest.config import Backoff, Config, LogSink, NsqSink, Route, WebhookSink
@@ -30,6 +30,7 @@ from nsqdigest.delivery import retry_wait_ms
 from nsqdigest.errors import NsqdigestError, StoreError
 from nsqdigest.events import EventLimits, EventRoute, Router
 from nsqdigest.filing import FiledRoute
+from nsqdigest.loop_lag import LoopLag
 from nsqdigest.metrics import Metrics
 from nsqdigest.policy import Plan
 from nsqdigest.redis_facts import StoreFacts
@@ -38,6 +39,7 @@ from nsqdigest.sinks.base import Sink
 from nsqdigest.sinks.log import LogFile
 from nsqdigest.sinks.nsq import NsqTopic
 from nsqdigest.sinks.webhook import Webhook
+from nsqdigest.status import Status, known_labels
 from nsqdigest.store_types import RoutePlan
 from nsqdigest.store_watch import StoreWatch
 from nsqdigest.timelines import Timelines
@@ -79,10 +81,13 @@ class Daemon:
     def __init__(self, config: Config, *, uniform: Callable[[float, float], float] = random.uniform) -> None:
         self._config = config
         self._uniform = uniform
-        self.metrics = Metrics()
+        self.metrics = Metrics(known_labels(config))
         self._curve = _curve_of(config.backoff)
         self._plans = {name: Plan(policy) for name, policy in config.policies.items()}
         self.store = self._build_store()
+        self.store.tell_requests(
+            lambda script, took_s: self.metrics.observe("store_request_seconds", took_s, script=script)
+        )
         self._store_watch = StoreWatch(
             self.store, self.metrics, config.scheduler.lease_ms / 1000 / LOOKS_AT_STORE_PER_LEASE
         )
@@ -110,12 +115,20 @@ class Daemon:
             metrics=self.metrics,
             uniform=uniform,
         )
+        self._lag = LoopLag()
+        self.status = Status(
+            config,
+            self.metrics,
+            consumers=self.consumers,
+            scheduler=self.scheduler,
+            posts=self._posts,
+            discovery=self.discovery,
+            lag=self._lag,
+        )
         self._admin: AdminServer | None = None
         if config.admin.listen is not None:
             api = OperatorApi(self, config.admin.token).routes()
-            self._admin = AdminServer(config.admin.listen, self.metrics, self.checks, api)
-        self._store_is_ready = False
-        self._is_draining = False
+            self._admin = AdminServer(config.admin.listen, self.metrics, self.status.checks, api)
 
     def _controller(self, most: int) -> Controller:
         return Controller(most, self._curve, self._uniform, slow_start=self._config.backoff.slow_start)
@@ -177,6 +190,7 @@ class Daemon:
         for consumer in self.consumers:
             consumer.start()
         self.discovery.start()
+        self._lag.start()
         # What was built so far lives as long as the daemon: the collector need not look at it again.
         gc.collect()
         gc.freeze()
@@ -222,7 +236,7 @@ class Daemon:
         for warning in facts.warnings:
             _log.warning("daemon.store.advice", advice=warning)
         self._store_watch.start(facts.servers)
-        self._store_is_ready = True
+        self.status.store_is_ready = True
 
     async def watch(self) -> None:
         """Raises when a part of the daemon ends by itself: better a restart than a daemon that looks alive."""
@@ -230,6 +244,7 @@ class Daemon:
             *self._store_watch.tasks,
             *self.scheduler.tasks,
             *self.discovery.tasks,
+            *self._lag.tasks,
             *(task for consumer in self.consumers for task in consumer.tasks),
         ]
         ended, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
@@ -237,7 +252,7 @@ class Daemon:
             raise NsqdigestError(f"a part of the daemon ended: {part.get_name()}") from part.exception()
 
     async def drain(self) -> None:
-        self._is_draining = True
+        self.status.is_draining = True
         now_s = time.monotonic()
         until_s = now_s + self._config.nsq.drain_timeout_ms / 1000
         _log.info("daemon.draining", timeout_s=self._config.nsq.drain_timeout_ms / 1000)
@@ -251,7 +266,7 @@ class Daemon:
 
     async def stop(self) -> None:
         """Without waiting: what nsqd handed over and is not stored goes back, what is being delivered is cut off."""
-        self._is_draining = True
+        self.status.is_draining = True
         await self.discovery.stop()
         await asyncio.gather(*(consumer.stop() for consumer in self.consumers))
         await self.scheduler.drain(time.monotonic())
@@ -259,6 +274,7 @@ class Daemon:
         _log.info("daemon.stopped", at_once=True)
 
     async def _close(self) -> None:
+        await self._lag.stop()
         await self._publisher.close()
         for post in self._posts.values():
             await post.sink.close()
@@ -277,11 +293,13 @@ class Daemon:
         }[kind]
 
     def pause(self, kind: Kind, name: str) -> bool:
+        self.status.paused_since_s.setdefault((kind, name), time.time())
         scheduler = self.scheduler
         words = {"topic": self._pause_topic, "route": scheduler.pause_route, "sink": scheduler.pause_sink}
         return self._carry_out("daemon.operator.paused", words[kind], kind, name)
 
     def resume(self, kind: Kind, name: str) -> bool:
+        self.status.paused_since_s.pop((kind, name), None)
         scheduler = self.scheduler
         words = {"topic": self._resume_topic, "route": scheduler.resume_route, "sink": scheduler.resume_sink}
         return self._carry_out("daemon.operator.resumed", words[kind], kind, name)
@@ -309,55 +327,6 @@ class Daemon:
             "daemon.reload.unavailable", hint="this version does not reload: stop it with TERM and start it anew"
         )
 
-    def log_state(self) -> None:
-        for check in self.checks():
-            _log.info("daemon.state", check=check.name, well=check.is_well, detail=check.detail)
-        for consumer in self.consumers:
-            for address in consumer.links.addresses:
-                entry = consumer.links.entry(address)
-                _log.info(
-                    "daemon.state.nsqd",
-                    topic=consumer.topic,
-                    nsqd=str(address),
-                    sources=", ".join(entry.sources),
-                    seen_s_ago=round(time.monotonic() - entry.seen_s, 1),
-                    connected=address in consumer.links.connected,
-                )
-            for connection in consumer.connections:
-                _log.info(
-                    "daemon.state.connection",
-                    topic=consumer.topic,
-                    nsqd=str(connection.address),
-                    rdy=connection.rdy,
-                    in_flight=connection.in_flight,
-                )
-
-    def checks(self) -> list[Check]:
-        checks = [Check("running", not self._is_draining, "draining" if self._is_draining else "yes")]
-        failing_s = self.scheduler.failing_since_s
-        if not self._store_is_ready:
-            checks.append(Check("store", False, "not reached yet"))
-        elif failing_s is not None:
-            checks.append(Check("store", False, f"failing for {time.monotonic() - failing_s:.1f} s"))
-        else:
-            checks.append(Check("store", True, "answers"))
-        checks += [self._check_of(consumer) for consumer in self.consumers]
-        if lookupds := self.discovery.lookupds:
-            well = sum(lookupd.is_well for lookupd in lookupds)
-            # Without a directory, what is connected flows on.
-            is_well = well > 0 or all(consumer.connected for consumer in self.consumers)
-            checks.append(Check("nsqlookupd", is_well, f"{well} of {len(lookupds)} answer"))
-        return checks
-
-    def _check_of(self, consumer: Consumer) -> Check:
-        name, known = f"topic {consumer.topic}", len(consumer.links.addresses)
-        if known:
-            detail = f"{consumer.connected} of {known} nsqd connected, {consumer.decision.state}"
-            return Check(name, consumer.connected > 0, detail)
-        if self.discovery.is_heard:
-            return Check(name, True, "no nsqd has it yet, says nsqlookupd; waited for")
-        return Check(name, False, "no nsqd is known, and no nsqlookupd answers")
-
 
 async def run(config: Config) -> None:
     """Until TERM or INT: drains; a second one ends at once."""
@@ -371,7 +340,7 @@ async def run(config: Config) -> None:
         loop.add_signal_handler(number, on_signal)
     daemon = Daemon(config)
     loop.add_signal_handler(signal.SIGHUP, daemon.refuse_reload)
-    loop.add_signal_handler(signal.SIGUSR2, daemon.log_state)
+    loop.add_signal_handler(signal.SIGUSR2, daemon.status.log_state)
     try:
         if await _unless(asked_to_end, daemon.start()):
             await _unless(asked_to_end, daemon.watch())

@@ -14,17 +14,22 @@ if TYPE_CHECKING:
     from nsqdigest.log import Log
     from nsqdigest.metrics import Metrics
 
-_PREFIX = {"consumer.topic": "backoff", "scheduler.sink": "sink_backoff"}
+About = Literal["consumer.topic", "scheduler.sink"]
+_PREFIX: dict[About, str] = {"consumer.topic": "backoff", "scheduler.sink": "sink_backoff"}
 
 
-def tell(
-    log: Log, metrics: Metrics, about: Literal["consumer.topic", "scheduler.sink"], controller: Controller, **of: str
-) -> None:
+def show(metrics: Metrics, about: About, controller: Controller, **of: str) -> None:
+    """Its present state in the gauges, of the topic or sink that `of` names."""
     decision, prefix = controller.decision, _PREFIX[about]
     metrics.set(f"{prefix}_level", decision.level, **of)
-    metrics.add(f"{prefix}_decisions_total", 1, **of, state=decision.state, reason=decision.reason)
+    metrics.set(f"{prefix}_results_ignored_total", controller.ignored, **of)
     for state in State:
         metrics.set(f"{prefix}_state", state is decision.state, **of, state=state)
+
+
+def tell(log: Log, metrics: Metrics, about: About, controller: Controller, **of: str) -> None:
+    decision, prefix = controller.decision, _PREFIX[about]
+    metrics.add(f"{prefix}_decisions_total", 1, **of, state=decision.state, reason=decision.reason)
     # Probe after probe that nothing answers is what a quiet topic or sink looks like: no news.
     say = log.debug if decision.reason is Reason.PROBE_LOST else log.info
     if decision.state is State.BACKOFF and decision.reason is Reason.FAILED:

@@ -1,115 +1,163 @@
-"""Counters and gauges, and their text for Prometheus. They observe and never steer.
+"""Counters, gauges and histograms, and their text for Prometheus. They observe and never steer.
 
-Every metric is declared here, with its labels: an undeclared name or label is an error at its first use, and no label
-is ever a timeline or a key, so that the number of series is bounded by the configuration.
+`metric_table` declares them all. A series whose labels are known beforehand exists from the start, at 0: an alert on an
+increase fires at the first one, too.
+
+The values stand in plain dictionaries, which are cheap to change, and the registry of prometheus-client reads them when
+it is asked. Each `Metrics` has a registry of its own: several daemons in one process do not mix.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
 
-PREFIX = "nsqdigest_"
+from prometheus_client import CollectorRegistry, Metric, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import choose_encoder
 
-
-class _Metric(NamedTuple):
-    kind: str
-    labels: tuple[str, ...]
-    help: str
-
-
-def _of_controller(prefix: str, of: str, well: str) -> dict[str, _Metric]:
-    return {
-        f"{prefix}_level": _Metric("gauge", (of,), f"0: {well}. Above: how far it has stepped back."),
-        f"{prefix}_state": _Metric("gauge", (of, "state"), "1 for the state it is in."),
-        f"{prefix}_decisions_total": _Metric("counter", (of, "state", "reason"), "Changes of state, and why."),
-        f"{prefix}_results_ignored_total": _Metric(
-            "counter", (of,), "Results of what had begun before the last change: no news any more."
-        ),
-    }
+from nsqdigest.metric_table import METRICS, PREFIX, STARTS_UNKNOWN, Declared, Labels, Values
 
 
-METRICS = {
-    "messages_received_total": _Metric("counter", ("topic",), "Messages that nsqd handed over."),
-    "messages_finished_total": _Metric(
-        "counter", ("topic",), "Messages finished: stored, dead-lettered or of no route."
-    ),
-    "messages_requeued_total": _Metric("counter", ("topic",), "Messages given back to nsqd."),
-    "messages_expired_total": _Metric("counter", ("topic",), "Messages held for their whole msg_timeout and let go."),
-    "messages_refused_total": _Metric("counter", ("topic", "reason"), "FIN, REQ or TOUCH that nsqd refused: too late."),
-    "events_unmatched_total": _Metric("counter", ("topic",), "Events that no route takes; finished."),
-    "dead_letters_total": _Metric("counter", ("topic", "reason"), "Messages that went to the dead-letter topic."),
-    "messages_handed_over_again_total": _Metric(
-        "counter", ("topic",), "Messages handed over again while they were still being worked on; not worked on twice."
-    ),
-    "publishes_total": _Metric(
-        "counter", ("outcome",), "Publishes to nsqd: acknowledged, refused, unsent, or unknown (nsqd may have it)."
-    ),
-    "publish_waits_total": _Metric("counter", ("reason",), "Publishes that waited for room: so much was under way."),
-    "records_added_total": _Metric("counter", ("route",), "Records presented to timelines."),
-    "records_not_kept_total": _Metric("counter", ("route", "reason"), "Records superseded, dropped or seen before."),
-    "nsqd_connections": _Metric("gauge", ("topic",), "Open connections to nsqd."),
-    "nsqd_addresses": _Metric("gauge", ("topic",), "Addresses of nsqds that are known, connected or not."),
-    "nsqd_connections_lost_total": _Metric(
-        "counter", ("topic", "reason"), "Connections that ended by themselves: silent for two heartbeats, closed ..."
-    ),
-    "lookupd_failures_total": _Metric(
-        "counter", ("topic", "reason"), "Questions that a nsqlookupd did not answer as it should."
-    ),
-    "starved": _Metric("gauge", ("topic",), "1: max_in_flight is what limits the rate."),
-    **_of_controller("backoff", "topic", "flowing"),
-    "digests_delivered_total": _Metric("counter", ("sink", "route"), "Digests that their receiver accepted."),
-    "digest_records_delivered_total": _Metric("counter", ("sink", "route"), "Records of those digests."),
-    "digest_attempts_total": _Metric("counter", ("sink", "outcome"), "Attempts to deliver, by what came of them."),
-    "digests_buried_total": _Metric("counter", ("sink", "reason"), "Digests that went to the dead store."),
-    "dead_digests_dropped_total": _Metric(
-        "counter", ("sink",), "Digests dropped because more than limits.dead_digests were dead."
-    ),
-    "digests_stale_total": _Metric("counter", ("route",), "Digests that another daemon had taken over meanwhile."),
-    "schedule_lag_seconds": _Metric("gauge", ("route",), "How late the timelines claimed last were."),
-    **_of_controller("sink_backoff", "sink", "delivering"),
-    "store_errors_total": _Metric(
-        "counter", ("reason",), "Calls of the scheduler that Redis did not answer as it should."
-    ),
-    "store_records_lost_total": _Metric("counter", ("route",), "Records that Redis acknowledged and has no more."),
-    "store_partitions_lost_total": _Metric("counter", (), "Partitions that were found emptied."),
-    "log_lines_dropped_total": _Metric("counter", (), "Log lines dropped because nobody read the log."),
-    "store_server_changes_total": _Metric("counter", (), "Restarts and failovers of Redis that were noticed."),
-}
+@dataclass(slots=True)
+class _Observations:
+    counts: list[int]
+    total: float = 0.0
+
+
+@dataclass(slots=True)
+class _Series:
+    """Of one metric: by the values of its labels."""
+
+    values: dict[Labels, float] = field(default_factory=dict)
+    observations: dict[Labels, _Observations] = field(default_factory=dict)
 
 
 class Metrics:
-    def __init__(self) -> None:
-        self._values: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in METRICS}
+    def __init__(self, known: Values | None = None) -> None:
+        """`known`: what the labels may be that the configuration decides."""
+        self._series = {name: _Series() for name in METRICS}
+        self._refreshers: list[Callable[[], None]] = []
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+        for name, declared in METRICS.items():
+            if name not in STARTS_UNKNOWN:
+                for labels in _beforehand(declared, known or {}):
+                    self._begin(name, labels)
 
-    def add(self, name: str, amount: float = 1, **labels: str) -> None:
-        series = self._values[name]
-        key = self._key(name, labels)
-        series[key] = series.get(key, 0) + amount
+    def _begin(self, name: str, labels: Labels) -> None:
+        declared, series = METRICS[name], self._series[name]
+        if declared.kind == "histogram":
+            series.observations[labels] = _Observations([0] * (len(declared.buckets) + 1))
+        else:
+            series.values[labels] = 0.0
 
-    def set(self, name: str, value: float, **labels: str) -> None:
-        self._values[name][self._key(name, labels)] = value
+    # -- what others do with it
+
+    def add(self, name: str, amount: float = 1, /, **labels: str) -> None:
+        values, key = self._series[name].values, _key(name, labels)
+        values[key] = values.get(key, 0) + amount
+
+    def set(self, name: str, value: float, /, **labels: str) -> None:
+        self._series[name].values[_key(name, labels)] = value
+
+    def clear(self, name: str, /, **labels: str) -> None:
+        """Nothing is known of it any more."""
+        self._series[name].values.pop(_key(name, labels), None)
+
+    def observe(self, name: str, /, *values: float, **labels: str) -> None:
+        """Any number of observations at once: the cost of a batch is that of sorting it."""
+        key, observations = _key(name, labels), self._series[name].observations
+        if key not in observations:
+            self._begin(name, key)
+        seen, buckets = observations[key], METRICS[name].buckets
+        seen.total += sum(values)
+        if len(values) == 1:
+            seen.counts[bisect_left(buckets, values[0])] += 1
+            return
+        ordered, before = sorted(values), 0
+        for number, upper in enumerate(buckets):
+            upto = bisect_right(ordered, upper, before)
+            seen.counts[number] += upto - before
+            before = upto
+        seen.counts[-1] += len(ordered) - before
 
     def total(self, name: str) -> float:
-        """Over all labels."""
-        return sum(self._values[name].values())
+        """Over all labels; of a histogram the number of observations."""
+        series = self._series[name]
+        return sum(series.values.values()) + sum(sum(seen.counts) for seen in series.observations.values())
 
-    @staticmethod
-    def _key(name: str, labels: dict[str, str]) -> tuple[str, ...]:
-        declared = METRICS[name].labels
-        if len(labels) != len(declared):
-            raise KeyError(f"{name} has the labels {declared}, not {tuple(labels)}")
-        return tuple(str(labels[label]) for label in declared)
+    def value(self, name: str, /, **labels: str) -> float | None:
+        return self._series[name].values.get(_key(name, labels))
+
+    # -- for Prometheus
+
+    def refresh_by(self, refresher: Callable[[], None]) -> None:
+        """Called before each exposition, to set what is kept elsewhere. It must be quick and wait for nothing."""
+        self._refreshers.append(refresher)
+
+    def exposition(self, accept: str = "") -> tuple[bytes, str]:
+        """The text and its content type, in the format that the Accept header prefers."""
+        for refresh in self._refreshers:
+            refresh()
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type
 
     def text(self) -> str:
-        lines = []
-        for name, metric in METRICS.items():
-            lines.append(f"# HELP {PREFIX}{name} {metric.help}")
-            lines.append(f"# TYPE {PREFIX}{name} {metric.kind}")
-            for key, value in sorted(self._values[name].items()):
-                labels = ",".join(f'{label}="{_escape(text)}"' for label, text in zip(metric.labels, key, strict=True))
-                lines.append(f"{PREFIX}{name}{f'{{{labels}}}' if labels else ''} {value:.17g}")
-        return "\n".join(lines) + "\n"
+        return self.exposition()[0].decode()
+
+    def collect(self) -> Iterator[Metric]:
+        """What the registry asks for."""
+        for name, declared in METRICS.items():
+            series = self._series[name]
+            if declared.kind == "histogram":
+                yield _histogram_family(name, declared, series.observations)
+                continue
+            family = (CounterMetricFamily if declared.kind == "counter" else GaugeMetricFamily)(
+                PREFIX + name, declared.help, labels=declared.labels
+            )
+            for labels, value in series.values.items():
+                family.add_metric(labels, value)
+            yield family
 
 
-def _escape(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+def _key(name: str, labels: dict[str, str]) -> Labels:
+    declared = METRICS[name].labels
+    if len(labels) != len(declared):
+        raise KeyError(f"{name} has the labels {declared}, not {tuple(labels)}")
+    return tuple([str(labels[label]) for label in declared])
+
+
+def _beforehand(declared: Declared, known: Values) -> Iterator[Labels]:
+    """Every combination of labels that is known; none where one of them is not."""
+    parts: list[Iterable[Labels]] = []
+    labels = declared.labels
+    while labels:
+        pair, one = labels[:2], labels[:1]
+        group = next((group for group in (pair, one) if group in declared.values or group in known), None)
+        if group is None:
+            return
+        parts.append(declared.values[group] if group in declared.values else known[group])
+        labels = labels[len(group) :]
+    for found in product(*parts):
+        yield tuple(str(value) for part in found for value in part)
+
+
+def _histogram_family(
+    name: str, declared: Declared, observations: Mapping[Labels, _Observations]
+) -> HistogramMetricFamily:
+    family = HistogramMetricFamily(PREFIX + name, declared.help, labels=declared.labels)
+    bounds = [*(f"{bound:g}" for bound in declared.buckets), "+Inf"]
+    for labels, seen in observations.items():
+        family.add_metric(labels, list(zip(bounds, _running(seen.counts), strict=True)), seen.total)
+    return family
+
+
+def _running(counts: Sequence[int]) -> Iterator[float]:
+    so_far = 0
+    for count in counts:
+        so_far += count
+        yield so_far

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Coroutine, Sequence
+import time
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from redis import exceptions as redis_errors
@@ -63,6 +64,8 @@ class RedisClient:
         self._under_way: set[asyncio.Task[list[Any]]] = set()
         self._together: dict[Node, tuple[list[Sequence[Command]], asyncio.Task[list[list[Any]]]]] = {}
         self.clock = RedisClock()
+        self.on_request: Callable[[str, float], None] | None = None
+        """Is told how long a script's answer took, in seconds, or its failure."""
         self.doubted = asyncio.Event()
         """A server did not answer as it should: perhaps another has its place, or it has lost something."""
 
@@ -127,7 +130,12 @@ class RedisClient:
         waits = must_last and self._replicas > 0
         if waits:
             unit.append([b"WAIT", self._replicas, self._wait_ms])
-        answers = await self._in_a_task(self._call(self._slot(tag), unit, script))
+        sent_s = time.perf_counter()
+        try:
+            answers = await self._in_a_task(self._call(self._slot(tag), unit, script))
+        finally:
+            if self.on_request is not None:
+                self.on_request(name, time.perf_counter() - sent_s)
         if waits and answers[1] < self._replicas:
             confirmed = f"{answers[1]} of {self._replicas} replicas confirmed within {self._wait_ms} ms"
             raise StoreError("redis-replicas", f"{name}: {confirmed}")

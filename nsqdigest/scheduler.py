@@ -104,6 +104,10 @@ class Scheduler:
         return list({id(route.post): route.post for route in self._routes.values()}.values())
 
     @property
+    def paused_routes(self) -> frozenset[str]:
+        return frozenset(self._paused_routes)
+
+    @property
     def failing_since_s(self) -> float | None:
         """Since when some partition does not answer as it should."""
         return min((t.failing_since_s for t in self._timers if t.failing_since_s is not None), default=None)
@@ -319,11 +323,9 @@ class Scheduler:
         return min(-(-look.post.room // len(self._timers)), self._settings.batch)
 
     def _begin(self, claims: Iterable[Claim], asked_at_s: float, epoch: int) -> None:
-        now_ms = self._store.clock.now_ms()
         for claim in claims:
             route = self._routes[claim.route]
             route.post.active += 1
-            self._metrics.set("schedule_lag_seconds", max(0, now_ms - claim.due_ms) / 1000, route=claim.route)
             lease = Lease(self._settings.lease_ms, asked_at_s)  # of this claim alone: so are its renewals
             task = asyncio.create_task(self._carry(claim, route, lease, epoch), name=f"digest of {claim.route}")
             self._work.add(task)

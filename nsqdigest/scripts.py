@@ -44,6 +44,11 @@ class Script:
         return _LINE_IN_ERROR.sub(place, error_text)
 
 
+def names() -> list[str]:
+    root = resources.files("nsqdigest") / "lua"
+    return sorted(file.name.removesuffix(".lua") for file in root.iterdir() if file.name.endswith(".lua"))
+
+
 @cache
 def load(name: str) -> Script:
     root = resources.files("nsqdigest") / "lua"

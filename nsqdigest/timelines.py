@@ -13,7 +13,7 @@ Key names and packing are `layout`'s.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -79,6 +79,10 @@ class Timelines:
     @property
     def partitions(self) -> int:
         return self._partitions
+
+    def tell_requests(self, on_request: Callable[[str, float], None]) -> None:
+        """Tells of each script from now on how many seconds its answer took."""
+        self._client.on_request = on_request
 
     # -- start and end
 

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from aiohttp import web
 
-from nsqdigest import log
 from nsqdigest.config import Address
 from nsqdigest.errors import Unreachable
 from nsqdigest.metrics import Metrics
@@ -63,11 +62,9 @@ class AdminServer:
         shown = "verbose" in request.query or not is_well
         return _plain("\n".join([*lines, summary] if shown else [summary]) + "\n", 200 if is_well else 503)
 
-    async def _metrics_text(self, _request: web.Request) -> web.Response:
-        self._metrics.set("log_lines_dropped_total", log.lines_dropped())
-        return web.Response(
-            body=self._metrics.text().encode(), headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"}
-        )
+    async def _metrics_text(self, request: web.Request) -> web.Response:
+        body, content_type = self._metrics.exposition(request.headers.get("accept", ""))
+        return web.Response(body=body, headers={"content-type": content_type, "cache-control": "no-store"})
 
 
 def _plain(text: str, status: int = 200) -> web.Response:

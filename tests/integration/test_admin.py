@@ -127,7 +127,7 @@ async def test_metrics_are_those_of_the_daemon(admin: Admin) -> None:
     admin.metrics.add("messages_received_total", 3, topic="events")
     status, text, headers = await admin.ask("/metrics")
     assert status == 200
-    assert 'nsqdigest_messages_received_total{topic="events"} 3\n' in text
+    assert 'nsqdigest_messages_received_total{topic="events"} 3.0\n' in text
     assert headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -225,3 +225,10 @@ async def test_a_name_that_is_not_there_is_refused_with_those_that_are(guarded: 
 
 async def test_reading_an_address_that_writes_is_refused(guarded: Admin) -> None:
     assert (await guarded.ask("/api/pause", headers=ALLOWED))[0] == 405
+
+
+async def test_metrics_in_openmetrics_for_whom_asks_for_it(admin: Admin) -> None:
+    accept = {"accept": "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.3"}
+    _, text, headers = await admin.ask("/metrics", headers=accept)
+    assert headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert text.endswith("# EOF\n")

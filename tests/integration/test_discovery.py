@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import re
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -145,9 +144,10 @@ class Follower:
 
     def lost(self, reason: str) -> int:
         """Connections that ended for this reason, by the metric; of no other reason is there any."""
-        found = re.findall(r'_connections_lost_total\{topic="[^"]*",reason="([^"]*)"\} (\d+)', self.metrics.text())
-        assert [word for word, _ in found] == [reason]
-        return int(found[0][1])
+        name = "nsqd_connections_lost_total"
+        count = self.metrics.value(name, topic=self.topic, reason=reason) or 0
+        assert count == self.metrics.total(name)
+        return int(count)
 
     async def several_rounds(self, lookupd: ScriptedLookupd, count: int = 5) -> None:
         asked = len(lookupd.requests) + count

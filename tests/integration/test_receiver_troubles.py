@@ -124,7 +124,7 @@ def test_a_digest_that_is_refused_three_times_is_dead_and_the_timeline_goes_on(s
     tag = f"{{{NAMESPACE}:0}}:"
     assert stage.store.cli("ZRANGE", f"{tag}dead", 0, -1) == [posts[0].id.encode()]
     assert stage.ledger()["buried"] == buried["total"]
-    assert stage.store.cli("ZCARD", f"{tag}di:{posts[0].id}") == buried["total"]
+    assert stage.store.cli("ZCARD", f"{tag}dead-set:{posts[0].id}") == buried["total"]
     assert daemon.metric("digests_buried_total", sink="hook", reason="refused") == 1
     publisher.publish(1)
     wait_until(lambda: any(value["id"] == "p-3" for value in receiver.values()), 10, "the next digest")

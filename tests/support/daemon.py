@@ -146,7 +146,7 @@ class Daemon(Server):
         return self.log_path.read_text(encoding="utf-8", errors="replace")
 
     def said(self, event: str) -> list[dict[str, Any]]:
-        """The log lines of an event, over all its starts. `consumer.backoff` stands for all that begin so."""
+        """The log lines of an event, over all its starts. `consumer.topic` stands for all that begin so."""
         lines = []
         for line in self.log_text().splitlines():
             if line.startswith("{"):

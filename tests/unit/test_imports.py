@@ -36,8 +36,8 @@ THE_WORLD = {
 # From the bottom up. A module may import what stands on its own level or below it. What is named nowhere does IO.
 IO = 2
 LEVELS = {
-    **dict.fromkeys(("", "counted", "errors", "hosts", "ids", "log", "log_writer", "metrics"), 0),
-    **dict.fromkeys(DECISIONS, 1),
+    **dict.fromkeys(("", "counted", "errors", "hosts", "ids", "log", "log_writer"), 0),
+    **dict.fromkeys((*DECISIONS, "metric_table", "metrics"), 1),
     **dict.fromkeys((*TRANSPORT, *DOCTOR, "transport.tls", "sinks.base", "config"), 1),
     **dict.fromkeys(("daemon", "demo"), 3),
     "cli": 4,

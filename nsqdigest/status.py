@@ -1,0 +1,151 @@
+"""What a daemon shows of itself: the checks of `/readyz`, its state in the log (USR2), its gauges.
+
+Everything here is read from memory when somebody asks, and nothing waits: what has to be asked of Redis or nsqd is
+looked at beforehand, at a pace of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from nsqdigest import __version__, decisions, log, scripts
+from nsqdigest.admin.server import Check
+from nsqdigest.metric_table import Values, each
+
+if TYPE_CHECKING:
+    from nsqdigest.config import Config
+    from nsqdigest.consumer import Consumer
+    from nsqdigest.courier import SinkPost
+    from nsqdigest.loop_lag import LoopLag
+    from nsqdigest.metrics import Metrics
+    from nsqdigest.scheduler import Scheduler
+    from nsqdigest.transport.discovery import Discovery
+
+_log = log.get("daemon")
+
+_HASH_LENGTH = 12
+
+
+def known_labels(config: Config) -> Values:
+    """What the labels of metrics may be that the file decides."""
+    topics = list(dict.fromkeys(route.topic for route in config.routes))
+    routes = [route.name for route in config.routes]
+    return {
+        ("topic",): each(topics),
+        ("route",): each(routes),
+        ("sink",): each(config.sinks),
+        ("sink", "route"): [(route.sink, route.name) for route in config.routes],
+        ("script",): each(scripts.names()),
+        ("kind", "name"): [
+            *(("topic", name) for name in topics),
+            *(("route", name) for name in routes),
+            *(("sink", name) for name in config.sinks),
+        ],
+    }
+
+
+def config_hash(config: Config) -> str:
+    """The same for files that say the same, wherever they are. Secrets, and URLs that may be ones, are not in it."""
+    text = repr(replace(config, source="", warnings=()))
+    return hashlib.sha256(text.encode()).hexdigest()[:_HASH_LENGTH]
+
+
+class Status:
+    def __init__(
+        self,
+        config: Config,
+        metrics: Metrics,
+        *,
+        consumers: Sequence[Consumer],
+        scheduler: Scheduler,
+        posts: Mapping[str, SinkPost],
+        discovery: Discovery,
+        lag: LoopLag,
+    ) -> None:
+        self._metrics = metrics
+        self._consumers = consumers
+        self._scheduler = scheduler
+        self._posts = posts
+        self._discovery = discovery
+        self._lag = lag
+        self.store_is_ready = False
+        self.is_draining = False
+        self._pauses = known_labels(config)["kind", "name"]
+        self.paused_since_s: dict[tuple[str, str], float] = {}
+        """By kind and name, what an operator paused; Unix time."""
+        metrics.set("build_info", 1, version=__version__, python=platform.python_version())
+        metrics.set("config_info", 1, hash=config_hash(config))
+        metrics.refresh_by(self._set_gauges)
+
+    # -- gauges
+
+    def _set_gauges(self) -> None:
+        metrics = self._metrics
+        for consumer in self._consumers:
+            decisions.show(metrics, "consumer.topic", consumer.controller, topic=consumer.topic)
+            metrics.set("messages_in_flight", consumer.in_flight, topic=consumer.topic)
+        for name, post in self._posts.items():
+            decisions.show(metrics, "scheduler.sink", post.controller, sink=name)
+        for kind, name in self._pauses:
+            metrics.set("paused", (kind, name) in self.paused_since_s, kind=kind, name=name)
+        metrics.set("store_up", self.store_is_ready and self._scheduler.failing_since_s is None)
+        metrics.set("log_lines_dropped_total", log.lines_dropped())
+        metrics.set("event_loop_lag_seconds", self._lag.longest_s)
+
+    # -- USR2
+
+    def log_state(self) -> None:
+        for check in self.checks():
+            _log.info("daemon.state", check=check.name, well=check.is_well, detail=check.detail)
+        for consumer in self._consumers:
+            for address in consumer.links.addresses:
+                entry = consumer.links.entry(address)
+                _log.info(
+                    "daemon.state.nsqd",
+                    topic=consumer.topic,
+                    nsqd=str(address),
+                    sources=", ".join(entry.sources),
+                    seen_s_ago=round(time.monotonic() - entry.seen_s, 1),
+                    connected=address in consumer.links.connected,
+                )
+            for connection in consumer.connections:
+                _log.info(
+                    "daemon.state.connection",
+                    topic=consumer.topic,
+                    nsqd=str(connection.address),
+                    rdy=connection.rdy,
+                    in_flight=connection.in_flight,
+                )
+
+    # -- /readyz
+
+    def checks(self) -> list[Check]:
+        checks = [Check("running", not self.is_draining, "draining" if self.is_draining else "yes")]
+        failing_s = self._scheduler.failing_since_s
+        if not self.store_is_ready:
+            checks.append(Check("store", False, "not reached yet"))
+        elif failing_s is not None:
+            checks.append(Check("store", False, f"failing for {time.monotonic() - failing_s:.1f} s"))
+        else:
+            checks.append(Check("store", True, "answers"))
+        checks += [self._check_of(consumer) for consumer in self._consumers]
+        if lookupds := self._discovery.lookupds:
+            well = sum(lookupd.is_well for lookupd in lookupds)
+            # Without a directory, what is connected flows on.
+            is_well = well > 0 or all(consumer.connected for consumer in self._consumers)
+            checks.append(Check("nsqlookupd", is_well, f"{well} of {len(lookupds)} answer"))
+        return checks
+
+    def _check_of(self, consumer: Consumer) -> Check:
+        name, known = f"topic {consumer.topic}", len(consumer.links.addresses)
+        if known:
+            detail = f"{consumer.connected} of {known} nsqd connected, {consumer.decision.state}"
+            return Check(name, consumer.connected > 0, detail)
+        if self._discovery.is_heard:
+            return Check(name, True, "no nsqd has it yet, says nsqlookupd; waited for")
+        return Check(name, False, "no nsqd is known, and no nsqlookupd answers")
