@@ -249,14 +249,14 @@ class Courier:
         age_ms = self._store.clock.now_ms() - opened.since_ms
         expired = delivery.expired(post.settings, opened.tries - 1, age_ms)
         if expired is not None:
-            await self._bury(errand, expired, "")
+            await self._bury(errand, expired)
             return None
         body = await self._while_leased(lease, lambda: self._render(errand))
         if body is None:
             self._stale(claim)
             return None
         if isinstance(body, delivery.BuryReason):
-            await self._bury(errand, body, "")
+            await self._bury(errand, body)
             return None
         if not post.admits(epoch):
             await self._store.defer(claim, claim.due_ms, after_open=True)
@@ -321,12 +321,14 @@ class Courier:
             return Outcome(Verdict.UNAVAILABLE, "no outcome within the time-out")
         except Exception as error:
             _log.error("scheduler.sink.bug", **errand.said, error=error, exc_info=error)
-            return Outcome(Verdict.AGAIN, f"{type(error).__name__}: {error}")
+            return Outcome(Verdict.AGAIN, type(error).__name__, answer=str(error))
 
     # -- after
 
     async def _conclude(self, errand: _Errand, outcome: Outcome) -> None:
         claim, opened, post = errand.claim, errand.opened, errand.route.post
+        if outcome.answer:
+            _log.debug("scheduler.sink.answered", **errand.said, detail=outcome.detail, answer=outcome.answer)
         now_ms = self._store.clock.now_ms()
         following = delivery.after(outcome, post.settings, opened.tries, now_ms - opened.since_ms, self._uniform)
         if following.step is delivery.Step.CLOSE:
@@ -357,7 +359,7 @@ class Courier:
             await self._while_leased(errand.lease, lambda: self._store.fail(claim, now_ms + following.wait_ms))
         elif following.step is delivery.Step.BURY:
             assert following.reason is not None
-            await self._bury(errand, following.reason, outcome.detail)
+            await self._bury(errand, following.reason, outcome)
         else:
             post.is_stopped = True
             _log.error(
@@ -368,10 +370,11 @@ class Courier:
             )
             await self._while_leased(errand.lease, lambda: self._store.defer(claim, now_ms, after_open=True))
 
-    async def _bury(self, errand: _Errand, reason: delivery.BuryReason, detail: str) -> None:
+    async def _bury(self, errand: _Errand, reason: delivery.BuryReason, last: Outcome | None = None) -> None:
         claim, opened, post = errand.claim, errand.opened, errand.route.post
         after = self._schedule_after(errand)
-        details = Details(errand.facts, reason, detail, opened.attempt).encode()
+        said = ": ".join(filter(None, (last.detail, last.answer))) if last else ""
+        details = Details(errand.facts, reason, said, opened.attempt).encode()
         answer = await self._while_leased(errand.lease, lambda: self._store.bury(claim, opened.id, after, details))
         if answer is Answer.STALE:
             self._stale(claim)
@@ -384,7 +387,7 @@ class Courier:
             adds=("records",),
             **errand.said,
             reason=reason,
-            detail=detail,
+            detail=last.detail if last else "",
         )
         await self._drop_the_longest_dead(claim.partition)
 

@@ -108,6 +108,8 @@ _OTHER_SLOT_IN_SCRIPT = re.compile(r"non local key|do not hash to the same slot"
 _KILLED = re.compile(r"killed by user")
 # The script itself failed, at one of its lines: the same call fails again, whoever sends it, until the data is another.
 _FAILED_IN_SCRIPT = re.compile(r"\bWRONGTYPE\b|lua/\S+:\d+|user_script|f_[0-9a-f]{40}")
+# A command that the server does not know: it quotes what followed it, which may be a password or a record.
+_QUOTED_ARGUMENTS = re.compile(r",? with args beginning with:.*", re.DOTALL)
 # Refused before anything was sent: by our own pool, or by a server that takes no more clients.
 _NO_CONNECTION = ("No connection available", "max number of clients reached")
 
@@ -125,7 +127,8 @@ def translate(error: BaseException, script: Script | None = None) -> StoreError:
     """What came out of a call to Redis, as one of ours."""
     if isinstance(error, StoreError):
         return error
-    text = script.locate(str(error)) if script else str(error)
+    said = _QUOTED_ARGUMENTS.sub("", str(error))
+    text = script.locate(said) if script else said
     where = f"{script.name}: {text}" if script else text
     in_script = _NO_RIGHT_IN_SCRIPT.search(text) is not None
     if in_script or isinstance(error, redis_errors.AuthenticationError | redis_errors.NoPermissionError):

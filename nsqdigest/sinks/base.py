@@ -32,7 +32,10 @@ class Verdict(StrEnum):
 class Outcome(NamedTuple):
     verdict: Verdict
     detail: str = ""
+    """In our own words: it goes into the log at every level."""
     retry_after_s: float = 0.0
+    answer: str = ""
+    """In the receiver's words, which may quote events: for the dead store, and the log at debug only."""
 
 
 class Sink(Protocol):

@@ -14,6 +14,7 @@ import hmac
 import time
 from collections.abc import Sequence
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -65,6 +66,14 @@ def retry_after_s(header: str | None, now_s: float) -> float:
         return 0.0
 
 
+def status_line(status: int) -> str:
+    """With the phrase that the standard has for it: the receiver's own may be any text."""
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return str(status)
+
+
 class Webhook:
     def __init__(self, settings: WebhookSink) -> None:
         self._settings = settings
@@ -90,15 +99,18 @@ class Webhook:
                 verdict = verdict_of(answer.status)
                 if verdict is Verdict.DELIVERED:
                     return Outcome(verdict, str(answer.status))
-                said = await _beginning_of(answer)
-                detail = f"{answer.status} {answer.reason or ''}: {said}".rstrip(": ")
-                return Outcome(verdict, detail, retry_after_s(answer.headers.get("retry-after"), now_s))
+                wait_s = retry_after_s(answer.headers.get("retry-after"), now_s)
+                return Outcome(verdict, status_line(answer.status), wait_s, await _beginning_of(answer))
         except TimeoutError:
             return Outcome(Verdict.UNAVAILABLE, f"no answer within {self._settings.timeout_ms / 1000:g} s")
         except aiohttp.ClientConnectionError as error:
             return Outcome(Verdict.UNAVAILABLE, str(error) or type(error).__name__)
         except aiohttp.ClientError as error:
-            return Outcome(Verdict.AGAIN, f"no HTTP: {str(error) or type(error).__name__}")
+            # Its text quotes what came, and may hold the URL, whose path is often a secret.
+            answer_text = error.message if isinstance(error, aiohttp.ClientResponseError) else ""
+            return Outcome(
+                Verdict.AGAIN, f"no HTTP: {type(error).__name__}", answer=answer_text[:_SHOWN_OF_ANSWER_BYTES]
+            )
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -117,7 +129,7 @@ class Webhook:
 
 
 async def _beginning_of(answer: aiohttp.ClientResponse) -> str:
-    """For the log. The status has been heard: a body that stalls or breaks off changes nothing about it."""
+    """For the dead store and the log at debug. A body that stalls or breaks off changes nothing about its status."""
     try:
         async with asyncio.timeout(_BODY_WITHIN_S):
             return (await answer.content.read(_SHOWN_OF_ANSWER_BYTES)).decode("utf-8", "replace")

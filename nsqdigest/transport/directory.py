@@ -12,6 +12,7 @@ said nothing: not that an nsqd is there, and not that it is gone.
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -31,6 +32,7 @@ FILE = "file"
 BROADCAST_HINT = "give that nsqd a -broadcast-address that can be reached from here"
 
 _ASK_AGAIN_FIRST_MS = 1000
+_CODE = re.compile(r"[A-Z_]{1,60}")
 _SHOWN_CHARACTERS = 60
 
 
@@ -79,7 +81,9 @@ def read_answer(status: int, body: bytes) -> Named:
         return Named(frozenset(), frozenset())
     status = answer.status_code or status
     if status != 200:
-        raise LookupFailed(LookupProblem.STATUS, f"status {status}: {why[:_SHOWN_CHARACTERS] or 'no reason given'}")
+        # A code, as nsqlookupd gives it. Whatever else answers there may quote anything.
+        shown = why if _CODE.fullmatch(why) else "is it a nsqlookupd?" if why else "no reason given"
+        raise LookupFailed(LookupProblem.STATUS, f"status {status}: {shown}")
     producers = answer.producers if answer.data is None else answer.data.producers
     if producers is None:
         raise LookupFailed(LookupProblem.GARBAGE, "not the answer of a nsqlookupd: it has no list of producers")

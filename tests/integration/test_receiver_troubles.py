@@ -4,6 +4,7 @@ else notices."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -175,3 +176,31 @@ def test_attempts_count_over_restarts(stage: Stage, end: str) -> None:
     # A kill between the count and the post leaves a number out; none comes twice.
     assert all(later > earlier for earlier, later in pairwise(attempts))
     assert attempts[-1] >= 5
+
+
+QUOTING = 'bad records: [{"user": "carol", "password": "hunter2"}]'
+
+
+@pytest.mark.parametrize("level", ["info", "debug"])
+def test_what_a_receiver_quotes_is_in_the_dead_store_and_in_no_log_above_debug(stage: Stage, level: str) -> None:
+    publisher, daemon = ready(stage, {**HASTY, "log": {"level": level}})
+    refused, failed = Answer(400, text=QUOTING), Answer(500, text=QUOTING)
+    stage.receivers[0].answer(Answer(410, text=QUOTING), failed, *[refused] * 2)
+    publisher.publish(1)
+    wait_until(lambda: daemon.metric("digests_buried_total"), 10, "the digest to be dead")
+    publisher.publish(1)
+    wait_until(lambda: daemon.said("scheduler.sink.stopped"), 10, "the sink to stop")
+    assert ("hunter2" in daemon.log_text()) == (level == "debug")
+    (details,) = stage.store.cli("HVALS", f"{{{NAMESPACE}:0}}:dead:details")
+    assert b"hunter2" in details
+
+
+def test_nor_is_there_any_of_what_is_no_http_nor_of_the_url(stage: Stage) -> None:
+    publisher, daemon = ready(stage, HASTY)
+    stage.receivers[0].answer(OK, replace(GARBAGE, text=QUOTING))
+    publisher.publish(1)
+    stage.wait_until_all_is_delivered()
+    (line,) = daemon.said("scheduler.digest.failed")
+    assert line["detail"].startswith("no HTTP")
+    assert "hunter2" not in daemon.log_text()
+    assert "/hook" not in daemon.log_text()

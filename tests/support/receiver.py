@@ -42,6 +42,7 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
     after_s: float = 0.0
     kind: Kind = Kind.ANSWER
+    text: str = ""
 
     @property
     def accepts(self) -> bool:
@@ -180,11 +181,13 @@ class Receiver:
         elif answer.after_s:
             await asyncio.sleep(answer.after_s)
         if answer.kind is Kind.GARBAGE and request.transport is not None:
-            request.transport.write(b"220 this is no HTTP\r\n\r\n")
+            request.transport.write(f"220 {answer.text or 'this is no HTTP'}\r\n\r\n".encode())
             request.transport.close()
         elif answer.kind is not Kind.ANSWER and request.transport is not None:
             request.transport.abort()
-        return web.Response(status=answer.status, headers=answer.headers, text=f"answered {answer.status}")
+        return web.Response(
+            status=answer.status, headers=answer.headers, text=answer.text or f"answered {answer.status}"
+        )
 
 
 def _refuse(constant: str) -> NoReturn:

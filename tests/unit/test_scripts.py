@@ -213,3 +213,8 @@ def test_where_an_operator_can_help_it_says_how(error: Exception, way_out: str) 
 def test_an_error_of_ours_is_left_as_it_is() -> None:
     error = StoreError("redis-full", "detail", Applied.NO)
     assert scripts.translate(error, scripts.load("add")) is error
+
+
+def test_what_redis_quotes_of_a_command_that_it_does_not_know_is_left_out() -> None:
+    error = errors.ResponseError("unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'default' 'hunter2' ")
+    assert str(scripts.translate(error)) == "redis-unknown: unknown command 'HELLO'"
