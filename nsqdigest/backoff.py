@@ -12,7 +12,8 @@ drawn from it. Always so:
 - One change a backoff, however many failures were in flight: each decision begins a new epoch, and only results of the
   present epoch count. A message bears the epoch in which it was handed over.
 - The level never passes the one whose un-jittered wait is the maximum, so recovery is never longer than the curve.
-- The wait is drawn once a backoff, after the level is known: the jitter survives the maximum.
+- The wait is drawn once a backoff, after the level is known, between SHORTEST_WAIT_S and the level's longest: the
+  jitter survives both ends. A small wait may replace it, once, when the service has answered another part.
 - Every probe leads on: to a verdict, or by its timer to the next one.
 
 It knows no messages and no sockets: a sink's deliveries are facts as good as a topic's messages.
@@ -28,6 +29,8 @@ from typing import Final, Literal, NamedTuple
 from nsqdigest.errors import IllegalEvent
 
 SHORTEST_WAIT_S = 0.1
+RECHECK_WITHIN_S = 1.0
+"""A backoff lasts no longer than this from the moment that the service answered another part of the daemon."""
 PROBE_MESSAGE_WITHIN_S = 2.0
 """A probe that got no message for so long is tried on another connection."""
 RAMP_STEP_S = 5.0
@@ -63,6 +66,8 @@ class Event(StrEnum):
     TIMER = "timer"
     STALE = "stale"
     """A result of an earlier epoch."""
+    ANSWERED = "answered"
+    """The service that failed has answered another part of the daemon."""
     PAUSE = "pause"
     RESUME = "resume"
 
@@ -73,6 +78,7 @@ class Reason(StrEnum):
     STARTED = "started"
     FAILED = "failed"
     BACKOFF_OVER = "backoff-over"
+    ANSWERED_ELSEWHERE = "answered-elsewhere"
     PROBE_SUCCEEDED = "probe-succeeded"
     PROBE_FAILED = "probe-failed"
     PROBE_LOST = "probe-lost"
@@ -110,10 +116,12 @@ TRANSITIONS: Final[dict[State, dict[Event, Transition | None]]] = {
         Event.SUCCESS: STAY,
         Event.VOID: STAY,
         Event.STALE: STAY,
+        Event.ANSWERED: STAY,
         Event.PAUSE: Transition(State.PAUSED, Level.SAME, Reason.PAUSED),
     },
     State.BACKOFF: {
         Event.TIMER: Transition(State.PROBING, Level.SAME, Reason.BACKOFF_OVER),
+        Event.ANSWERED: Transition(State.BACKOFF, Level.SAME, Reason.ANSWERED_ELSEWHERE, new_epoch=False),
         Event.STALE: STAY,
         Event.PAUSE: Transition(State.PAUSED, Level.SAME, Reason.PAUSED),
     },
@@ -126,6 +134,7 @@ TRANSITIONS: Final[dict[State, dict[Event, Transition | None]]] = {
         Event.VOID: Transition(State.PROBING, Level.SAME, Reason.PROBE_LOST),
         Event.TIMER: Transition(State.PROBING, Level.SAME, Reason.PROBE_LOST),
         Event.STALE: STAY,
+        Event.ANSWERED: STAY,
         Event.PAUSE: Transition(State.PAUSED, Level.SAME, Reason.PAUSED),
     },
     State.RAMPING: {
@@ -135,10 +144,13 @@ TRANSITIONS: Final[dict[State, dict[Event, Transition | None]]] = {
         Event.FAILURE: Transition(State.BACKOFF, Level.FIRST, Reason.FAILED),
         Event.VOID: STAY,
         Event.STALE: STAY,
+        Event.ANSWERED: STAY,
         Event.PAUSE: Transition(State.PAUSED, Level.SAME, Reason.PAUSED),
     },
     State.PAUSED: {
-        **dict.fromkeys((Event.SUCCESS, Event.FAILURE, Event.VOID, Event.BEGAN, Event.STALE, Event.PAUSE), STAY),
+        **dict.fromkeys(
+            (Event.SUCCESS, Event.FAILURE, Event.VOID, Event.BEGAN, Event.STALE, Event.ANSWERED, Event.PAUSE), STAY
+        ),
         Event.RESUME: Transition(None, Level.SAME, Reason.RESUMED),
     },
 }
@@ -168,13 +180,20 @@ class Curve:
         return min(self.base_s * float(1 << min(level, 63)), self.max_duration_s)
 
     def window_s(self, level: int) -> tuple[float, float]:
+        """What the wait is drawn from. The floor moves the window's ends: draws cut off at it would pile up there."""
         longest_s = self.longest_s(level)
         if self.strategy == "decorrelated":
-            return self.base_s, longest_s
-        return {"full": 0.0, "equal": longest_s / 2, "none": longest_s}[self.jitter], longest_s
+            shortest_s = self.base_s
+        else:
+            shortest_s = {"full": 0.0, "equal": longest_s / 2, "none": longest_s}[self.jitter]
+        return max(SHORTEST_WAIT_S, shortest_s), max(SHORTEST_WAIT_S, longest_s)
 
     def wait_s(self, level: int, uniform: Uniform) -> float:
-        return max(SHORTEST_WAIT_S, uniform(*self.window_s(level)))
+        return uniform(*self.window_s(level))
+
+    def recheck_s(self, level: int, uniform: Uniform) -> float:
+        """A small wait, whatever the jitter: many daemons hear of the same answer in the same moment."""
+        return uniform(SHORTEST_WAIT_S, max(SHORTEST_WAIT_S, min(RECHECK_WITHIN_S, self.longest_s(level))))
 
     @property
     def level_cap(self) -> int:
@@ -248,6 +267,13 @@ class Controller:
             return False
         return self._take(self._step() if self.decision.state is State.RAMPING else Event.TIMER, now_s)
 
+    def answered(self, now_s: float) -> bool:
+        """The service has answered another part of the daemon, which it had failed before. It shortens a backoff once:
+        a service that answers some and fails others is still left alone."""
+        if self.decision.reason is Reason.ANSWERED_ELSEWHERE:
+            return False
+        return self._take(Event.ANSWERED, now_s)
+
     def pause(self, now_s: float) -> bool:
         return self._take(Event.PAUSE, now_s)
 
@@ -290,7 +316,10 @@ class Controller:
             self._before = now
         level = self._level(transition.level)
         limit = self._limit(transition.to, transition.reason)
-        wake_at_s = self._wake_at_s(transition.to, level, now_s)
+        if event is Event.ANSWERED:
+            wake_at_s: float | None = self._sooner_s(level, now_s)
+        else:
+            wake_at_s = self._wake_at_s(transition.to, level, now_s)
         self._successes = 0
         epoch = now.epoch + transition.new_epoch
         self.decision = Decision(transition.to, level, limit, epoch, wake_at_s, transition.reason)
@@ -313,6 +342,10 @@ class Controller:
         if to is State.PROBING:
             return now_s + PROBE_MESSAGE_WITHIN_S
         return now_s + RAMP_STEP_S if to is State.RAMPING else None
+
+    def _sooner_s(self, level: int, now_s: float) -> float:
+        recheck_at_s = now_s + self._curve.recheck_s(level, self._uniform)
+        return recheck_at_s if self.decision.wake_at_s is None else min(self.decision.wake_at_s, recheck_at_s)
 
     def _resumed(self, now_s: float) -> Decision:
         """A backoff that ended meanwhile is over; a probe and a ramp's step begin anew."""

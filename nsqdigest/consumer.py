@@ -226,6 +226,10 @@ class Consumer:
         if now_s - self._turned_s >= self._repeats_after_s:
             self._suspect_until_s = now_s + SUSPECT_FOR_S
 
+    def store_answered(self) -> None:
+        """Another part of the daemon has an answer of Redis, which had failed: a backoff ends soon."""
+        self._settle(self._controller.answered(time.monotonic()))
+
     # -- what a connection says
 
     def on_open(self, connection: NsqConnection) -> None:

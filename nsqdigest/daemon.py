@@ -89,7 +89,10 @@ class Daemon:
             lambda script, took_s: self.metrics.observe("store_request_seconds", took_s, script=script)
         )
         self._store_watch = StoreWatch(
-            self.store, self.metrics, config.scheduler.lease_ms / 1000 / LOOKS_AT_STORE_PER_LEASE
+            self.store,
+            self.metrics,
+            config.scheduler.lease_ms / 1000 / LOOKS_AT_STORE_PER_LEASE,
+            self._store_is_back,
         )
         options = options_of(config.nsq)
         self._posts = {
@@ -104,6 +107,7 @@ class Daemon:
             self.store,
             self.metrics,
             uniform,
+            on_store_back=self._store_is_back,
         )
         self._publisher = Publisher(options, self.metrics)
         self._dead_letters = DeadLetters(self._publisher, config.nsq.dead_letter_topic, config.nsq.channel)
@@ -178,6 +182,12 @@ class Daemon:
             policy.dedupe_window_ms,
             merges=policy.on_retry == "merge",
         )
+
+    def _store_is_back(self) -> None:
+        """Redis answers one part of the daemon again: the others need not wait for all of their own backoff."""
+        for consumer in self.consumers:
+            consumer.store_answered()
+        self.scheduler.poke()
 
     # -- life
 

@@ -82,12 +82,15 @@ class Scheduler:
         store: Timelines,
         metrics: Metrics,
         uniform: Callable[[float, float], float],
+        *,
+        on_store_back: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
         self._routes = routes
         self._store = store
         self._metrics = metrics
         self._uniform = uniform
+        self._on_store_back = on_store_back
         self._courier = Courier(store, settings.lease_ms, metrics, uniform, self._sink_decided)
         self._timers = [_Timer(partition) for partition in range(store.partitions)]
         self._claiming = asyncio.Lock()
@@ -201,6 +204,7 @@ class Scheduler:
         since_s, timer.failing_since_s = timer.failing_since_s, None
         if since_s is not None and self.failing_since_s is None:
             _log.info("scheduler.store.back", after_s=round(time.monotonic() - since_s, 1))
+            self._on_store_back()
 
     def _failed(self, timer: _Timer, error: StoreError) -> float:
         """Answers how long to wait."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from nsqdigest import log
@@ -25,10 +26,13 @@ _AGAIN_S = 0.5
 
 
 class StoreWatch:
-    def __init__(self, store: Timelines, metrics: Metrics, every_s: float) -> None:
+    def __init__(
+        self, store: Timelines, metrics: Metrics, every_s: float, on_store_back: Callable[[], None] = lambda: None
+    ) -> None:
         self._store = store
         self._metrics = metrics
         self._every_s = every_s
+        self._on_store_back = on_store_back
         self._servers: dict[str, ServerFacts] = {}
         self._epochs: list[str] = []
         self._unfit = ""
@@ -45,6 +49,7 @@ class StoreWatch:
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
     async def _run(self) -> None:
+        is_failing = False
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._every_s):
@@ -52,7 +57,11 @@ class StoreWatch:
             self._store.doubted.clear()
             try:
                 await self._look()
+                if is_failing:
+                    self._on_store_back()
+                is_failing = False
             except StoreError:
+                is_failing = True
                 # Intake and scheduler say it. It is looked again, and not at the pace of a server that refuses at once.
                 self._store.doubted.set()
                 await asyncio.sleep(_AGAIN_S)

@@ -43,6 +43,7 @@ EVENTS = {
     Event.BEGAN: "the probe has its message",
     Event.TIMER: "the backoff is over",
     Event.STALE: "a result of an earlier epoch",
+    Event.ANSWERED: "Redis has answered the scheduler again; once in a backoff, which then ends within 1 s",
     Event.PAUSE: "the operator pauses, or the daemon drains",
     Event.RESUME: "the operator resumes",
 }
@@ -100,7 +101,8 @@ connection. What the options do, and which to choose, is in [tuning](tuning.md).
   fifty messages that fail together one counts; results of an earlier epoch are counted and ignored.
 - **The level has a cap**: the first level whose wait without jitter is `max_duration`. A long outage does not make the
   way back longer.
-- **The wait is drawn once a backoff**, after the level is known, so that jitter is left at the cap too.
+- **The wait is drawn once a backoff**, after the level is known and from 0.1 s on, so that jitter is left at both ends.
+  When Redis has answered another part of the daemon again, a small wait of at least 0.1 s may replace it, once.
 - **Every probe leads on.** Whatever becomes of it, a verdict or a timer ends it, and where it was lost another one
   follows.
 - **What the table does not know is an error**, raised before anything has changed.
@@ -197,6 +199,7 @@ class Way:
 SAID = {(State.PROBING, Event.FULL): "full, without slow_start"}
 WAYS: dict[tuple[State, State], Way] = {
     (State.FLOWING, State.BACKOFF): Way(((286, 141), (574, 141)), (430, 131), "middle"),
+    (State.BACKOFF, State.BACKOFF): Way(((630, 110), (630, 84), (694, 84), (694, 110)), (704, 95)),
     (State.BACKOFF, State.PROBING): Way(((630, 172), (630, 344)), (622, 296), "end"),
     (State.PROBING, State.BACKOFF): Way(((694, 344), (694, 172)), (704, 240)),
     (State.PROBING, State.PROBING): Way(((630, 406), (630, 434), (694, 434), (694, 406)), (704, 428)),

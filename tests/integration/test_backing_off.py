@@ -18,6 +18,8 @@ import pytest
 from nsqdigest.backoff import TRANSITIONS
 from support.daemon import Daemon
 from support.servers import Nsqd, RedisServer
+from support.stage import TOPIC as STAGE_TOPIC
+from support.stage import Stage
 from support.waiting import wait_until
 
 CHANNEL = "nsqdigest"
@@ -174,3 +176,19 @@ def checks_the_log(scene: Scene) -> None:
     failures = scene.daemon.said("consumer.store.failed")
     assert {line["reason"] for line in failures} <= {"redis-timeout", "redis-connection"}
     assert len(said) == scene.decisions()
+
+
+def test_a_topic_does_not_sleep_on_when_redis_has_answered_the_scheduler_again(stage: Stage) -> None:
+    nsqd = stage.nsqd()
+    stage.receiver()
+    daemon = stage.daemon({"backoff": {"base": "30s", "max_duration": "30s", "jitter": "none"}})
+    daemon.start()
+    publisher = stage.publisher(nsqd)
+    stage.store.pause()
+    publisher.publish(10)
+    wait_until(lambda: daemon.metric("backoff_level", topic=STAGE_TOPIC) == 1, PATIENCE_S, "the topic to back off")
+    wait_until(lambda: "[-] store: failing" in daemon.get("/readyz?verbose")[1], PATIENCE_S, "the scheduler to fail")
+    stage.store.resume()
+    stage.wait_until_all_is_delivered(10.0)
+    assert daemon.metric("backoff_decisions_total", reason="answered-elsewhere") == 1
+    stage.check()

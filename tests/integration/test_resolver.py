@@ -147,7 +147,7 @@ main()
 
 def test_a_daemon_ends_right_after_its_drain_though_names_hang(redis_server: RedisServer, tmp_path: Path) -> None:
     """Names of nsqds, a nsqlookupd and a webhook."""
-    settings = {
+    settings: dict[str, dict[str, Any]] = {
         "nsq": {
             "nsqd_tcp_addresses": [f"{number}.{SLOW}:4150" for number in range(8)],
             "lookupd_http_addresses": [f"lookupd.{SLOW}:4161"],

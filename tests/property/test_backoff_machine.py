@@ -23,7 +23,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from nsqdigest.backoff import RAMP_STEP_S, SHORTEST_WAIT_S, Controller, Curve, State, longest_recovery_s
+from nsqdigest.backoff import (
+    RAMP_STEP_S,
+    RECHECK_WITHIN_S,
+    SHORTEST_WAIT_S,
+    Controller,
+    Curve,
+    State,
+    longest_recovery_s,
+)
 from nsqdigest.errors import IllegalEvent
 
 CURVES = (
@@ -60,6 +68,7 @@ class ControllerMachine(RuleBasedStateMachine):
         self.wake_s: float | None = None
         self.successes = self.ignored = 0
         self.before: tuple[State, int, int, float | None] | None = None
+        self.is_cut = False
 
     def drawn(self, low: float, high: float) -> float:
         self.windows.append((low, high))
@@ -80,9 +89,11 @@ class ControllerMachine(RuleBasedStateMachine):
         wake_s = self.ctl.decision.wake_at_s
         assert wake_s is not None
         low, high = self.curve.window_s(level)
-        assert max(SHORTEST_WAIT_S, low) - 1e-9 <= wake_s - self.now_s <= max(SHORTEST_WAIT_S, high) + 1e-9
+        assert low >= SHORTEST_WAIT_S
+        assert low - 1e-9 <= wake_s - self.now_s <= high + 1e-9
         self.goes_to(State.BACKOFF, level, 0, wake_s - self.now_s)
         self.wake_s = wake_s
+        self.is_cut = False
         self.seen["level at the cap"] += level == self.curve.level_cap > 1
 
     def probes(self) -> None:
@@ -155,6 +166,23 @@ class ControllerMachine(RuleBasedStateMachine):
         self.ctl.began(self.epoch, self.now_s, self.now_s + within_s)
         self.wake_s = self.now_s + within_s
 
+    @rule()
+    def the_service_answers_another_part(self) -> None:
+        """A backoff then ends soon, once; the wait is the controller's own draw. It is drawn anew, and never longer."""
+        cuts = self.state is State.BACKOFF and not self.is_cut
+        assert self.ctl.answered(self.now_s) is cuts
+        if not cuts:
+            return
+        ((low, high),) = self.windows
+        self.windows.clear()
+        assert low == SHORTEST_WAIT_S <= high <= RECHECK_WITHIN_S
+        assert self.wake_s is not None
+        wake_s = self.ctl.decision.wake_at_s
+        assert wake_s is not None
+        assert min(self.wake_s, self.now_s + low) - 1e-9 <= wake_s <= min(self.wake_s, self.now_s + high) + 1e-9
+        self.wake_s, self.is_cut = wake_s, True
+        self.seen["backoffs cut"] += 1
+
     @rule(for_s=st.sampled_from((0.0, 0.01, 0.5, 3.0, 200.0)))
     def a_timer(self, for_s: float) -> None:
         """Early, late, or of nothing."""
@@ -190,6 +218,7 @@ class ControllerMachine(RuleBasedStateMachine):
         self.goes_to(state, level, limit, within_s)
         if state is State.BACKOFF:
             self.wake_s = wake_s
+            self.is_cut = False
         self.seen[f"resumed to {state}"] += 1
 
     @rule(state=states)
@@ -239,7 +268,7 @@ class ControllerMachine(RuleBasedStateMachine):
                 self.the_timer()
             if asked_s is not None:
                 low, _high = self.curve.window_s(self.level)
-                assert self.now_s - asked_s >= max(SHORTEST_WAIT_S, low) - 1e-9
+                assert self.now_s - asked_s >= low - 1e-9
             asked_s, level = self.now_s, self.level
             self.a_result("failed", 1)
             assert self.level == min(level + 1, self.curve.level_cap)
@@ -283,6 +312,7 @@ INTERESTING = (
     "probes lost",
     "epochs crossed",
     "timers of nothing",
+    "backoffs cut",
     *(f"resumed to {state}" for state in State if state is not State.PAUSED),
 )
 

@@ -7,6 +7,7 @@ import pytest
 from nsqdigest.backoff import (
     PROBE_MESSAGE_WITHIN_S,
     RAMP_STEP_S,
+    RECHECK_WITHIN_S,
     SHORTEST_WAIT_S,
     Curve,
     Decision,
@@ -108,6 +109,57 @@ def test_no_backoff_is_shorter_than_100_ms(base_s: float) -> None:
     ctl = controller(curve=Curve(base_s, 120.0), uniform=lambda low, high: low)
     fail(ctl, 5.0)
     assert wake_at(ctl.decision) == 5.0 + SHORTEST_WAIT_S == 5.1
+
+
+# -- the service answers another part of the daemon
+
+
+def test_an_answer_elsewhere_cuts_a_long_backoff_to_a_small_drawn_wait() -> None:
+    draws = Draws()
+    ctl = controller(curve=Curve(10.0, 120.0, jitter="none"), uniform=draws)
+    fail(ctl, 0.0)
+    assert ctl.answered(5.0)
+    assert draws.windows[1:] == [(SHORTEST_WAIT_S, RECHECK_WITHIN_S)]
+    middle_s = (SHORTEST_WAIT_S + RECHECK_WITHIN_S) / 2
+    assert ctl.decision == Decision(State.BACKOFF, 1, 0, 1, 5.0 + middle_s, Reason.ANSWERED_ELSEWHERE)
+
+
+def test_it_cuts_a_backoff_once() -> None:
+    ctl = controller(curve=Curve(10.0, 120.0))
+    fail(ctl, 0.0)
+    ctl.answered(5.0)
+    before = ctl.decision
+    assert not ctl.answered(5.5)
+    assert ctl.decision == before
+    now_s = backoff_over(ctl)
+    fail(ctl, now_s)
+    assert ctl.answered(now_s), "the next backoff is another one"
+
+
+def test_it_never_makes_a_backoff_longer() -> None:
+    ctl = controller()
+    fail(ctl, 0.0)
+    wake_at_s = wake_at(ctl.decision)
+    ctl.answered(wake_at_s - 0.05)
+    assert wake_at(ctl.decision) == wake_at_s
+
+
+def test_it_never_makes_a_backoff_shorter_than_100_ms() -> None:
+    ctl = controller(uniform=lambda low, high: low)
+    fail(ctl, 3.0)
+    ctl.answered(3.0)
+    assert wake_at(ctl.decision) >= 3.0 + SHORTEST_WAIT_S
+
+
+@pytest.mark.parametrize("state", [state for state in State if state is not State.BACKOFF])
+def test_elsewhere_than_in_a_backoff_it_changes_nothing(state: State) -> None:
+    ctl, now_s = ramping() if state is State.RAMPING else probing() if state is State.PROBING else (controller(), 0.0)
+    if state is State.PAUSED:
+        ctl.pause(now_s)
+    before = ctl.decision
+    assert before.state is state
+    assert not ctl.answered(now_s)
+    assert ctl.decision == before
 
 
 # -- probing
@@ -418,10 +470,10 @@ def test_each_backoff_draws_once_from_the_window_of_its_level() -> None:
     for number in range(20):
         ctl.failed(epoch, number / 100)
         ctl.tick(number / 100)
-    assert draws.windows == [(0.0, 2.0)]
+    assert draws.windows == [(0.1, 2.0)]
     now_s = backoff_over(ctl)
     fail(ctl, now_s)
-    assert draws.windows == [(0.0, 2.0), (0.0, 4.0)]
+    assert draws.windows == [(0.1, 2.0), (0.1, 4.0)]
 
 
 def test_the_wait_after_a_probes_success_is_that_of_the_level_it_left() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqdigest.backoff import SHORTEST_WAIT_S, Curve
+from nsqdigest.backoff import RECHECK_WITHIN_S, SHORTEST_WAIT_S, Curve
 
 LEVEL_CAP = 7
 FULL = Curve(1.0, 120.0)
@@ -33,8 +33,8 @@ def test_levels_wait_around_base_times_two_to_the_level_up_to_the_maximum() -> N
     assert [PLAIN.longest_s(level) for level in range(1, 9)] == [2, 4, 8, 16, 32, 64, 120, 120]
 
 
-def test_full_jitter_draws_from_nothing_to_the_whole() -> None:
-    assert [FULL.window_s(level) for level in (1, 3, LEVEL_CAP)] == [(0.0, 2.0), (0.0, 8.0), (0.0, 120.0)]
+def test_full_jitter_draws_from_the_shortest_wait_to_the_whole() -> None:
+    assert [FULL.window_s(level) for level in (1, 3, LEVEL_CAP)] == [(0.1, 2.0), (0.1, 8.0), (0.1, 120.0)]
 
 
 def test_equal_jitter_draws_from_half_to_the_whole() -> None:
@@ -63,7 +63,7 @@ def test_a_wait_is_one_draw_from_the_window() -> None:
         return 5.0
 
     assert FULL.wait_s(3, drawn) == 5.0
-    assert windows == [(0.0, 8.0)]
+    assert windows == [(0.1, 8.0)]
 
 
 def test_no_wait_is_shorter_than_100_ms() -> None:
@@ -92,8 +92,25 @@ def test_the_maximum_is_reached_at_the_cap_and_not_below(curve: Curve) -> None:
 @given(curves, st.integers(1, 10**9), st.integers(1, 10**9))
 def test_the_windows_never_shrink_and_stay_within_the_maximum(curve: Curve, one: int, other: int) -> None:
     (low, high), (next_low, next_high) = (curve.window_s(level) for level in sorted((one, other)))
-    assert 0 <= low <= next_low <= next_high <= curve.max_duration_s
+    assert SHORTEST_WAIT_S <= low <= next_low <= next_high <= max(SHORTEST_WAIT_S, curve.max_duration_s)
     assert high <= next_high
+
+
+def test_the_draws_of_a_short_window_do_not_pile_up_at_the_shortest_wait() -> None:
+    uniform = random.Random(7).uniform
+    waits = [Curve(0.1, 30.0).wait_s(1, uniform) for _ in range(1_000)]
+    assert min(waits) >= SHORTEST_WAIT_S
+    assert sum(wait_s < SHORTEST_WAIT_S + 0.01 for wait_s in waits) < 200
+
+
+def test_a_window_below_the_shortest_wait_is_the_shortest_wait() -> None:
+    assert Curve(0.01, 0.02).window_s(1) == (SHORTEST_WAIT_S, SHORTEST_WAIT_S)
+
+
+@pytest.mark.parametrize("curve", [FULL, EQUAL, PLAIN, DECORRELATED])
+def test_a_recheck_is_drawn_from_a_small_window_whatever_the_jitter(curve: Curve) -> None:
+    assert curve.recheck_s(LEVEL_CAP, lambda low, high: low) == SHORTEST_WAIT_S
+    assert curve.recheck_s(LEVEL_CAP, highest) == RECHECK_WITHIN_S
 
 
 @pytest.mark.parametrize("curve", [FULL, EQUAL, DECORRELATED])
