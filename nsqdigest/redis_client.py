@@ -123,8 +123,9 @@ class RedisClient:
     async def run(
         self, tag: bytes, name: str, keys: Sequence[bytes], arguments: Command, *, must_last: bool = False
     ) -> list[Any]:
-        """A script of lua/. Its keys are all of the partition that the tag names. `must_last`: its answer lets somebody
-        forget what it wrote, so that it has to be as safe as `redis.durability` says."""
+        """Runs a script of lua/. Its keys are all of the partition that the tag names. `must_last`: the caller will FIN
+        or send a digest on this answer, so wait for the replicas that `redis.durability` asks for. Such a script writes
+        at each call, a repeated one too: WAIT returns at once on a connection that wrote nothing."""
         script = scripts.load(name)
         unit: list[Command] = [[b"EVALSHA", script.sha, len(keys), *keys, *arguments]]
         waits = must_last and self._replicas > 0

@@ -94,7 +94,7 @@ class ServerFacts:
         if self.replicas < replicas_wanted:
             said.append(
                 f"redis.replicas is {replicas_wanted}, and {self.replicas} are connected: until they are, nothing is "
-                "taken in"
+                "taken in and no digest is sent"
             )
         return said
 

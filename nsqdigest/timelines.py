@@ -231,6 +231,7 @@ class Timelines:
             "open",
             of.of(name),
             [b"", name, claim.token, lease_ms, new_id, plan.capacity if plan.merges else 0, *next_earliest_ms],
+            must_last=True,
         )  # fmt: skip
         word = answer[0]
         if word == b"stale":

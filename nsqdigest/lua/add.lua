@@ -13,7 +13,8 @@
 --       10… the values, in the order of the records
 -- RETURNS { now, added, superseded, over capacity, over the limit of timelines, duplicates, repeated,
 --           { numbers of the timelines that began here and are due at once }, counted }
---       repeated: exact copies of records that are there; they change nothing and are in no other count
+--       repeated: exact copies of records that are there; they change nothing and are in no other count. The ledger counts
+--       them, outside its equation: a replay has to write something, for what wrote nothing waits for no replica (WAIT)
 --       counted: what the ledger has under 'added' now; it only grows, so a smaller one tells that Redis lost something
 -- ERRORS none of its own. Its first write is one that maxmemory can refuse, so a full Redis refuses it whole.
 --
@@ -128,5 +129,6 @@ count(ledger, 'superseded', fates[SUPERSEDED])
 count(ledger, 'dropped:capacity', fates[OVER_CAPACITY])
 count(ledger, 'dropped:timelines', fates[OVER_TIMELINES])
 count(ledger, 'dropped:duplicate', fates[DUPLICATE])
+count(ledger, 'repeated', fates[REPEATED])
 return { now, added, fates[SUPERSEDED], fates[OVER_CAPACITY], fates[OVER_TIMELINES], fates[DUPLICATE], fates[REPEATED], due_at_once,
   counted }

@@ -40,6 +40,7 @@ if not unfinished and newer == 0 then
 end
 
 redis.call('ZADD', leased, now + tonumber(ARGV[4]), timeline)
+redis.call('HSET', tokens, timeline, token) -- written whatever is there: what wrote nothing waits for no replica (WAIT)
 local word = 'again'
 if newer > 0 and (not unfinished or merge_capacity > 0) then
   local superseded, over_capacity = 0, 0

@@ -23,8 +23,8 @@ NODE_TIMEOUT_MS = 700
 SLOTS = 16384
 FORMED_WITHIN_S = 20.0
 FAILED_OVER_WITHIN_S = 20.0
-# A primary waits 5 s for more replicas before it sends its data to the first.
-AT_ONCE = ("--repl-diskless-sync-delay", "0")
+# Without a disk a primary waits for more replicas before it sends its data, and a second for the first acknowledgement.
+AT_ONCE = ("--repl-diskless-sync", "no")
 
 
 def replica_of(primary: RedisServer, folder: Path, port: int | None = None, *options: str) -> RedisServer:
@@ -33,8 +33,17 @@ def replica_of(primary: RedisServer, folder: Path, port: int | None = None, *opt
         folder, "--replicaof", HOST, str(port or primary.port), *AT_ONCE, *options, binary=primary.binary
     )
     replica.start()
-    wait_until(lambda: info(replica, "replication").get("master_link_status") == "up", what=f"{replica} to follow")
+    wait_until(lambda: _follows(replica, primary), what=f"{replica} to follow")
     return replica
+
+
+def _follows(replica: RedisServer, primary: RedisServer) -> bool:
+    """Both say so: the primary counts a replica for WAIT only after its first acknowledgement."""
+    if info(replica, "replication").get("master_link_status") != "up":
+        return False
+    told = info(primary, "replication")
+    replicas = [told[f"slave{number}"] for number in range(int(told["connected_slaves"]))]
+    return any(each["port"] == replica.port and each["state"] == "online" for each in replicas)
 
 
 def info(server: RedisServer, section: str) -> dict[str, Any]:

@@ -193,6 +193,7 @@ class Model:
                 setattr(of, what, getattr(of, what) + 1)
             reason = {
                 "superseded": "superseded", "over_capacity": "dropped:capacity", "duplicates": "dropped:duplicate",
+                "repeated": "repeated",
             }.get(what)  # fmt: skip
             if reason:
                 self.count(route, reason, 1)
