@@ -170,7 +170,7 @@ class Courier:
         it once, whatever comes of it."""
         post = route.post
         if not post.admits(epoch):
-            await self._fenced(claim, self._store.defer(claim, claim.due_ms, after_open=False))
+            await self._fenced(claim, self._store.defer(claim, claim.due_ms))
             return
         heard = False
         try:
@@ -225,8 +225,8 @@ class Courier:
     # -- one digest
 
     async def _open(self, claim: Claim, route: ScheduledRoute, lease: Lease) -> _Errand | None:
-        """May be asked again when its answer got lost: it is the same snapshot then, at its next attempt; or, merged
-        with still newer records, another one. Nobody was told of the first."""
+        """May be asked again when its answer got lost: it is the same digest then, at the same attempt; or, merged with
+        still newer records, another one. Nobody was told of the first."""
         now_ms, asked_at_s = self._store.clock.now_ms(), time.monotonic()
         new_id = ids.uuid7(now_ms, secrets.randbits(ids.RANDOM_BITS))
         opened = await self._store.open(claim, self._lease_ms, new_id, route.plan.earliest_next_ms(now_ms))
@@ -247,7 +247,7 @@ class Courier:
             return None
         post, opened = route.post, errand.opened
         age_ms = self._store.clock.now_ms() - opened.since_ms
-        expired = delivery.expired(post.settings, opened.tries - 1, age_ms)
+        expired = delivery.expired(post.settings, opened.tries, age_ms)
         if expired is not None:
             await self._bury(errand, expired)
             return None
@@ -259,7 +259,7 @@ class Courier:
             await self._bury(errand, body)
             return None
         if not post.admits(epoch):
-            await self._store.defer(claim, claim.due_ms, after_open=True)
+            await self._store.defer(claim, claim.due_ms)
             return None
         return errand, await self._send(errand, body)
 
@@ -330,7 +330,7 @@ class Courier:
         if outcome.answer:
             _log.debug("scheduler.sink.answered", **errand.said, detail=outcome.detail, answer=outcome.answer)
         now_ms = self._store.clock.now_ms()
-        following = delivery.after(outcome, post.settings, opened.tries, now_ms - opened.since_ms, self._uniform)
+        following = delivery.after(outcome, post.settings, opened.tries + 1, now_ms - opened.since_ms, self._uniform)
         if following.step is delivery.Step.CLOSE:
             after = self._schedule_after(errand)
             answer = await self._while_leased(errand.lease, lambda: self._store.close_digest(claim, opened.id, after))
@@ -368,13 +368,14 @@ class Courier:
                 detail=outcome.detail,
                 hint="the receiver answered 410 Gone: its digests wait until the daemon is started anew",
             )
-            await self._while_leased(errand.lease, lambda: self._store.defer(claim, now_ms, after_open=True))
+            await self._while_leased(errand.lease, lambda: self._store.defer(claim, now_ms))
 
     async def _bury(self, errand: _Errand, reason: delivery.BuryReason, last: Outcome | None = None) -> None:
         claim, opened, post = errand.claim, errand.opened, errand.route.post
         after = self._schedule_after(errand)
         said = ": ".join(filter(None, (last.detail, last.answer))) if last else ""
-        details = Details(errand.facts, reason, said, opened.attempt).encode()
+        posts = opened.attempts + (last is not None)
+        details = Details(errand.facts, reason, said, posts).encode()
         answer = await self._while_leased(errand.lease, lambda: self._store.bury(claim, opened.id, after, details))
         if answer is Answer.STALE:
             self._stale(claim)

@@ -58,12 +58,11 @@ class Claimed(NamedTuple):
 class Opened(NamedTuple):
     """A digest under way: what is stored beside its snapshot.
 
-    `attempt` and `opened_ms` are of this id, and told to its receiver. `tries` and `since_ms` decide when there have
-    been enough: of what was merged into it too, and of a revived one since it was revived.
+    `attempts` and `opened_ms` are of this id, and told to its receiver. `tries` and `since_ms` decide when there have
+    been enough: of what was merged into it too, and of a revived one since it was revived. Both count posts that ended.
     """
 
     again: bool
-    attempt: int
     id: str
     opened_ms: int
     iteration: int
@@ -74,7 +73,13 @@ class Opened(NamedTuple):
     over_capacity: int
     next_earliest_ms: int
     since_ms: int
+    attempts: int
     tries: int
+
+    @property
+    def attempt(self) -> int:
+        """The number of the next post."""
+        return self.attempts + 1
 
 
 class NotOpened(StrEnum):

@@ -239,11 +239,10 @@ class Timelines:
         if word == b"empty":
             return NotOpened.EMPTY
         self.clock.heard(answer[1])
-        opened_ms, iteration, total, first_us, last_us, *others = (int(float(told)) for told in answer[4:])
+        opened_ms, iteration, total, first_us, last_us, *others = (int(float(told)) for told in answer[3:])
         return Opened(
             word == b"again",
-            answer[2],
-            answer[3].decode(),
+            answer[2].decode(),
             opened_ms,
             iteration,
             total,
@@ -300,15 +299,17 @@ class Timelines:
         return self._answer(answer)
 
     async def fail(self, claim: Claim, again_ms: int) -> Answer:
-        return await self._wait_until(claim, again_ms, attempts_back=0)
+        """A post ended without success: it counts as an attempt."""
+        return await self._wait_until(claim, again_ms, posts=1)
 
-    async def defer(self, claim: Claim, again_ms: int, *, after_open: bool) -> Answer:
-        return await self._wait_until(claim, again_ms, attempts_back=int(after_open))
+    async def defer(self, claim: Claim, again_ms: int) -> Answer:
+        """Nothing was posted, or its sink is gone: no attempt is counted."""
+        return await self._wait_until(claim, again_ms, posts=0)
 
-    async def _wait_until(self, claim: Claim, instant_ms: int, attempts_back: int) -> Answer:
+    async def _wait_until(self, claim: Claim, instant_ms: int, *, posts: int) -> Answer:
         of, name = self._of(claim)
         return self._answer(
-            await self._run(claim.partition, "fail", of.of(name), [name, claim.token, instant_ms, attempts_back])
+            await self._run(claim.partition, "fail", of.of(name), [name, claim.token, instant_ms, posts])
         )
 
     async def bury(self, claim: Claim, digest_id: str, after: Schedule, details: bytes) -> Answer:

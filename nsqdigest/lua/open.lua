@@ -7,9 +7,10 @@
 --       7… the earliest next digest (ms) if this one has iteration 1, 2, …; the last stands for all later ones
 -- RETURNS { 'stale' }: the lease is another's
 --         { 'empty' }: nothing to send; the timeline is forgotten
---         { 'opened' | 'again' | 'merged', now, attempt, id, opened, iteration, total, first, last (µs), superseded,
---           over capacity, next earliest, since, tries }
---         since, tries: of what was merged into this one too; attempt, opened: of this id
+--         { 'opened' | 'again' | 'merged', now, id, opened, iteration, total, first, last (µs), superseded,
+--           over capacity, next earliest, since, attempts, tries }
+--         since, tries: of what was merged into this one too; attempts, opened: of this id. It counts no attempt: asked
+--         again after a lost reply it returns the same digest with the same numbers.
 -- ERRORS none of its own.
 --
 -- @include lib/timeline_keys.lua
@@ -53,7 +54,7 @@ if newer > 0 and (not unfinished or merge_capacity > 0) then
     move(index, snapshot)
     move(values, snapshot_values)
     redis.call('HINCRBY', head, 'iteration', 1)
-    redis.call('HSET', head, 'since', now)
+    redis.call('HSET', head, 'since', now, 'tries', 0)
   end
   local lost = redis.call('HMGET', losses, 's' .. timeline, 'c' .. timeline)
   redis.call('HDEL', losses, 's' .. timeline, 'c' .. timeline)
@@ -69,7 +70,5 @@ if newer > 0 and (not unfinished or merge_capacity > 0) then
   count(ledger, 'superseded', superseded)
   count(ledger, 'dropped:capacity', over_capacity)
 end
-local attempt, tries = redis.call('HINCRBY', head, 'attempts', 1), redis.call('HINCRBY', head, 'tries', 1)
-local told = redis.call('HMGET', head, 'id', 'opened', 'iteration', 'total', 'first', 'last', 'superseded', 'capacity', 'next', 'since')
-told[#told + 1] = tries
-return { word, now, attempt, unpack(told) }
+return { word, now, unpack(redis.call('HMGET', head, 'id', 'opened', 'iteration', 'total', 'first', 'last', 'superseded',
+  'capacity', 'next', 'since', 'attempts', 'tries')) }

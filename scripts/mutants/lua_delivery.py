@@ -123,12 +123,6 @@ OPEN = of(
     ),
     ("the iteration stands still", "iteration counts digests", "'iteration', 1)", "'iteration', 0)"),
     (
-        "attempts stand still",
-        "every attempt counts",
-        "redis.call('HINCRBY', head, 'attempts', 1)",
-        "redis.call('HINCRBY', head, 'attempts', 0)",
-    ),
-    (
         "the schedule goes on counting what is gone",
         "the schedule counts the open set",
         "struct.pack(SCHEDULE, base, bound, 0)",
@@ -261,11 +255,11 @@ ENDS = (
             "if redis.call('HGET', tokens, timeline) ~= ARGV[2] then",
             "if false then",
         ),
-        ("deferring counts as an attempt", "defer is not an attempt", "'attempts', -take_back)", "'attempts', 0)"),
-        ("deferring counts as a try", "defer is not a try", "'tries', -take_back)", "'tries', 0)"),
+        ("attempts stand still", "every post that ended counts", "head, 'attempts', posts)", "head, 'attempts', 0)"),
+        ("tries stand still", "there is a last try", "head, 'tries', posts)", "head, 'tries', 0)"),
         (
-            "an attempt is taken back of what has none",
-            "before an open there is nothing to take back",
+            "an attempt is counted of what has none",
+            "before an open there is nothing to count",
             " and redis.call('HEXISTS', head, 'id') == 1 then",
             " then",
         ),

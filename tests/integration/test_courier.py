@@ -15,6 +15,7 @@ from nsqdigest.backoff import Controller, Curve
 from nsqdigest.config import LogSink
 from nsqdigest.config import Scheduler as SchedulerSettings
 from nsqdigest.courier import ScheduledRoute, SinkPost
+from nsqdigest.errors import StoreError
 from nsqdigest.metrics import Metrics
 from nsqdigest.policy import Plan
 from nsqdigest.redis_node import Command, Node
@@ -142,6 +143,48 @@ async def test_a_digest_of_which_redis_lost_every_value_is_buried_and_not_sent_e
     scheduler.start()
     (dead,) = await until(lambda: store.dead.page(0, 0))
     assert (dead.details.reason, dead.details.facts.total, sink.sent) == ("values-lost", 2, [])
+
+
+# -- attempts
+
+
+async def test_lost_answers_of_an_open_are_no_attempts(
+    store: Timelines, sink: LeaseReadingSink, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted there, three of them would bury a digest of three attempts without one post."""
+    opens, lost = Timelines.open, [StoreError("redis-timeout", "said the test") for _ in range(3)]
+
+    async def lossy(store: Timelines, *arguments: Any) -> object:
+        answer = await opens(store, *arguments)
+        if lost:
+            raise lost.pop()
+        return answer
+
+    monkeypatch.setattr(Timelines, "open", lossy)
+    scheduler = scheduler_of(store, sink, metrics, replace(SINK, max_attempts=3))
+    await add(store)
+    scheduler.start()
+    await until(lambda: sink.sent)
+    await scheduler.drain(time.monotonic() + 5)
+    assert ([parcel.attempt for parcel, _ in sink.sent], lost) == ([1], [])
+    assert await store.dead.page(0, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("sink_says", "max_attempts", "posts"), [(Verdict.AGAIN, 4, 4), (Verdict.REFUSED, 0, 3), (Verdict.REFUSED, 1, 1)]
+)
+async def test_a_digest_is_buried_after_so_many_posts_each_with_its_number(
+    store: Timelines, sink: LeaseReadingSink, sink_says: Verdict, max_attempts: int, posts: int
+) -> None:
+    sink.verdict = sink_says
+    settings = replace(SINK, max_attempts=max_attempts, retry_base_ms=1, retry_cap_ms=1)
+    scheduler = scheduler_of(store, sink, Metrics(), settings)
+    await add(store)
+    scheduler.start()
+    (dead,) = await until(lambda: store.dead.page(0, 0))
+    await scheduler.drain(time.monotonic() + 5)
+    assert [parcel.attempt for parcel, _ in sink.sent] == list(range(1, posts + 1))
+    assert dead.details.attempts == posts
 
 
 # -- leases

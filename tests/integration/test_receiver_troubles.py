@@ -173,9 +173,9 @@ def test_attempts_count_over_restarts(stage: Stage, end: str) -> None:
     assert is_one_digest(receiver.posts)
     attempts = [post.attempt for post in receiver.posts]
     assert attempts[0] == 1
-    # A kill between the count and the post leaves a number out; none comes twice.
-    assert all(later > earlier for earlier, later in pairwise(attempts))
-    assert attempts[-1] >= 5
+    # A kill between a post and its count lets a number come twice; none is left out.
+    assert all(later - earlier in (0, 1) for earlier, later in pairwise(attempts))
+    assert attempts[-1] >= len(attempts) - 2
 
 
 QUOTING = 'bad records: [{"user": "carol", "password": "hunter2"}]'

@@ -81,7 +81,7 @@ async def test_a_digest_goes_all_its_way(store: Timelines, plain: Scripts) -> No
     assert await store.renew(claim, LEASE_MS) is Answer.DONE
     assert await store.fail(claim, store.clock.now_ms()) is Answer.DONE
     again = await open_one(store, claim := await claim_one(store), "not taken")
-    assert again == opened._replace(again=True, attempt=2, tries=2)
+    assert again == opened._replace(again=True, attempts=1, tries=1)
     assert await store.close_digest(claim, "id-1", at_once(store)) is Answer.DONE
     assert await store.close_digest(claim, "id-1", at_once(store)) is Answer.ALREADY
     assert plain.memory(T) == {b"a": 1000, b"b": 2000}
@@ -100,7 +100,7 @@ async def test_every_call_with_a_stale_token_says_so(store: Timelines, plain: Sc
     assert await store.open(stale, LEASE_MS, "other", [0]) is NotOpened.STALE
     assert await store.renew(stale, LEASE_MS) is Answer.STALE
     assert await store.fail(stale, 0) is Answer.STALE
-    assert await store.defer(stale, 0, after_open=True) is Answer.STALE
+    assert await store.defer(stale, 0) is Answer.STALE
     assert await store.close_digest(stale, opened.id, at_once(store)) is Answer.STALE
     assert await store.bury(stale, opened.id, at_once(store), b"{}") is Answer.STALE
     assert plain.dump() == before
@@ -110,8 +110,8 @@ async def test_a_deferred_attempt_does_not_count(store: Timelines) -> None:
     await add(store)
     claim = await claim_one(store)
     assert (await open_one(store, claim)).attempt == 1
-    await store.defer(claim, store.clock.now_ms(), after_open=True)
-    await store.defer(await claim_one(store), store.clock.now_ms(), after_open=False)
+    await store.defer(claim, store.clock.now_ms())
+    await store.defer(await claim_one(store), store.clock.now_ms())
     assert (await open_one(store, await claim_one(store))).attempt == 1
 
 

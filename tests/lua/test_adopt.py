@@ -66,7 +66,7 @@ def test_a_digest_under_way_goes_out_under_a_new_id(store: Scripts) -> None:
     assert (store.snapshot(T), store.snapshot(T, "new")) == ({}, {})
     store.now_ms = NOW_MS + 5
     opened = store.opened(store.claim_one(T, "new"), "id-2")
-    assert (opened.word, opened.id, opened.attempt, opened.total) == ("opened", "id-2", 1, 3)
+    assert (opened.word, opened.id, opened.attempts, opened.total) == ("opened", "id-2", 0, 3)
 
 
 def test_of_two_with_a_key_in_snapshot_and_open_set_the_newer_goes_over(store: Scripts) -> None:

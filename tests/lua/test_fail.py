@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from support.store import LEASE_MS, NOW_MS, Claim, Rec, Scripts
 
 T = b"t"
-FAIL, DEFER = 0, 1
+FAIL, DEFER = 1, 0
+"""Posts that ended."""
 
 
 def under_way(store: Scripts) -> Claim:
@@ -31,16 +34,17 @@ def test_what_comes_while_it_waits_does_not_postpone_the_retry(store: Scripts) -
 def test_the_snapshot_and_what_is_beside_it_stay(store: Scripts) -> None:
     claim = under_way(store)
     before = store.snapshot(T), store.head(T), store.ledger()
-    store.fail(claim, NOW_MS + 50)
+    store.fail(claim, NOW_MS + 50, DEFER)
     assert (store.snapshot(T), store.head(T), store.ledger()) == before
 
 
-def test_a_failed_attempt_counts_and_a_deferred_one_does_not(store: Scripts) -> None:
+def test_a_post_that_failed_counts_and_what_was_deferred_does_not(store: Scripts) -> None:
     claim = under_way(store)
-    for take_back, following in ((FAIL, 2), (DEFER, 2), (DEFER, 2), (FAIL, 3)):
-        store.fail(claim, NOW_MS, take_back)
+    for posts, expected in ((FAIL, 1), (DEFER, 1), (DEFER, 1), (FAIL, 2)):
+        store.fail(claim, NOW_MS, posts)
         claim = store.claim_one(T)
-        assert store.opened(claim).attempt == following
+        opened = store.opened(claim)
+        assert opened.attempts == opened.tries == expected
 
 
 def test_deferred_before_it_was_opened_it_just_waits(store: Scripts) -> None:
@@ -51,17 +55,18 @@ def test_deferred_before_it_was_opened_it_just_waits(store: Scripts) -> None:
     assert store.schedule(T) == (NOW_MS + 5, NOW_MS + 5, 1)
 
 
-def test_deferred_unopened_between_two_digests_the_head_is_left_alone(store: Scripts) -> None:
+@pytest.mark.parametrize("posts", [FAIL, DEFER])
+def test_between_two_digests_the_head_is_left_alone(store: Scripts, posts: int) -> None:
     store.close(under_way(store), base_ms=NOW_MS)
     head = store.head(T)
-    store.fail(store.claim_one(T), NOW_MS, DEFER)
+    store.fail(store.claim_one(T), NOW_MS, posts)
     assert store.head(T) == head
 
 
 def test_said_twice_the_second_is_stale_and_changes_nothing(store: Scripts) -> None:
     store.fail(claim := under_way(store), NOW_MS + 50)
     before = store.dump()
-    assert store.fail(claim, NOW_MS + 99, DEFER) == "stale"
+    assert store.fail(claim, NOW_MS + 99, FAIL) == "stale"
     assert store.dump() == before
 
 
@@ -78,12 +83,12 @@ def test_a_worker_whose_timeline_another_took_over_changes_nothing(store: Script
 
 def test_of_an_unknown_timeline_there_is_nothing_to_say(store: Scripts) -> None:
     for token in ("token", ""):
-        assert store.fail(Claim("r", T, NOW_MS, token), NOW_MS, DEFER) == "stale"
+        assert store.fail(Claim("r", T, NOW_MS, token), NOW_MS, FAIL) == "stale"
     assert store.dump() == {}
 
 
 def test_every_kind_of_key_it_touches(store: Scripts) -> None:
-    store.fail(under_way(store), NOW_MS, DEFER)
+    store.fail(under_way(store), NOW_MS, FAIL)
     assert store.watch is not None
     assert store.watch.touched["fail"] == {
         *store.keys("waiting leased tokens schedule", "r"),

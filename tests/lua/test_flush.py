@@ -47,7 +47,7 @@ def test_a_retry_is_due_now_with_its_snapshot(store: Scripts) -> None:
     store.fail(claim, LATER_MS)
     assert store.flush(T) == "due"
     again = store.opened(store.claim_one(T), "not taken")
-    assert (again.word, again.id, again.attempt) == ("again", "id-1", 2)
+    assert (again.word, again.id, again.attempts) == ("again", "id-1", 1)
 
 
 def test_what_is_being_delivered_says_so_and_nothing_changes(store: Scripts) -> None:

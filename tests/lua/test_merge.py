@@ -35,7 +35,7 @@ def test_the_union_goes_out_under_a_new_id(left_over: Scripts) -> None:
 def test_without_newer_records_it_is_the_same_digest(left_over: Scripts) -> None:
     frozen = left_over.snapshot(T)
     opened = merged(left_over)
-    assert (opened.word, opened.id, opened.attempt, opened.tries) == ("again", "id-1", 2, 2)
+    assert (opened.word, opened.id, opened.attempts, opened.tries) == ("again", "id-1", 1, 1)
     assert left_over.snapshot(T) == frozen
 
 
@@ -102,16 +102,16 @@ def test_attempts_are_of_the_new_id_and_tries_and_age_of_all_of_it(left_over: Sc
     left_over.add(Rec(T, b"new", NOW_MS))
     left_over.now_ms = NOW_MS + 50
     opened = merged(left_over)
-    assert (opened.attempt, opened.opened_ms) == (1, NOW_MS + 50)
-    assert (opened.tries, opened.since_ms) == (2, NOW_MS)
+    assert (opened.attempts, opened.opened_ms) == (0, NOW_MS + 50)
+    assert (opened.tries, opened.since_ms) == (1, NOW_MS)
 
 
 def test_a_deferred_try_does_not_count(left_over: Scripts) -> None:
     left_over.add(Rec(T, b"new", NOW_MS))
     merged(left_over)
-    left_over.fail(Claim("r", T, NOW_MS, "again"), NOW_MS, take_back=1)
+    left_over.fail(Claim("r", T, NOW_MS, "again"), NOW_MS, posts=0)
     opened = merged(left_over)
-    assert (opened.attempt, opened.tries) == (1, 2)
+    assert (opened.attempts, opened.tries) == (0, 1)
 
 
 def test_after_it_was_closed_the_next_digest_counts_from_its_own_beginning(left_over: Scripts) -> None:
@@ -121,7 +121,7 @@ def test_after_it_was_closed_the_next_digest_counts_from_its_own_beginning(left_
     left_over.add(Rec(T, b"next", NOW_MS))
     left_over.now_ms = NOW_MS + 70
     opened = merged(left_over, "id-3")
-    assert (opened.word, opened.iteration, opened.since_ms, opened.tries) == ("opened", 2, NOW_MS + 70, 1)
+    assert (opened.word, opened.iteration, opened.since_ms, opened.tries) == ("opened", 2, NOW_MS + 70, 0)
 
 
 def test_it_may_merge_again_and_again(left_over: Scripts) -> None:
@@ -129,7 +129,7 @@ def test_it_may_merge_again_and_again(left_over: Scripts) -> None:
         left_over.add(Rec(T, b"%d" % n, NOW_MS + n))
         opened = merged(left_over, f"id-{n}")
         left_over.fail(Claim("r", T, NOW_MS, "again"), NOW_MS)
-        assert (opened.word, opened.id, opened.total, opened.tries) == ("merged", f"id-{n}", n + 1, n - 1)
+        assert (opened.word, opened.id, opened.total, opened.tries) == ("merged", f"id-{n}", n + 1, n - 2)
 
 
 def test_the_schedule_counts_no_records_any_more(left_over: Scripts) -> None:

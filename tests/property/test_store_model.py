@@ -110,7 +110,7 @@ class Body(NamedTuple):
 class Worker:
     part: Part
     claim: Claim
-    attempt: int = 0
+    attempts: int = 0
     tries: int = 0
     body: Body | None = None
     """What it read when it opened."""
@@ -321,8 +321,8 @@ class TimelinesBesideModel(RuleBasedStateMachine):
         self.asked(lambda: part.store.open(claim, digest_id, table, LEASE_MS, policy.merge_capacity), expected, word)
         if isinstance(expected, str):
             return
-        worker.attempt, worker.tries = expected.attempt, expected.tries
-        worker.body = Body(*expected[3:12], records=part.store.snapshot(claim.timeline, claim.route))
+        worker.attempts, worker.tries = expected.attempts, expected.tries
+        worker.body = Body(*expected[2:11], records=part.store.snapshot(claim.timeline, claim.route))
         assert len(worker.body.records) == expected.total
         # Whoever reads it and when: it is what it was.
         assert self.bodies.setdefault(worker.body.id, worker.body) == worker.body
@@ -340,14 +340,11 @@ class TimelinesBesideModel(RuleBasedStateMachine):
 
     def wait_again(self, worker: Worker, delay_ms: int, *, is_defer: bool) -> None:
         part, claim = worker.part, worker.claim
-        of = part.model.owned(claim)
-        # An attempt is taken back by who made it.
-        made_it = of is not None and of.digest is not None and worker.body is not None and of.digest.attempts > 0
-        take_back = int(is_defer and made_it)
-        expected = part.model.fail(claim, self.now_ms + delay_ms, take_back)
-        self.asked(lambda: part.store.fail(claim, self.now_ms + delay_ms, take_back), expected, expected)
+        posts = int(not is_defer)
+        expected = part.model.fail(claim, self.now_ms + delay_ms, posts)
+        self.asked(lambda: part.store.fail(claim, self.now_ms + delay_ms, posts), expected, expected)
         if expected == "waiting":
-            self.saw("deferred" if take_back else "failed")
+            self.saw("deferred" if is_defer else "failed")
 
     def end(self, worker: Worker, digest_id: str, *, is_bury: bool) -> None:
         part, claim = worker.part, worker.claim
@@ -355,7 +352,7 @@ class TimelinesBesideModel(RuleBasedStateMachine):
         base_ms, bound_ms = policy.after(body.iteration, body.next_earliest_ms, self.now_ms) if body else (0, 0)
         after: dict[str, int] = {"base_ms": base_ms, "bound_ms": bound_ms, "increment_ms": policy.increment_ms}
         if is_bury:
-            details = b"%s %d" % (claim.route.encode(), worker.attempt)
+            details = b"%s %d" % (claim.route.encode(), worker.attempts)
             buried = part.model.bury(claim, digest_id, (base_ms, bound_ms), details, self.now_ms)
             self.asked(lambda: part.store.bury(claim, digest_id, **after, details=details), buried, buried[0])
             return
@@ -418,7 +415,7 @@ class TimelinesBesideModel(RuleBasedStateMachine):
         """The worker stays: it may say whatever comes to its mind later, too."""
         assert worker.body is not None
         self.workers = [*self.workers, worker][-MOST_WORKERS:]
-        if worker.tries > MOST_TRIES or ending == "bury":
+        if worker.tries >= MOST_TRIES or ending == "bury":
             self.end(worker, worker.body.id, is_bury=True)
             return
         self.send(worker)

@@ -70,7 +70,6 @@ class Claimed(NamedTuple):
 class Opened(NamedTuple):
     word: str
     now_ms: int
-    attempt: int
     id: str
     opened_ms: int
     iteration: int
@@ -81,6 +80,7 @@ class Opened(NamedTuple):
     over_capacity: int
     next_earliest_ms: int
     since_ms: int
+    attempts: int
     tries: int
 
 
@@ -224,8 +224,8 @@ class Scripts:
         answer = self.run("open", keys, arguments)
         if len(answer) == 1:
             return str(answer[0].decode())
-        word, now_ms, attempt, digest_id, *numbers = answer
-        return Opened(word.decode(), now_ms, attempt, digest_id.decode(), *map(int, numbers))
+        word, now_ms, digest_id, *numbers = answer
+        return Opened(word.decode(), now_ms, digest_id.decode(), *map(int, numbers))
 
     def opened(
         self,
@@ -260,9 +260,9 @@ class Scripts:
         numbers = [base_ms, bound_ms, increment_ms, remember_ms, remembered]
         return self._word(self.run("close", keys, [claim.timeline, claim.token, digest_id, *numbers]))
 
-    def fail(self, claim: Claim, again_ms: int, take_back: int = 0) -> str:
+    def fail(self, claim: Claim, again_ms: int, posts: int = 1) -> str:
         keys = self.all_of(claim.route, claim.timeline)
-        return self._word(self.run("fail", keys, [claim.timeline, claim.token, again_ms, take_back]))
+        return self._word(self.run("fail", keys, [claim.timeline, claim.token, again_ms, posts]))
 
     def bury(
         self,

@@ -302,13 +302,11 @@ class Model:
             next_ms = next_earliest_ms[min(of.iteration, len(next_earliest_ms)) - 1]
             of.digest = self._begin_digest(claim.route, of, Digest(new_id, {}, now_ms, 0, 0, next_ms, now_ms))
         digest, iteration = of.digest, of.iteration or 0
-        digest.attempts += 1
-        digest.tries += 1
         stamps = [timestamp_ms for timestamp_ms, _ in digest.records.values()]
         return Opened(
-            word, now_ms, digest.attempts, digest.id, digest.opened_ms, iteration, len(stamps), min(stamps),
+            word, now_ms, digest.id, digest.opened_ms, iteration, len(stamps), min(stamps),
             max(stamps), digest.superseded, digest.over_capacity, digest.next_earliest_ms, digest.since_ms,
-            digest.tries,
+            digest.attempts, digest.tries,
         )  # fmt: skip
 
     def _begin_digest(self, route: str, of: Timeline, digest: Digest) -> Digest:
@@ -335,15 +333,15 @@ class Model:
         of.lease = (now_ms + lease_ms, claim.token)
         return "renewed"
 
-    def fail(self, claim: Claim, again_ms: int, take_back: int) -> str:
+    def fail(self, claim: Claim, again_ms: int, posts: int) -> str:
         of = self.owned(claim)
         if of is None:
             return "stale"
         of.wait(again_ms, again_ms, 0)
         self.put_down(claim.route, of.score_ms)
         if of.digest:
-            of.digest.attempts -= take_back
-            of.digest.tries -= take_back
+            of.digest.attempts += posts
+            of.digest.tries += posts
         return "waiting"
 
     def close(self, claim: Claim, digest_id: str, after_ms: tuple[int, int], *, is_remembered: bool) -> str:

@@ -2,6 +2,7 @@
 --   id, opened (ms), total, first, last (µs), superseded, capacity (records lost), next (ms), attempts: told to its receiver;
 --   since (ms), tries: what decides when there have been enough. They differ from opened and attempts where a digest took
 --   another's place (merge: since and tries go on) or came back from the dead (revive: they begin again).
+--   attempts and tries count posts that ended; fail counts them, not open.
 local function end_digest(head, id)
   redis.call('HDEL', head, 'id', 'opened', 'total', 'first', 'last', 'superseded', 'capacity', 'next', 'attempts', 'since', 'tries')
   redis.call('HSET', head, 'closed', id)
