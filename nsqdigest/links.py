@@ -3,9 +3,9 @@
 Always so:
 - An address has one link, and a link one connection at most. All links end with the task that runs them.
 - A connection that lives is never ended for what a nsqlookupd says, or does not say.
-- What broke or could not be made is tried again after a drawn time between 0.25 s and 30 s, longer from one try to the
-  next; after one of the longest times from the first where only the operator can help; and at once where a nsqlookupd
-  names the address again.
+- What broke or could not be made is tried again after a drawn time between 0.25 s and 5 s, longer from one try to the
+  next: the file or a nsqlookupd names every address that has a link, so that its nsqd is expected back. After 15 s to
+  30 s where only the operator can help; and at once where a nsqlookupd names the address again.
 - A failure is said when it begins and when it turns into another one, then once an hour; its end is said, too.
 
 What is sent over a connection, and what comes of it, is the host's business: it gets each connection subscribed, with
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from nsqdigest.transport.directory import Directory, Entry
 
 RECONNECT_FIRST_MS = 250
-RECONNECT_CAP_MS = 30_000
+RECONNECT_CAP_MS = 5_000
+OPERATOR_CAP_MS = 30_000
 SETTLED_S = 5.0
 """A connection that ended sooner did not end the row of failures: whoever hangs up at once is not tried in a loop."""
 SAY_AGAIN_S = 3600.0
@@ -201,7 +202,7 @@ class Links:
 
     def _wait_s(self, link: Link, error: NsqdigestError) -> float:
         if error.needs_operator:
-            return self._uniform(RECONNECT_CAP_MS / 2, RECONNECT_CAP_MS) / 1000
+            return self._uniform(OPERATOR_CAP_MS / 2, OPERATOR_CAP_MS) / 1000
         return retry_wait_ms(link.failures, RECONNECT_FIRST_MS, RECONNECT_CAP_MS, self._uniform) / 1000
 
     # -- what happened to it

@@ -31,6 +31,8 @@ MOST_PRODUCERS = 1000
 FILE = "file"
 BROADCAST_HINT = "give that nsqd a -broadcast-address that can be reached from here"
 
+UNKNOWN_TOPIC_MS = 5000
+"""How often it is asked for a topic that no nsqlookupd has named yet, at least."""
 _ASK_AGAIN_FIRST_MS = 1000
 _CODE = re.compile(r"[A-Z_]{1,60}")
 _SHOWN_CHARACTERS = 60

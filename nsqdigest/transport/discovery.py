@@ -4,6 +4,7 @@ Always so:
 - Each nsqlookupd has a task, a timer and a time limit of its own: one that is down, slow or mad delays no other.
 - An answer goes on as soon as it is there; what it means is `directory`'s business. A failure goes to the log alone.
 - A nsqlookupd that begins to fail, fails in another way, or is back is said once, not each round.
+- A topic that no nsqlookupd has named yet is asked for every 5 s, whatever the interval.
 - Nothing of an answer is trusted: its size is bounded while it is read, redirects and encodings are not followed.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -20,7 +21,7 @@ import nsqdigest
 from nsqdigest import log
 from nsqdigest.config import Address
 from nsqdigest.errors import LookupFailed, LookupProblem
-from nsqdigest.transport.directory import BROADCAST_HINT, poll_wait_s, read_answer
+from nsqdigest.transport.directory import BROADCAST_HINT, UNKNOWN_TOPIC_MS, poll_wait_s, read_answer
 
 if TYPE_CHECKING:
     from nsqdigest.config import Nsq
@@ -74,6 +75,10 @@ class Discovery:
         self._topics = topics
         self._metrics = metrics
         self._uniform = uniform
+        self._unknown = set(topics)
+        """Topics that no nsqlookupd has named an nsqd for since the start."""
+        self._reported: set[str] = set()
+        self._asked: set[Address] = set()
         self._session: aiohttp.ClientSession | None = None
         self.tasks: list[asyncio.Task[None]] = []
 
@@ -99,13 +104,25 @@ class Discovery:
     # -- a round
 
     async def _poll(self, lookupd: Lookupd) -> None:
+        """All topics at the interval; between, those that no nsqlookupd has named yet."""
+        all_at_s = 0.0
         while True:
-            failures = [failure for failure in await self._round(lookupd) if failure is not None]
+            is_of_all = not self._unknown or time.monotonic() >= all_at_s
+            failures = await self._round(lookupd, self._topics if is_of_all else self._unknown)
             self._note(lookupd, failures[0] if failures else None)
-            await asyncio.sleep(poll_wait_s(self._interval_ms, self._jitter, lookupd.failures, self._uniform))
+            now_s = time.monotonic()
+            if is_of_all:
+                all_at_s = now_s + poll_wait_s(self._interval_ms, self._jitter, lookupd.failures, self._uniform)
+            wait_s = all_at_s - now_s
+            if self._unknown:
+                unknown_ms = min(UNKNOWN_TOPIC_MS, self._interval_ms)
+                wait_s = min(wait_s, poll_wait_s(unknown_ms, self._jitter, 0, self._uniform))
+                self._report_unknown(lookupd, wait_s)
+            await asyncio.sleep(max(0.0, wait_s))
 
-    async def _round(self, lookupd: Lookupd) -> list[LookupFailed | None]:
-        return await asyncio.gather(*(self._look_up(lookupd, topic) for topic in self._topics))
+    async def _round(self, lookupd: Lookupd, topics: Iterable[str]) -> list[LookupFailed]:
+        outcomes = await asyncio.gather(*(self._look_up(lookupd, topic) for topic in topics))
+        return [failure for failure in outcomes if failure is not None]
 
     async def _look_up(self, lookupd: Lookupd, topic: str) -> LookupFailed | None:
         try:
@@ -116,11 +133,22 @@ class Discovery:
         except LookupFailed as failure:
             self._metrics.add("lookupd_failures_total", topic=topic, reason=failure.reason)
             return failure
+        if named.addresses:
+            self._unknown.discard(topic)
         self._say_unusable(lookupd, topic, named.unusable)
         self._topics[topic](str(lookupd.address), [Address(host, port) for host, port in named.addresses])
         return None
 
     # -- what is said
+
+    def _report_unknown(self, lookupd: Lookupd, again_s: float) -> None:
+        """Once for each topic, when all nsqlookupds have been asked."""
+        self._asked.add(lookupd.address)
+        if len(self._asked) < len(self.lookupds) or not self.is_heard:
+            return
+        for topic in sorted(self._unknown - self._reported):
+            self._reported.add(topic)
+            _log.info("discovery.topic.unknown", topic=topic, detail="no nsqd has it yet", again_s=round(again_s, 1))
 
     def _note(self, lookupd: Lookupd, failure: LookupFailed | None) -> None:
         before, now_s = lookupd.failure, time.monotonic()

@@ -43,7 +43,7 @@ from nsqdigest.transport.frames import Message
 from nsqdigest.transport.room import Room
 
 REST_FIRST_MS = 250
-REST_CAP_MS = 30_000
+REST_CAP_MS = 5_000
 REST_WAITED_FOR_S = 2.0
 CLOSE_WITHIN_S = 1.0
 """What is under way at the end gets so long to be acknowledged."""

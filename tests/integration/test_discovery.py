@@ -46,7 +46,7 @@ TOPICS = (f"found-{number}" for number in itertools.count())
 HasHttp = Nsqlookupd | ScriptedLookupd
 
 
-def settings(lookupds: list[HasHttp], nsqds: list[Nsqd]) -> Nsq:
+def settings(lookupds: list[HasHttp], nsqds: list[Nsqd], lookupd_poll_interval: str = f"{POLL_S * 1000:g}ms") -> Nsq:
     def addresses(pairs: list[tuple[str, int]]) -> str:
         return ", ".join(f'"{Address(*pair)}"' for pair in pairs)
 
@@ -54,7 +54,7 @@ def settings(lookupds: list[HasHttp], nsqds: list[Nsqd]) -> Nsq:
         [nsq]
         nsqd_tcp_addresses = [{addresses([nsqd.tcp_address for nsqd in nsqds])}]
         lookupd_http_addresses = [{addresses([lookupd.http_address for lookupd in lookupds])}]
-        lookupd_poll_interval = "{POLL_S * 1000:g}ms"
+        lookupd_poll_interval = "{lookupd_poll_interval}"
         heartbeat_interval = "1s"
         [sinks.out]
         type = "log"
@@ -67,8 +67,8 @@ def settings(lookupds: list[HasHttp], nsqds: list[Nsqd]) -> Nsq:
 
 
 class Follower:
-    def __init__(self, topic: str, lookupds: list[HasHttp], nsqds: list[Nsqd]) -> None:
-        nsq = settings(lookupds, nsqds)
+    def __init__(self, topic: str, lookupds: list[HasHttp], nsqds: list[Nsqd], **more: str) -> None:
+        nsq = settings(lookupds, nsqds, **more)
         self.topic = topic
         self.metrics = Metrics()
         self.bodies: list[bytes] = []
@@ -228,8 +228,8 @@ async def following(topic: str) -> AsyncIterator[Start]:
     """Starts a follower of the test's topic: `await following([lookupd], [nsqd])`."""
     async with AsyncExitStack() as ending:
 
-        async def follow(lookupds: list[HasHttp], nsqds: list[Nsqd] | None = None) -> Follower:
-            return await ending.enter_async_context(Follower(topic, lookupds, nsqds or []))
+        async def follow(lookupds: list[HasHttp], nsqds: list[Nsqd] | None = None, **more: str) -> Follower:
+            return await ending.enter_async_context(Follower(topic, lookupds, nsqds or [], **more))
 
         yield follow
 
@@ -260,6 +260,25 @@ async def test_a_topic_that_does_not_exist_yet_is_waited_for(
     await follower.gets(steady, b"the first of its topic", within_s=POLL_S * 1.3 + SLACK_S)
     assert heard.warnings == []
     assert follower.failures() == 0
+
+
+async def test_a_topic_that_no_nsqlookupd_knows_yet_is_asked_for_at_its_own_pace_and_said(
+    *, started: Start, following: Start, topic: str, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interval is an hour; the nsqlookupd does not know the topic when it is asked first."""
+    monkeypatch.setattr(discovery_module, "UNKNOWN_TOPIC_MS", 100)
+    nsqd = started(Nsqd)
+    async with ScriptedLookupd(naming()) as lookupd:
+        follower = await following([lookupd], lookupd_poll_interval="1h")
+        await follower.several_rounds(lookupd)
+        lookupd.reply = naming(nsqd.tcp_address)
+        await follower.gets(nsqd, b"the first of its topic", within_s=SLACK_S)
+        asked = len(lookupd.requests)
+        (said,) = heard.said("discovery.topic.unknown")
+        assert (said["topic"], said["detail"], said["again_s"]) == (topic, "no nsqd has it yet", 0.1)
+        lookupd.reply = naming()
+        await follower.gets(nsqd, b"another")
+        assert len(lookupd.requests) == asked, "known once, it is asked for at the interval"
 
 
 async def test_two_nsqlookupds_that_know_different_nsqds_are_put_together(
@@ -587,12 +606,12 @@ async def failing_follower(following: Start, embedded: EmbeddedNsqd, tries: int)
         return follower
 
 
-async def test_the_wait_is_drawn_from_a_growing_window_up_to_30_s(following: Start, heard: Heard) -> None:
+async def test_the_wait_is_drawn_from_a_growing_window_up_to_5_s(following: Start, heard: Heard) -> None:
     async with EmbeddedNsqd() as embedded:
         embedded.script.answer = refusing("E_BAD_CHANNEL")
         follower = await failing_follower(following, embedded, 7)
         windows = [window for window in follower.drawn if window[0] == links_module.RECONNECT_FIRST_MS]
-        assert windows[:6] == [(250, high) for high in (750, 2_250, 6_750, 20_250, 30_000, 30_000)]
+        assert windows[:6] == [(250, high) for high in (750, 2_250, 5_000, 5_000, 5_000, 5_000)]
         assert len(heard.said("consumer.connection.failed")) == 1, "the same failure was said again"
 
 
@@ -614,7 +633,7 @@ async def test_whoever_hangs_up_at_once_is_tried_less_and_less(following: Start)
         )
         follower = await failing_follower(following, embedded, 5)
         windows = [window for window in follower.drawn if window[0] == links_module.RECONNECT_FIRST_MS]
-        assert [high for _, high in windows[:4]] == [750, 2_250, 6_750, 20_250]
+        assert [high for _, high in windows[:4]] == [750, 2_250, 5_000, 5_000]
 
 
 async def test_a_connection_that_ends_with_the_answer_to_sub_is_not_handed_on(following: Start) -> None:
