@@ -208,7 +208,12 @@ def report(audit: Audit) -> list[str]:
         for route in audit.routes
         if route.is_orphan
     ]
+    lines += [f'route "{route.name}": {_undelivered(route.account)}' for route in audit.routes if route.account.buried]
     return [*lines, *_recounted(audit.recount), *_verdict(audit)]
+
+
+def _undelivered(account: Account) -> str:
+    return f"{account.buried:,} of {records(account.added)} never delivered: they are in the dead list"
 
 
 def _table(audit: Audit) -> list[str]:
@@ -255,6 +260,8 @@ def _verdict(audit: Audit) -> list[str]:
     if audit.balanced:
         if audit.is_new:
             return ["balanced: no daemon has used this namespace yet"]
+        if audit.account.buried:
+            return [f"balanced: every record is accounted for, but {_undelivered(audit.account)}"]
         return ["balanced: every record that was added is accounted for"]
     lines = ["DOES NOT BALANCE"] if any(route.off for route in audit.routes) else ["THE COUNTERS ARE NOT WHAT IS THERE"]
     for route in audit.routes:

@@ -24,6 +24,7 @@ from nsqdigest.dead_store import Details
 from nsqdigest.errors import StoreError
 from nsqdigest.layout import first_page, next_page
 from nsqdigest.policy import Plan, Schedule
+from nsqdigest.sink_state import SinkHistory, why_of
 from nsqdigest.sinks.base import Outcome, Parcel, Sink, Verdict
 from nsqdigest.store_types import Answer, Claim, NotOpened, Opened
 from nsqdigest.timelines import Timelines
@@ -57,7 +58,7 @@ class SinkPost:
     active: int = 0
     reserved: int = 0
     """What claims under way may bring."""
-    is_stopped: bool = False
+    history: SinkHistory = field(default_factory=SinkHistory)
 
     def __post_init__(self) -> None:
         self.health = delivery.Health(self.controller)
@@ -77,6 +78,10 @@ class SinkPost:
     @property
     def is_probing(self) -> bool:
         return self.controller.decision.state is State.PROBING
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.history.stopped_since_s is not None
 
     def admits(self, epoch: int) -> bool:
         """Whether what was claimed in this epoch is still wanted: since then the sink may have stepped back."""
@@ -329,23 +334,19 @@ class Courier:
         claim, opened, post = errand.claim, errand.opened, errand.route.post
         if outcome.answer:
             _log.debug("scheduler.sink.answered", **errand.said, detail=outcome.detail, answer=outcome.answer)
-        now_ms = self._store.clock.now_ms()
+        now_ms, now_s, why = self._store.clock.now_ms(), time.time(), why_of(outcome)
         following = delivery.after(outcome, post.settings, opened.tries + 1, now_ms - opened.since_ms, self._uniform)
         if following.step is delivery.Step.CLOSE:
+            post.history.delivered(opened.id)
             after = self._schedule_after(errand)
             answer = await self._while_leased(errand.lease, lambda: self._store.close_digest(claim, opened.id, after))
             if answer is Answer.STALE:
                 self._stale(claim)
                 return
-            # A retry is due when it is tried again; the digest was due before it was opened first.
-            delay_ms = self._store.clock.now_ms() - min(claim.due_ms, opened.since_ms)
-            self._metrics.observe("digest_delay_seconds", max(0, delay_ms) / 1000, route=claim.route)
-            self._metrics.observe("digest_records", opened.total)
-            self._metrics.set("last_delivery_timestamp_seconds", time.time(), sink=post.name)
-            self._metrics.add("digests_delivered_total", sink=post.name, route=claim.route)
-            self._metrics.add("digest_records_delivered_total", opened.total, sink=post.name, route=claim.route)
+            self._count_delivered(errand)
             _log.counted("info", "scheduler.digest.delivered", by=("route", "sink"), adds=("records",), **errand.said)
         elif following.step is delivery.Step.AGAIN:
+            post.history.failed(opened.id, why, now_s, now_s + following.wait_ms / 1000)
             _log.counted(
                 "warning",
                 "scheduler.digest.failed",
@@ -361,7 +362,7 @@ class Courier:
             assert following.reason is not None
             await self._bury(errand, following.reason, outcome)
         else:
-            post.is_stopped = True
+            post.history.stopped(why, now_s)
             _log.error(
                 "scheduler.sink.stopped",
                 **errand.said,
@@ -369,6 +370,16 @@ class Courier:
                 hint="the receiver answered 410 Gone: its digests wait until the daemon is started anew",
             )
             await self._while_leased(errand.lease, lambda: self._store.defer(claim, now_ms))
+
+    def _count_delivered(self, errand: _Errand) -> None:
+        claim, opened, sink = errand.claim, errand.opened, errand.route.post.name
+        # A retry is due when it is tried again; the digest was due before it was opened first.
+        delay_ms = self._store.clock.now_ms() - min(claim.due_ms, opened.since_ms)
+        self._metrics.observe("digest_delay_seconds", max(0, delay_ms) / 1000, route=claim.route)
+        self._metrics.observe("digest_records", opened.total)
+        self._metrics.set("last_delivery_timestamp_seconds", time.time(), sink=sink)
+        self._metrics.add("digests_delivered_total", sink=sink, route=claim.route)
+        self._metrics.add("digest_records_delivered_total", opened.total, sink=sink, route=claim.route)
 
     async def _bury(self, errand: _Errand, reason: delivery.BuryReason, last: Outcome | None = None) -> None:
         claim, opened, post = errand.claim, errand.opened, errand.route.post
@@ -380,6 +391,8 @@ class Courier:
         if answer is Answer.STALE:
             self._stale(claim)
             return
+        if reason.is_of_receiver:
+            post.history.buried(opened.id, why_of(last) if last else reason, time.time())
         self._metrics.add("digests_buried_total", sink=post.name, reason=reason)
         _log.counted(
             "error",

@@ -127,6 +127,7 @@ class Daemon:
             scheduler=self.scheduler,
             posts=self._posts,
             discovery=self.discovery,
+            watch=self._store_watch,
             lag=self._lag,
         )
         self._admin: AdminServer | None = None

@@ -42,6 +42,11 @@ class BuryReason(StrEnum):
     VALUES_LOST = "values-lost"
     """Redis has the index of its records and none of their values."""
 
+    @property
+    def is_of_receiver(self) -> bool:
+        """Whether the receiver did not take it."""
+        return self is not BuryReason.VALUES_LOST
+
 
 class Next(NamedTuple):
     step: Step

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from nsqdigest.backoff import TRANSITIONS, Reason, State
 from nsqdigest.delivery import BuryReason
 from nsqdigest.errors import DeadLetterReason, LookupProblem
+from nsqdigest.sink_state import SinkState
 from nsqdigest.sinks.base import Verdict
 
 PREFIX = "nsqdigest_"
@@ -167,7 +168,7 @@ METRICS: dict[str, Declared] = {
     ),
     "sink_state": _gauge(
         ("sink", "state"), "1 for its present state, 0 for the others.",
-        state=("delivering", "behind", "refusing", "paused", "stopped"),
+        state=SinkState,
     ),
     "paused": _gauge(("kind", "name"), "1: an operator paused this topic, route or sink."),
     **_of_controller("sink_backoff", "sink", "delivering"),

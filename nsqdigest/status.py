@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from nsqdigest import __version__, decisions, log, scripts
 from nsqdigest.admin.server import Check
 from nsqdigest.metric_table import Values, each
+from nsqdigest.sink_state import Backlog, Condition, SinkState, clock_text
 
 if TYPE_CHECKING:
     from nsqdigest.config import Config
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from nsqdigest.loop_lag import LoopLag
     from nsqdigest.metrics import Metrics
     from nsqdigest.scheduler import Scheduler
+    from nsqdigest.store_watch import StoreWatch
     from nsqdigest.transport.discovery import Discovery
 
 _log = log.get("daemon")
@@ -65,6 +67,7 @@ class Status:
         scheduler: Scheduler,
         posts: Mapping[str, SinkPost],
         discovery: Discovery,
+        watch: StoreWatch,
         lag: LoopLag,
     ) -> None:
         self._metrics = metrics
@@ -72,7 +75,10 @@ class Status:
         self._scheduler = scheduler
         self._posts = posts
         self._discovery = discovery
+        self._watch = watch
         self._lag = lag
+        self._sink_of = {route.name: route.sink for route in config.routes}
+        self._dead_shown: set[str] = set(config.sinks)
         self.store_is_ready = False
         self.is_draining = False
         self._pauses = known_labels(config)["kind", "name"]
@@ -91,17 +97,49 @@ class Status:
             metrics.set("messages_in_flight", consumer.in_flight, topic=consumer.topic)
         for name, post in self._posts.items():
             decisions.show(metrics, "scheduler.sink", post.controller, sink=name)
+            now = self.condition_of(name).state
+            for state in SinkState:
+                metrics.set("sink_state", state is now, sink=name, state=state)
         for kind, name in self._pauses:
             metrics.set("paused", (kind, name) in self.paused_since_s, kind=kind, name=name)
         metrics.set("store_up", self.store_is_ready and self._scheduler.failing_since_s is None)
         metrics.set("log_lines_dropped_total", log.lines_dropped())
         metrics.set("event_loop_lag_seconds", self._lag.longest_s)
+        self._set_figures()
+
+    def _set_figures(self) -> None:
+        metrics, figures = self._metrics, self._watch.figures
+        for name, of in figures.routes.items():
+            metrics.set("timelines", of.waiting, route=name, state="waiting")
+            metrics.set("timelines", of.leased, route=name, state="leased")
+            metrics.set("records_open", of.open_records, route=name)
+            metrics.set("oldest_due_seconds", of.overdue_s(figures.now_ms), route=name)
+        self._dead_shown |= set(figures.dead)  # of sinks too that the file does not have any more
+        for sink in self._dead_shown:
+            metrics.set("dead_digests", figures.dead.get(sink, 0), sink=sink)
+        metrics.set("orphan_records", sum(figures.orphans.values()))
+
+    # -- sinks
+
+    def backlog_of(self, sink: str) -> Backlog:
+        figures = self._watch.figures
+        backlog = Backlog(dead=figures.dead.get(sink, 0))
+        for name, of in figures.routes.items():
+            if self._sink_of[name] == sink:
+                backlog = backlog.plus(Backlog(of.overdue, of.overdue_s(figures.now_ms)))
+        return backlog
+
+    def condition_of(self, sink: str) -> Condition:
+        paused_since_s = self.paused_since_s.get(("sink", sink))
+        return self._posts[sink].history.condition(self.backlog_of(sink), paused_since_s, time.time())
 
     # -- USR2
 
     def log_state(self) -> None:
         for check in self.checks():
-            _log.info("daemon.state", check=check.name, well=check.is_well, detail=check.detail)
+            _log.info(
+                "daemon.state", check=check.name, well=check.is_well and not check.is_trouble, detail=check.detail
+            )
         for consumer in self._consumers:
             for address in consumer.links.addresses:
                 entry = consumer.links.entry(address)
@@ -134,6 +172,12 @@ class Status:
         else:
             checks.append(Check("store", True, "answers"))
         checks += [self._check_of(consumer) for consumer in self._consumers]
+        checks += [
+            self._check_of_paused_route(name) for name in self._sink_of if ("route", name) in self.paused_since_s
+        ]
+        for sink in self._posts:
+            condition = self.condition_of(sink)
+            checks.append(Check(f"sink {sink}", True, condition.detail, condition.is_trouble))
         if lookupds := self._discovery.lookupds:
             well = sum(lookupd.is_well for lookupd in lookupds)
             # Without a directory, what is connected flows on.
@@ -145,7 +189,16 @@ class Status:
         name, known = f"topic {consumer.topic}", len(consumer.links.addresses)
         if known:
             detail = f"{consumer.connected} of {known} nsqd connected, {consumer.decision.state}"
-            return Check(name, consumer.connected > 0, detail)
+            paused_since_s = self.paused_since_s.get(("topic", consumer.topic))
+            if paused_since_s is not None:
+                detail += f" since {clock_text(paused_since_s, time.time())}"
+            return Check(name, consumer.connected > 0, detail, paused_since_s is not None)
         if self._discovery.is_heard:
             return Check(name, True, "no nsqd has it yet, says nsqlookupd; waited for")
         return Check(name, False, "no nsqd is known, and no nsqlookupd answers")
+
+    def _check_of_paused_route(self, name: str) -> Check:
+        since = clock_text(self.paused_since_s["route", name], time.time())
+        overdue = self._watch.figures.routes[name].overdue if name in self._watch.figures.routes else 0
+        waits = f" ({overdue:,} digest{' waits' if overdue == 1 else 's wait'})" if overdue else ""
+        return Check(f"route {name}", True, f"paused since {since}{waits}", is_trouble=True)

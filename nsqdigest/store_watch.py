@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from nsqdigest import log
 from nsqdigest.errors import NsqdigestError, StoreError
+from nsqdigest.store_figures import Figures
 
 if TYPE_CHECKING:
     from nsqdigest.metrics import Metrics
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _log = log.get("store")
 
 _AGAIN_S = 0.5
+FIGURES_EVERY_S = 5.0
 
 
 class StoreWatch:
@@ -36,12 +38,17 @@ class StoreWatch:
         self._servers: dict[str, ServerFacts] = {}
         self._epochs: list[str] = []
         self._unfit = ""
+        self.figures = Figures()
+        """As they were at the last look."""
         self.tasks: list[asyncio.Task[None]] = []
 
     def start(self, servers: list[ServerFacts]) -> None:
         self._servers = {server.name: server for server in servers}
         self._epochs = self._store.epochs
-        self.tasks = [asyncio.create_task(self._run(), name="store watch")]
+        self.tasks = [
+            asyncio.create_task(self._run(), name="store watch"),
+            asyncio.create_task(self._count(), name="store figures"),
+        ]
 
     async def stop(self) -> None:
         for task in self.tasks:
@@ -65,6 +72,13 @@ class StoreWatch:
                 # Intake and scheduler say it. It is looked again, and not at the pace of a server that refuses at once.
                 self._store.doubted.set()
                 await asyncio.sleep(_AGAIN_S)
+
+    async def _count(self) -> None:
+        """At a pace of its own, whoever asks for the figures and how often. Where Redis fails the last ones stand."""
+        while True:
+            with contextlib.suppress(StoreError):
+                self.figures = await self._store.figures.read(self._store.routes, self._store.clock.now_ms())
+            await asyncio.sleep(min(FIGURES_EVERY_S, self._every_s))
 
     async def _look(self) -> None:
         try:

@@ -27,6 +27,7 @@ from nsqdigest.partitions import Partitions
 from nsqdigest.policy import Schedule
 from nsqdigest.redis_client import RedisClient
 from nsqdigest.redis_facts import ServerFacts, StoreFacts
+from nsqdigest.store_figures import StoreFigures
 from nsqdigest.store_types import (
     ANSWERS,
     Added,
@@ -71,6 +72,7 @@ class Timelines:
         }
         self.dead = DeadStore(self._at, dead_digests)
         self.operators = Operators(self._at)
+        self.figures = StoreFigures(self._at, self.operators)
         self.clock = self._client.clock
         self.epochs: list[str] = []
         """Of each partition: a random word, written when it was empty. Another one: it was emptied since."""
@@ -79,6 +81,10 @@ class Timelines:
     @property
     def partitions(self) -> int:
         return self._partitions
+
+    @property
+    def routes(self) -> list[str]:
+        return list(self._plans)
 
     def tell_requests(self, on_request: Callable[[str, float], None]) -> None:
         """Tells of each script from now on how many seconds its answer took."""

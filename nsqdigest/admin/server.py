@@ -1,6 +1,7 @@
 """`/livez`, `/readyz` and `/metrics` over HTTP, on loopback unless the file says otherwise.
 
-Live means that the event loop turns. Ready means that every check holds; `?verbose` names each. Nothing here writes;
+Live means that the event loop turns. Ready means that every check holds; `?verbose` names each, and marks with `!` what
+is in trouble without making the daemon unready: a sink that refuses, or what an operator paused. Nothing here writes;
 what does is `operator`'s.
 """
 
@@ -19,7 +20,17 @@ from nsqdigest.metrics import Metrics
 class Check(NamedTuple):
     name: str
     is_well: bool
+    """Whether the daemon is ready as far as this goes."""
     detail: str
+    is_trouble: bool = False
+    """Somebody should look at it, though the daemon is ready."""
+
+    @property
+    def line(self) -> str:
+        return f"[{'-' if not self.is_well else TROUBLE if self.is_trouble else '+'}] {self.name}: {self.detail}"
+
+
+TROUBLE = "!"
 
 
 class AdminServer:
@@ -57,7 +68,7 @@ class AdminServer:
     async def _readyz(self, request: web.Request) -> web.Response:
         checks = self._checks()
         is_well = all(check.is_well for check in checks)
-        lines = [f"[{'+' if check.is_well else '-'}] {check.name}: {check.detail}" for check in checks]
+        lines = [check.line for check in checks]
         summary = "ready" if is_well else "not ready"
         shown = "verbose" in request.query or not is_well
         return _plain("\n".join([*lines, summary] if shown else [summary]) + "\n", 200 if is_well else 503)

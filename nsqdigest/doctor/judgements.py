@@ -290,9 +290,6 @@ def of_log_file(what: str, path: str, problem: str, way_out: str) -> Finding:
 
 # -- the admin address
 
-_READY = re.compile(r"^\[[+-]\] running: ", re.MULTILINE)
-_NOT_WELL = re.compile(r"^\[-\] (.*)$", re.MULTILINE)
-
 
 def of_no_admin() -> Finding:
     return Finding("listen", State.NOTE, '"": no health, metrics, pause and resume')
@@ -300,17 +297,6 @@ def of_no_admin() -> Finding:
 
 def of_free_admin(address: str) -> Finding:
     return Finding(address, State.OK, "free: no daemon runs here yet")
-
-
-def of_used_admin(address: str, answer: str) -> Finding:
-    """`answer`: to /readyz?verbose, "" where there was none."""
-    if not _READY.search(answer):
-        detail = "in use, and not by a daemon of nsqdigest"
-        return Finding(address, State.FAIL, detail, "end what listens there, or write another port in admin.listen")
-    if troubles := _NOT_WELL.findall(answer):
-        detail = f"a daemon runs here and is not ready: {', '.join(troubles)}"
-        return Finding(address, State.WARN, detail, f"look into its log, and at http://{address}/readyz?verbose")
-    return Finding(address, State.OK, "a daemon runs here already, and is ready")
 
 
 def of_unusable_admin(address: str, message: str) -> Finding:

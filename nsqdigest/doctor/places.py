@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from nsqdigest.admin.client import own_host
 from nsqdigest.config import LogSink, NsqSink, WebhookSink
-from nsqdigest.doctor import judgements
+from nsqdigest.doctor import judgements, running
 from nsqdigest.doctor.findings import Finding
 from nsqdigest.doctor.reach import connect, in_a_thread, leave, peer_of, resolve, why
 from nsqdigest.errors import Unreachable
@@ -90,7 +90,7 @@ async def look_at_admin(listen: Address | None) -> list[Finding]:
         return [judgements.of_free_admin(str(listen))]
     if problem.errno != errno.EADDRINUSE:
         return [judgements.of_unusable_admin(str(listen), problem.strerror or str(problem))]
-    return [judgements.of_used_admin(str(listen), await in_a_thread(lambda: _readyz(listen)))]
+    return running.of_used_admin(str(listen), await in_a_thread(lambda: _readyz(listen)))
 
 
 def _bind(listen: Address) -> OSError | None:

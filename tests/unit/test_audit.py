@@ -120,7 +120,16 @@ def test_the_table_has_a_line_for_each_route_and_one_for_all() -> None:
     ]
     assert len({len(line) for line in lines[:4]}) == 1
     assert "dropped: capacity 64, timelines 128" in lines
+    assert 'route "b": 16 of 255 records never delivered: they are in the dead list' in lines
+    assert lines[-1] == (
+        "balanced: every record is accounted for, but 16 of 1,455 records never delivered: they are in the dead list"
+    )
+
+
+def test_where_nothing_is_in_the_dead_list_none_is_spoken_of() -> None:
+    lines = report(Audit((route({"added": 3, "delivered": 2, "open": 1}),)))
     assert lines[-1] == "balanced: every record that was added is accounted for"
+    assert "dead" not in "\n".join(lines)
 
 
 def test_of_one_route_the_table_has_no_sum() -> None:

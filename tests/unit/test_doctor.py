@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nsqdigest.doctor import judgements, report, rights
+from nsqdigest.doctor import judgements, report, rights, running
 from nsqdigest.doctor.findings import Finding, Part, State, told
 from nsqdigest.doctor.judgements import NsqdFacts, Peer
 from nsqdigest.doctor.places import unwritable
@@ -307,12 +307,31 @@ def test_where_a_log_can_be_written(tmp_path: Path) -> None:
     ],
 )
 def test_who_has_the_admin_address_is_told_apart(answer: str, state: State) -> None:
-    assert judgements.of_used_admin("h:4180", answer).state is state
+    assert [found.state for found in running.of_used_admin("h:4180", answer)] == [state]
 
 
 def test_what_a_daemon_lacks_is_named() -> None:
-    found = judgements.of_used_admin("h:4180", "[+] running: yes\n[-] store: not reached yet\nnot ready\n")
+    (found,) = running.of_used_admin("h:4180", "[+] running: yes\n[-] store: not reached yet\nnot ready\n")
     assert "store: not reached yet" in found.detail
+
+
+@pytest.mark.parametrize(
+    ("what", "detail", "remedy"),
+    [
+        ("sink hook", "refusing since 09:12 (8 digests buried: 400)", "what the receiver answers"),
+        ("sink hook", "stopped since 09:12 (1 digest waits: 410)", "restart the daemon"),
+        ("sink hook", "behind since 09:12 (3 digests wait)", "concurrency"),
+        ("sink hook", "paused since 09:12", "nsqdigest resume sink hook"),
+        ("route events", "paused since 09:12 (3 digests wait)", "nsqdigest resume route events"),
+        ("topic events", "1 of 1 nsqd connected, paused since 09:12", "nsqdigest resume topic events"),
+    ],
+)
+def test_what_is_in_trouble_though_the_daemon_is_ready_is_a_warning(what: str, detail: str, remedy: str) -> None:
+    answer = f"[+] running: yes\n[+] sink other: delivering\n[!] {what}: {detail}\nready\n"
+    ready, trouble = running.of_used_admin("h:4180", answer)
+    assert ready.state is OK
+    assert (trouble.what, trouble.state, trouble.detail) == (what, WARN, detail)
+    assert remedy in trouble.way_out
 
 
 # -- how it is shown

@@ -23,10 +23,11 @@ DECISIONS = (
     "losses",
     "policy",
     "rdy",
+    "sink_state",
     "store_types",
 )
 TRANSPORT = tuple(f"transport.{name}" for name in ("compression", "directory", "frames", "negotiation", "publishing"))
-DOCTOR = ("doctor.findings", "doctor.judgements", "doctor.report", "doctor.rights")
+DOCTOR = ("doctor.findings", "doctor.judgements", "doctor.report", "doctor.rights", "doctor.running")
 PURE = (*DECISIONS, "counted", "errors", "hosts", "ids", "sinks.base", *TRANSPORT, *DOCTOR)
 THE_WORLD = {
     "aiohttp", "asyncio", "click", "concurrent", "logging", "nsq", "os", "random", "redis", "secrets", "selectors",

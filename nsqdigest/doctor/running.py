@@ -1,0 +1,40 @@
+"""What a daemon that runs already says of itself, at /readyz?verbose (pure).
+
+Its lines are `[+] name: detail`, with `-` where that makes it unready and `!` where somebody should look at it all the
+same: a sink that refuses or is stopped, what an operator paused.
+"""
+
+from __future__ import annotations
+
+import re
+
+from nsqdigest.doctor.findings import Finding, State
+from nsqdigest.sink_state import SinkState
+
+_READY = re.compile(r"^\[[+-]\] running: ", re.MULTILINE)
+_NOT_WELL = re.compile(r"^\[-\] (.*)$", re.MULTILINE)
+_TROUBLE = re.compile(r"^\[!\] ((\S+) [^:\n]+): (.*)$", re.MULTILINE)
+_REMEDIES = {
+    SinkState.STOPPED: "restart the daemon once the receiver takes digests again",
+    SinkState.BEHIND: "raise its concurrency, or see why its receiver is slow",
+    SinkState.REFUSING: "see scheduler.digest.failed in the daemon's log, and what the receiver answers",
+}
+
+
+def of_used_admin(address: str, answer: str) -> list[Finding]:
+    """`answer`: to /readyz?verbose, "" where there was none."""
+    if not _READY.search(answer):
+        detail = "in use, and not by a daemon of nsqdigest"
+        return [Finding(address, State.FAIL, detail, "end what listens there, or write another port in admin.listen")]
+    found = [Finding(address, State.OK, "a daemon runs here already, and is ready")]
+    if troubles := _NOT_WELL.findall(answer):
+        detail = f"a daemon runs here and is not ready: {', '.join(troubles)}"
+        found = [Finding(address, State.WARN, detail, f"look into its log, and at http://{address}/readyz?verbose")]
+    return found + [
+        Finding(what, State.WARN, detail, _remedy_of(what, detail)) for what, _, detail in _TROUBLE.findall(answer)
+    ]
+
+
+def _remedy_of(what: str, detail: str) -> str:
+    found = next((remedy for state, remedy in _REMEDIES.items() if detail.startswith(f"{state} ")), None)
+    return found or f"nsqdigest resume {what}, when it is to go on"
