@@ -299,8 +299,7 @@ class Timelines:
             claim.partition,
             "close",
             of.of(name),
-            [name, claim.token, digest_id, after.base_ms, after.bound_ms, plan.increment_ms,
-             0 if claim.is_revived else plan.dedupe_window_ms, _MEMORY_PER_CAPACITY * plan.capacity],
+            [name, claim.token, digest_id, after.base_ms, after.bound_ms, plan.increment_ms, *self._memory(claim)],
         )  # fmt: skip
         return self._answer(answer)
 
@@ -325,7 +324,8 @@ class Timelines:
             claim.partition,
             "bury",
             [*of.of(name), *self._at.dead[claim.partition].of(digest_id)],
-            [b"", name, claim.token, digest_id, after.base_ms, after.bound_ms, plan.increment_ms, details],
+            [b"", name, claim.token, digest_id, after.base_ms, after.bound_ms, plan.increment_ms,
+             *self._memory(claim), details],
         )  # fmt: skip
         return self._answer(answer)
 
@@ -360,6 +360,11 @@ class Timelines:
         )
 
     # -- below
+
+    def _memory(self, claim: Claim) -> tuple[int, int]:
+        """How long (ms) and how much the timeline remembers of its digest; of a revived one the first end told it."""
+        plan = self._plans[claim.route]
+        return 0 if claim.is_revived else plan.dedupe_window_ms, _MEMORY_PER_CAPACITY * plan.capacity
 
     def _of(self, claim: Claim) -> tuple[Keys, bytes]:
         return self._keys[claim.partition, claim.route], claim.timeline.encode()

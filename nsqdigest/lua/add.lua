@@ -29,6 +29,7 @@
 -- newest stands first: Redis walks a small set from its head, and a newcomer finds its place there at once. (As text,
 -- since Redis formats and parses a number for every call.)
 local FIXED_KEYS, FIXED_ARGUMENTS = 8, 9
+local LOSSES = { [SUPERSEDED] = 's', [OVER_CAPACITY] = 'c' }
 local call, unpack_from = redis.call, struct.unpack
 local waiting, _, _, schedules, losses, ledger, timeline_count, agenda = unpack(KEYS, 1, FIXED_KEYS)
 local now, capacity, increment = now_ms(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -64,7 +65,7 @@ for number = 1, #names do
     if second_kind then
       possible_repeat, position = unpack_from('B', batch, position)
     end
-    local key, score, fate
+    local key, score, fate, is_loser
     key, score, position = unpack_from('>Hc0c17', batch, position)
     value_number = value_number + 1
     local value = ARGV[value_number]
@@ -73,16 +74,18 @@ for number = 1, #names do
     elseif possible_repeat == 1 and is_duplicate(KEYS[at + 2], KEYS[at + 3], key, score) then
       fate = DUPLICATE
     elseif held >= capacity and not call('ZSCORE', index, key) then
-      fate = into_full_set(index, values, key, score, value)
-      call('HINCRBY', losses, 'c' .. timeline, 1)
+      fate, is_loser = into_full_set(index, values, key, score, value)
     elseif held < capacity and call('ZADD', index, 'NX', score, key) == 1 then
       call('HSET', values, key, value)
       fate, held = KEPT, held + 1
     else
-      fate, met_known_key = contend(index, values, key, score, value), true
-      if fate == SUPERSEDED then
-        call('HINCRBY', losses, 's' .. timeline, 1)
-      end
+      fate, is_loser = contend(index, values, key, score, value)
+      met_known_key = true
+    end
+    -- Told by the next digest: what lost for the first time, for all that is known.
+    local lost = LOSSES[fate]
+    if lost and not (is_loser and possible_repeat == 1) then
+      call('HINCRBY', losses, lost .. timeline, 1)
     end
     fates[fate] = fates[fate] + 1
   end

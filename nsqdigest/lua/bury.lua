@@ -3,7 +3,8 @@
 -- KEYS  as lib/timeline_keys.lua has them, then
 --       15 dead zset   16 dead details hash   17 dead set of this id   18 dead values of this id
 -- ARGV  1 now (ms, '' = Redis' clock)   2 timeline   3 token   4 id   5 base, 6 bound (ms) of the next digest
---       7 increment (ms)   8 details of the dead digest (opaque)
+--       7 increment (ms)   8 how long to remember its keys (ms, 0: not at all)   9 most entries of the memory
+--       10 details of the dead digest (opaque)
 -- RETURNS { 'buried', digests in the dead store } | { 'already' } | { 'stale' }
 -- ERRORS none of its own.
 --
@@ -13,6 +14,7 @@
 -- @include lib/schedule.lua
 -- @include lib/ledger.lua
 -- @include lib/head.lua
+-- @include lib/memory.lua
 
 local dead, dead_details, dead_index, dead_values = unpack(KEYS, 15, 18)
 local now, timeline, token, id = now_ms(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
@@ -28,10 +30,12 @@ end
 local total = tonumber(told[3])
 wait_again(waiting, leased, tokens, schedules, agenda, timeline, tonumber(ARGV[5]), tonumber(ARGV[6]),
   tonumber(ARGV[7]), redis.call('ZCARD', index))
+-- A redelivered event is in the dead digest already: shown in the next one, too, it would come twice with a revival.
+remember(memory, snapshot, tonumber(ARGV[8]), tonumber(ARGV[9]))
 move(snapshot, dead_index)
 move(snapshot_values, dead_values)
 redis.call('ZADD', dead, now, id)
-redis.call('HSET', dead_details, id, ARGV[8])
+redis.call('HSET', dead_details, id, ARGV[10])
 end_digest(head, id)
 count(ledger, 'snapshots', -total)
 count(ledger, 'buried', total)

@@ -12,7 +12,7 @@
 -- @include lib/now.lua
 -- @include lib/schedule.lua
 
-local LOOKED_AT_PER_ROUTE = 500
+local LOOKED_AT_PER_ROUTE = 500 -- at most, and no more than the room is likely to need: what is scored anew leaves the head
 local now, lease_ms, token, budget_count = now_ms(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 local room = {}
 for number = 1, budget_count do
@@ -26,7 +26,8 @@ for route = 1, (#KEYS - 1) / 4 do
   local increment = tonumber(ARGV[4 + budget_count + 2 * route])
   local names = {}
   if room[budget] > 0 then
-    names = redis.call('ZRANGEBYSCORE', waiting, '-inf', now, 'LIMIT', 0, LOOKED_AT_PER_ROUTE)
+    local looked_at = math.min(LOOKED_AT_PER_ROUTE, 2 * room[budget] + 16)
+    names = redis.call('ZRANGEBYSCORE', waiting, '-inf', now, 'LIMIT', 0, looked_at)
   end
   if #names > 0 then
     local known = redis.call('HMGET', schedules, unpack(names))

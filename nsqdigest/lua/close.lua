@@ -10,10 +10,9 @@
 -- @include lib/schedule.lua
 -- @include lib/ledger.lua
 -- @include lib/head.lua
+-- @include lib/memory.lua
 
-local LARGEST_REMEMBERED = 10000
 local timeline, token, id = ARGV[1], ARGV[2], ARGV[3]
-local remember_ms, remembered = tonumber(ARGV[7]), tonumber(ARGV[8])
 
 local told = redis.call('HMGET', head, 'id', 'closed', 'total')
 if told[2] == id then
@@ -26,11 +25,7 @@ end
 local total = tonumber(told[3])
 wait_again(waiting, leased, tokens, schedules, agenda, timeline, tonumber(ARGV[4]), tonumber(ARGV[5]),
   tonumber(ARGV[6]), redis.call('ZCARD', index))
-if remember_ms > 0 and total <= LARGEST_REMEMBERED then
-  redis.call('ZUNIONSTORE', memory, 2, memory, snapshot, 'AGGREGATE', 'MIN')
-  redis.call('ZREMRANGEBYRANK', memory, remembered, -1)
-  redis.call('PEXPIRE', memory, remember_ms)
-end
+remember(memory, snapshot, tonumber(ARGV[7]), tonumber(ARGV[8]))
 redis.call('UNLINK', snapshot, snapshot_values)
 end_digest(head, id)
 count(ledger, 'snapshots', -total)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from scripts.mutants.lua_mutant import SERVERS, of
+from scripts.mutants.lua_mutant import SERVERS, lib, of
 
 CLAIM = of(
     "claim",
+    (
+        "it looks at 500 rows for whatever room",
+        "a claim costs what it brings",
+        "math.min(LOOKED_AT_PER_ROUTE, 2 * room[budget] + 16)",
+        "LOOKED_AT_PER_ROUTE",
+    ),
     ("what is due now is left", "due is due", "      if due > now then\n", "      if due >= now then\n"),
     (
         "the exact instant is not worked out",
@@ -195,32 +201,13 @@ ENDS = (
             " ~= token or not told[1] then",
         ),
         ("a second close is stale", "closed already is an answer", "if told[2] == id then", "if false then"),
-        (
-            "the memory takes the older",
-            "the newest that was delivered counts",
-            "'AGGREGATE', 'MIN'",
-            "'AGGREGATE', 'MAX'",
-        ),
-        (
-            "the memory stays for ever",
-            "the last trace of a timeline goes",
-            "  redis.call('PEXPIRE', memory, remember_ms)\n",
-            "",
-        ),
-        (
-            "the memory keeps the oldest",
-            "the newest entries are remembered",
-            "redis.call('ZREMRANGEBYRANK', memory, remembered, -1)",
-            "redis.call('ZREMRANGEBYRANK', memory, 0, -remembered - 1)",
-        ),
-        ("large digests are remembered", "closing is bounded work", " and total <= LARGEST_REMEMBERED", ""),
         ("the snapshot stays", "what was delivered goes", "redis.call('UNLINK', snapshot, snapshot_values)\n", ""),
         ("what was delivered is not counted", "the ledger balances", "count(ledger, 'delivered', total)\n", ""),
         (
             "what came meanwhile does not postpone",
             "the schedule counts the open set",
-            "tonumber(ARGV[6]), redis.call('ZCARD', index))\nif",
-            "tonumber(ARGV[6]), 0)\nif",
+            "tonumber(ARGV[6]), redis.call('ZCARD', index))",
+            "tonumber(ARGV[6]), 0)",
         ),
     ),
     *of(
@@ -239,7 +226,13 @@ ENDS = (
         ),
         ("a second one is stale", "buried already is an answer", "if told[2] == id then", "if false then"),
         ("its values are lost", "a dead digest is whole", "move(snapshot_values, dead_values)\n", ""),
-        ("without its reason", "a dead digest has its reason", "redis.call('HSET', dead_details, id, ARGV[8])\n", ""),
+        ("without its reason", "a dead digest has its reason", "redis.call('HSET', dead_details, id, ARGV[10])\n", ""),
+        (
+            "what is dead is not remembered",
+            "an event of a dead digest is not shown beside its revival",
+            "remember(memory, snapshot, tonumber(ARGV[8]), tonumber(ARGV[9]))\n",
+            "",
+        ),
         (
             "counted as delivered",
             "the ledger says what became of a record",
@@ -315,4 +308,29 @@ RETURNS = (
     ),
 )
 
-MUTANTS = (*CLAIM, *OPEN, *ENDS, *RETURNS)
+MEMORY = lib(
+    "memory",
+    ("the memory takes the older", "the newest that was delivered counts", "memory, 'LT', unpack", "memory, unpack"),
+    (
+        "the memory stays for ever",
+        "the last trace of a timeline goes",
+        "  redis.call('PEXPIRE', memory, remember_ms)\n",
+        "",
+    ),
+    (
+        "the memory keeps the oldest",
+        "the newest entries are remembered",
+        "redis.call('ZREMRANGEBYRANK', memory, remembered, -1)",
+        "redis.call('ZREMRANGEBYRANK', memory, 0, -remembered - 1)",
+    ),
+    (
+        "large digests are remembered whole",
+        "closing is bounded work",
+        ", remembered, MOST_OF_A_DIGEST)",
+        ", remembered)",
+    ),
+    ("only a page is remembered", "the newest of a digest are remembered", "- 1, ENTRIES_PER_CALL do", "- 1, 1e6 do"),
+    tests=("close",),
+)
+
+MUTANTS = (*CLAIM, *OPEN, *ENDS, *MEMORY, *RETURNS)

@@ -36,14 +36,26 @@ ADD = of(
     (
         "what capacity drops is not told",
         "a digest says how many were dropped since the one before",
-        "      call('HINCRBY', losses, 'c' .. timeline, 1)\n",
-        "",
+        "{ [SUPERSEDED] = 's', [OVER_CAPACITY] = 'c' }",
+        "{ [SUPERSEDED] = 's' }",
     ),
     (
         "exact copies count as superseded",
         "a copy of what is there changes nothing",
-        "if fate == SUPERSEDED then",
-        "if fate ~= KEPT then",
+        "    if lost and not",
+        "    lost = fate ~= KEPT and (lost or 's')\n    if lost and not",
+    ),
+    (
+        "what lost is told again with each replay",
+        "a digest tells of an event once that it lost",
+        "not (is_loser and possible_repeat == 1)",
+        "true",
+    ),
+    (
+        "nothing of a possible repeat is told",
+        "what a possible repeat replaces is told",
+        "not (is_loser and possible_repeat == 1)",
+        "possible_repeat == 0",
     ),
     (
         "a newcomer overwrites what it should contend with",
@@ -97,8 +109,8 @@ ACQUAINTANCES = (
         (
             "prototype: what a full timeline refuses moves its schedule, at each replay again",
             "the schedule is a function of the set",
-            "      fate = into_full_set(index, values, key, score, value)\n",
-            "      fate = into_full_set(index, values, key, score, value)\n"
+            "      fate, is_loser = into_full_set(index, values, key, score, value)\n",
+            "      fate, is_loser = into_full_set(index, values, key, score, value)\n"
             "      base = base + increment\n"
             "      call('HSET', schedules, timeline, struct.pack(SCHEDULE, base, bound, held))\n",
         ),
@@ -154,14 +166,14 @@ LIBRARY = (
         (
             "of equally old ones the last stays",
             "of equal timestamps the smaller key counts as the newer",
-            "if own_score < oldest_score or (own_score == oldest_score and larger_bytes(oldest[1], key)) then",
-            "if own_score <= oldest_score then",
+            "own_score < oldest_score or (own_score == oldest_score and larger_bytes(oldest[1], key))",
+            "own_score <= oldest_score",
         ),
         (
             "a full set takes older newcomers",
             "the newest stay",
-            "if own_score < oldest_score or (own_score == oldest_score and larger_bytes(oldest[1], key)) then",
-            "if true then",
+            "  if fits then\n",
+            "  if true then\n",
         ),
         (
             "the value of what made room stays",

@@ -368,3 +368,27 @@ def test_every_kind_of_key_it_touches(store: Scripts) -> None:
         *map(store.key, ["count", "agenda"]),
         *store.keys("set values digest shown", "r", T),
     }
+
+
+# -- filed again
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_batch_filed_again_does_not_add_to_what_the_digest_tells_as_lost(store: Scripts, order: int) -> None:
+    """The ledger counts what was written, replays too, and stays balanced; the digest tells of events."""
+    batch = [rec(b"k", 4), rec(b"k", 3), rec(b"a", 2), rec(b"b", 1), rec(b"old", 5)]
+    store.add(*batch, capacity=3)
+    store.add(rec(b"c", 0), capacity=3)
+    for _ in range(3):
+        store.add(*(record._replace(repeat=True) for record in batch[::order]), capacity=3)
+    opened = store.opened(store.claim_one(T))
+    assert (opened.superseded, opened.over_capacity) == (1, 2)
+    ledger = store.ledger()
+    assert ledger["superseded"] + ledger["dropped:capacity"] == ledger["added"] - 3
+
+
+def test_what_a_possible_repeat_takes_the_place_of_is_told_as_lost(store: Scripts) -> None:
+    store.add(rec(b"k", 9), rec(b"a", 8), rec(b"b", 7), capacity=3)
+    store.add(rec(b"k", 6, repeat=True), rec(b"new", 0, repeat=True), capacity=3)
+    opened = store.opened(store.claim_one(T))
+    assert (opened.superseded, opened.over_capacity) == (1, 1)

@@ -45,9 +45,17 @@ def test_the_timeline_waits_like_after_a_close(store: Scripts) -> None:
     assert store.head(T) == {b"iteration": b"1", b"closed": b"id-1"}
 
 
-def test_what_was_never_delivered_is_not_remembered_as_shown(store: Scripts) -> None:
+def test_what_is_in_a_dead_digest_is_a_duplicate_for_a_while(store: Scripts) -> None:
+    """Else a redelivered event went out in the next digest, and again when the dead one is revived."""
     store.bury(under_way(store))
-    assert store.add(Rec(T, b"k", NOW_MS - 1, repeat=True)).counts == {"added": 1}
+    assert store.memory(T) == {b"k": NOW_MS - 1, b"l": NOW_MS}
+    assert store.add(Rec(T, b"k", NOW_MS - 1, repeat=True)).counts == {"added": 1, "duplicates": 1}
+    assert store.add(Rec(T, b"k", NOW_MS - 1)).counts == {"added": 1}
+
+
+def test_with_no_time_to_remember_a_dead_digest_leaves_no_memory(store: Scripts) -> None:
+    store.bury(under_way(store), remember_ms=0)
+    assert store.memory(T) == {}
 
 
 def test_the_next_digest_has_the_next_iteration(store: Scripts) -> None:
@@ -112,7 +120,7 @@ def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     assert store.watch is not None
     assert store.watch.touched["bury"] == {
         *store.keys("waiting leased tokens schedule ledger", "r"),
-        *store.keys("head set digest digest-values", "r", T),
+        *store.keys("head set digest digest-values shown", "r", T),
         *dead,
         store.key("agenda"),
     }

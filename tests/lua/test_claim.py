@@ -184,6 +184,23 @@ def test_500_postponed_ones_are_scored_anew_in_one_call(store: Scripts) -> None:
     assert set(store.waiting().values()) == {NOW_MS + 4}
 
 
+def test_it_looks_at_no_more_timelines_than_its_room_is_likely_to_need_and_gets_through_all_the_same(
+    store: Scripts,
+) -> None:
+    """300 that were postponed since stand before the one that is due."""
+    for n in (1, 2):
+        store.add(*(Rec(b"%d" % m, b"%d" % n, NOW_MS) for m in range(300)), base_ms=NOW_MS - 9, bound_ms=NOW_MS + 99)
+    begin(store, b"due", -1)
+    found: list[bytes] = []
+    calls = 0
+    while not found:
+        claimed = store.claim(budgets=[3], routes=[("r", 1, 10)])
+        assert claimed.next_ms is not None
+        assert found or claimed.next_ms <= NOW_MS + 11
+        found, calls = claimed.timelines, calls + 1
+    assert (found, calls) == ([b"due"], 14)  # 22 at a time
+
+
 def test_a_timeline_whose_schedule_is_lost_is_due_now(store: Scripts) -> None:
     """Only a loss of data can bring that about; it must not stand in the way of all others for ever."""
     store.is_sound = False

@@ -350,18 +350,24 @@ class TimelinesBesideModel(RuleBasedStateMachine):
         part, claim = worker.part, worker.claim
         policy, body = part.model.policies[claim.route], self.bodies.get(digest_id)
         base_ms, bound_ms = policy.after(body.iteration, body.next_earliest_ms, self.now_ms) if body else (0, 0)
-        after: dict[str, int] = {"base_ms": base_ms, "bound_ms": bound_ms, "increment_ms": policy.increment_ms}
-        if is_bury:
-            details = b"%s %d" % (claim.route.encode(), worker.attempts)
-            buried = part.model.bury(claim, digest_id, (base_ms, bound_ms), details, self.now_ms)
-            self.asked(lambda: part.store.bury(claim, digest_id, **after, details=details), buried, buried[0])
-            return
         # What came back from the dead is of no timeline whose redeliveries could be known by it.
         remember_ms = 0 if is_own(claim.timeline) else MEMORY_MS
-        closed = part.model.close(claim, digest_id, (base_ms, bound_ms), is_remembered=remember_ms > 0)
+        after: dict[str, int] = {
+            "base_ms": base_ms, "bound_ms": bound_ms, "increment_ms": policy.increment_ms,
+            "remember_ms": remember_ms, "remembered": REMEMBERED,
+        }  # fmt: skip
+        is_remembered = remember_ms > 0
+        if is_bury:
+            details = b"%s %d" % (claim.route.encode(), worker.attempts)
+            buried = part.model.bury(
+                claim, digest_id, (base_ms, bound_ms), details, self.now_ms, is_remembered=is_remembered
+            )
+            self.asked(lambda: part.store.bury(claim, digest_id, **after, details=details), buried, buried[0])
+            return
+        closed = part.model.close(claim, digest_id, (base_ms, bound_ms), is_remembered=is_remembered)
 
         def close() -> str:
-            return part.store.close(claim, digest_id, **after, remember_ms=remember_ms, remembered=REMEMBERED)
+            return part.store.close(claim, digest_id, **after)
 
         self.asked(close, closed, closed)
         if closed == "closed":

@@ -272,12 +272,14 @@ class Scripts:
         base_ms: int = NOW_MS + 1000,
         bound_ms: int | None = None,
         increment_ms: int = 0,
+        remember_ms: int = 600_000,
+        remembered: int = 200,
         details: bytes = b"{}",
     ) -> tuple[str, int | None]:
         """The word, and how many digests are dead now."""
         keys = [*self.all_of(claim.route, claim.timeline), *self._dead(digest_id)]
         bound_ms = base_ms if bound_ms is None else bound_ms
-        numbers = [base_ms, bound_ms, increment_ms]
+        numbers = [base_ms, bound_ms, increment_ms, remember_ms, remembered]
         answer = self.run("bury", keys, [self._now(), claim.timeline, claim.token, digest_id, *numbers, details])
         return self._word(answer), answer[1] if len(answer) > 1 else None
 

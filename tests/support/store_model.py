@@ -189,7 +189,9 @@ class Model:
             counts[what] += 1
             if what != "repeated":
                 self.count(route, "added", 1)
-            if what in {"superseded", "over_capacity"}:
+            is_loser = of.records.get(record.key) != (record.timestamp_ms, record.value)
+            # The next digest tells what lost; a possible repeat that loses may have been told before.
+            if what in {"superseded", "over_capacity"} and not (is_loser and record.repeat):
                 setattr(of, what, getattr(of, what) + 1)
             reason = {
                 "superseded": "superseded", "over_capacity": "dropped:capacity", "duplicates": "dropped:duplicate",
@@ -349,23 +351,34 @@ class Model:
         if digest is None:
             return word
         self.count(claim.route, "delivered", len(digest.records))
-        if not is_remembered:
-            return "closed"
+        if is_remembered:
+            self._remember(claim, digest)
+        return "closed"
+
+    def _remember(self, claim: Claim, digest: Digest) -> None:
         memory = self.memories.setdefault((claim.route, claim.timeline), {})
         for key, (timestamp_ms, _) in digest.records.items():
             memory[key] = max(memory.get(key, -1), timestamp_ms)
         for key in sorted(memory, key=lambda key: (-memory[key], key))[self.remembered :]:
             del memory[key]
-        return "closed"
 
     def bury(
-        self, claim: Claim, digest_id: str, after_ms: tuple[int, int], details: bytes, now_ms: int
+        self,
+        claim: Claim,
+        digest_id: str,
+        after_ms: tuple[int, int],
+        details: bytes,
+        now_ms: int,
+        *,
+        is_remembered: bool,
     ) -> tuple[str, int | None]:
         word, digest = self._end_digest(claim, digest_id, after_ms)
         if digest is None:
             return word, None
         self.count(claim.route, "buried", len(digest.records))
         self.dead[digest_id] = Dead(claim.route, now_ms, details, digest.records)
+        if is_remembered:
+            self._remember(claim, digest)
         return "buried", len(self.dead)
 
     def _end_digest(self, claim: Claim, digest_id: str, after_ms: tuple[int, int]) -> tuple[str, Digest | None]:

@@ -2,7 +2,8 @@
 -- first; of equal timestamps the larger value wins a key, and the smaller key counts as the newer. (With lib/bytes.lua.)
 local KEPT, SUPERSEDED, OVER_CAPACITY, OVER_TIMELINES, DUPLICATE, REPEATED = 1, 2, 3, 4, 5, 6
 
--- A record whose key is there already: the newer stays. An exact copy changes nothing.
+-- A record whose key is there already: the newer stays. An exact copy changes nothing. Returns also whether it was the
+-- newcomer that lost.
 local function contend(index, values, key, score, value)
   local own_score, present_score = tonumber(score), tonumber(redis.call('ZSCORE', index, key))
   local wins = own_score < present_score
@@ -17,21 +18,22 @@ local function contend(index, values, key, score, value)
     redis.call('ZADD', index, score, key)
     redis.call('HSET', values, key, value)
   end
-  return SUPERSEDED
+  return SUPERSEDED, not wins
 end
 
 -- A full set, and a key that is not in it. A newcomer older than all that is kept is refused before any write (that
--- is what makes a replay harmless), any other takes the place of the oldest.
+-- is what makes a replay harmless), any other takes the place of the oldest. Returns also whether it was refused.
 local function into_full_set(index, values, key, score, value)
   local oldest = redis.call('ZRANGE', index, -1, -1, 'WITHSCORES')
   local own_score, oldest_score = tonumber(score), tonumber(oldest[2])
-  if own_score < oldest_score or (own_score == oldest_score and larger_bytes(oldest[1], key)) then
+  local fits = own_score < oldest_score or (own_score == oldest_score and larger_bytes(oldest[1], key))
+  if fits then
     redis.call('ZADD', index, score, key)
     redis.call('HSET', values, key, value)
     redis.call('ZREM', index, oldest[1])
     redis.call('HDEL', values, oldest[1])
   end
-  return OVER_CAPACITY
+  return OVER_CAPACITY, not fits
 end
 
 -- Shown already, or about to be: in the snapshot under way or in the memory of what was delivered.
