@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from nsqdigest import log
+from nsqdigest import log, tasks
 from nsqdigest.backoff import Controller, Decision, State
 from nsqdigest.commits import Arrival, Commits, Verdict, possible_repeat_after_s
 from nsqdigest.decisions import tell
@@ -137,9 +137,9 @@ class Consumer:
 
     def start(self) -> None:
         self.tasks = [
-            asyncio.create_task(self._commits.run(), name=f"{self.topic} commits"),
-            asyncio.create_task(self._keep_time(), name=f"{self.topic} clock"),
-            asyncio.create_task(self.links.run(), name=f"{self.topic} links"),
+            tasks.start(self._commits.run(), f"{self.topic} commits"),
+            tasks.start(self._keep_time(), f"{self.topic} clock"),
+            tasks.start(self.links.run(), f"{self.topic} links"),
         ]
 
     async def drain(self, until_s: float) -> None:
@@ -348,7 +348,8 @@ class Consumer:
         wake_at_s = min((at_s for at_s in (self.decision.wake_at_s, plan_again_at_s) if at_s is not None), default=None)
         if wake_at_s is not None and not self._draining:
             loop = asyncio.get_running_loop()
-            self._wake = loop.call_later(max(0.0, wake_at_s - time.monotonic()), self._tick)
+            tick = tasks.guarded(self._tick, f"{self.topic} timer")
+            self._wake = loop.call_later(max(0.0, wake_at_s - time.monotonic()), tick)
 
     def _tick(self) -> None:
         if not self._settle(self._controller.tick(time.monotonic())):

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from nsqdigest import __version__, log
+from nsqdigest import __version__, log, tasks
 from nsqdigest.admin.operator import Kind, OperatorApi
 from nsqdigest.admin.server import AdminServer
 from nsqdigest.backoff import PROBE_MESSAGE_WITHIN_S, Controller, Curve, longest_recovery_s
@@ -82,6 +82,7 @@ class Daemon:
         self._config = config
         self._uniform = uniform
         self.metrics = Metrics(known_labels(config))
+        self._failures = tasks.Failures()
         self._curve = _curve_of(config.backoff)
         self._plans = {name: Plan(policy) for name, policy in config.policies.items()}
         self.store = self._build_store()
@@ -194,6 +195,7 @@ class Daemon:
 
     async def start(self) -> None:
         """Returns once everything runs. Raises where the file or the data in Redis says that it must not."""
+        self._failures.listen()
         if self._admin is not None:
             await self._admin.start()
         await self._wait_for_store()
@@ -258,9 +260,8 @@ class Daemon:
             *self._lag.tasks,
             *(task for consumer in self.consumers for task in consumer.tasks),
         ]
-        ended, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
-        for part in ended:
-            raise NsqdigestError(f"a part of the daemon ended: {part.get_name()}") from part.exception()
+        failure = await self._failures.first_of(parts)
+        raise NsqdigestError(str(failure)) from failure.error
 
     async def drain(self) -> None:
         self.status.is_draining = True
@@ -268,7 +269,7 @@ class Daemon:
         until_s = now_s + self._config.nsq.drain_timeout_ms / 1000
         _log.info("daemon.draining", timeout_s=self._config.nsq.drain_timeout_ms / 1000)
         await self.discovery.stop()
-        await asyncio.gather(
+        await _all_of(
             *(consumer.drain(until_s) for consumer in self.consumers),
             self.scheduler.drain(max(until_s, now_s + SINKS_DRAIN_S)),
         )
@@ -279,7 +280,7 @@ class Daemon:
         """Without waiting: what nsqd handed over and is not stored goes back, what is being delivered is cut off."""
         self.status.is_draining = True
         await self.discovery.stop()
-        await asyncio.gather(*(consumer.stop() for consumer in self.consumers))
+        await _all_of(*(consumer.stop() for consumer in self.consumers))
         await self.scheduler.drain(time.monotonic())
         await self._close()
         _log.info("daemon.stopped", at_once=True)
@@ -360,6 +361,13 @@ async def run(config: Config) -> None:
     except BaseException:
         await daemon.stop()
         raise
+
+
+async def _all_of(*works: Coroutine[Any, Any, None]) -> None:
+    """Until all have ended: one that raises does not leave the others half done. Then the first exception is raised."""
+    for outcome in await asyncio.gather(*works, return_exceptions=True):
+        if outcome is not None:
+            raise outcome
 
 
 async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:

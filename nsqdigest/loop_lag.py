@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections import deque
 
+from nsqdigest import tasks
+
 _EVERY_S = 0.25
 _REMEMBERED_S = 15.0
 
@@ -22,7 +24,7 @@ class LoopLag:
         return max((late_s for at_s, late_s in self._seen if at_s >= since_s), default=0.0)
 
     def start(self) -> None:
-        self.tasks = [asyncio.create_task(self._run(), name="event loop lag")]
+        self.tasks = [tasks.start(self._run(), "event loop lag")]
 
     async def stop(self) -> None:
         for task in self.tasks:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
-from nsqdigest import delivery, log
+from nsqdigest import delivery, log, tasks
 from nsqdigest.backoff import Controller, State
 from nsqdigest.courier import NO_EPOCH, Courier, Lease, ScheduledRoute, SinkPost
 from nsqdigest.decisions import tell
@@ -117,8 +117,7 @@ class Scheduler:
 
     def start(self) -> None:
         self.tasks = [
-            asyncio.create_task(self._run(timer), name=f"scheduler of partition {timer.partition}")
-            for timer in self._timers
+            tasks.start(self._run(timer), f"scheduler of partition {timer.partition}") for timer in self._timers
         ]
 
     def poke(self) -> None:
@@ -331,7 +330,7 @@ class Scheduler:
             route = self._routes[claim.route]
             route.post.active += 1
             lease = Lease(self._settings.lease_ms, asked_at_s)  # of this claim alone: so are its renewals
-            task = asyncio.create_task(self._carry(claim, route, lease, epoch), name=f"digest of {claim.route}")
+            task = tasks.start(self._carry(claim, route, lease, epoch), f"digest of {claim.route}")
             self._work.add(task)
             task.add_done_callback(self._work.discard)
 

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from nsqdigest import log
+from nsqdigest import log, tasks
 from nsqdigest.errors import NsqdigestError, StoreError
 from nsqdigest.store_figures import Figures
 
@@ -45,10 +45,7 @@ class StoreWatch:
     def start(self, servers: list[ServerFacts]) -> None:
         self._servers = {server.name: server for server in servers}
         self._epochs = self._store.epochs
-        self.tasks = [
-            asyncio.create_task(self._run(), name="store watch"),
-            asyncio.create_task(self._count(), name="store figures"),
-        ]
+        self.tasks = [tasks.start(self._run(), "store watch"), tasks.start(self._count(), "store figures")]
 
     async def stop(self) -> None:
         for task in self.tasks:

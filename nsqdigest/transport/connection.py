@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 from nsq import protocol as nsq
 from tornado.iostream import IOStream, StreamClosedError
 
-from nsqdigest import log
+from nsqdigest import log, tasks
 from nsqdigest.errors import ConnectionLost, NotReached, NsqdigestError, NsqdRefused, NsqdSilent, ProtocolError
 from nsqdigest.transport import negotiation, tls
 from nsqdigest.transport.compression import Stage
@@ -121,7 +121,7 @@ class NsqConnection:
         self.tls_version = established.tls_version
         self._say_what_it_is(negotiated)
         self._last_read_s = time.monotonic()
-        self._reader = asyncio.create_task(self._read(established), name=f"nsqd {self.address} reader")
+        self._reader = tasks.start(self._read(established), f"nsqd {self.address} reader")
         self._watch_silence()
         return negotiated
 
@@ -282,7 +282,8 @@ class NsqConnection:
             self._end(NsqdSilent(f"nsqd at {self.address} has been silent for {quiet_s:.1f} s, two heartbeats"))
         elif self._reason is None:
             loop = asyncio.get_running_loop()
-            self._silence = loop.call_later(silence_s - quiet_s, self._watch_silence)
+            watch = tasks.guarded(self._watch_silence, f"nsqd {self.address} silence")
+            self._silence = loop.call_later(silence_s - quiet_s, watch)
 
     # -- end
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 
 import nsqdigest
-from nsqdigest import log
+from nsqdigest import log, tasks
 from nsqdigest.config import Address
 from nsqdigest.errors import LookupFailed, LookupProblem
 from nsqdigest.transport.directory import BROADCAST_HINT, UNKNOWN_TOPIC_MS, poll_wait_s, read_answer
@@ -90,9 +90,7 @@ class Discovery:
     def start(self) -> None:
         if self.lookupds:
             self._session = open_session()
-        self.tasks = [
-            asyncio.create_task(self._poll(lookupd), name=f"nsqlookupd {lookupd.address}") for lookupd in self.lookupds
-        ]
+        self.tasks = [tasks.start(self._poll(lookupd), f"nsqlookupd {lookupd.address}") for lookupd in self.lookupds]
 
     async def stop(self) -> None:
         for task in self.tasks:

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from nsqdigest import log
+from nsqdigest import log, tasks
 from nsqdigest.config import Address
 from nsqdigest.delivery import retry_wait_ms
 from nsqdigest.errors import (
@@ -242,7 +242,7 @@ class _Peer:
             all_are_busy = chosen is None or self._under_way[chosen] > 0
             has_room = len(self._under_way) < self._bounds.connections
             if all_are_busy and rest_s <= 0 and self._opening is None and has_room:
-                self._opening = asyncio.create_task(self._open(), name=f"publisher connects to {self.address}")
+                self._opening = tasks.start(self._open(), f"publisher connects to {self.address}")
             if chosen is not None:
                 self._under_way[chosen] += 1
                 return chosen
