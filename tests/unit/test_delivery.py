@@ -111,6 +111,10 @@ def test_the_wait_is_drawn_from_the_window_of_the_attempt() -> None:
     assert waits == [3_000, 9_000, 27_000, 900_000]
 
 
+def test_before_the_first_attempt_the_wait_is_that_of_the_first() -> None:
+    assert retry_wait_ms(0, 1_000, 900_000, highest) == retry_wait_ms(1, 1_000, 900_000, highest) == 3_000
+
+
 def test_retry_after_is_a_floor() -> None:
     outcome = Outcome(Verdict.UNAVAILABLE, "429", retry_after_s=120.0)
     assert after(outcome, sink(), 1, 0, highest).wait_ms == 120_000
@@ -232,6 +236,22 @@ def test_a_probe_that_only_its_digest_failed_is_tried_with_another(verdict: Verd
     health, controller, now_s = probing()
     assert hear(health, controller, verdict, "poison", now_s)
     assert (controller.decision.state, controller.decision.level) == (State.PROBING, 1)
+
+
+@pytest.mark.parametrize("verdict", [Verdict.AGAIN, Verdict.REFUSED])
+def test_a_probe_whose_digest_fails_later_than_it_began_is_tried_with_another(verdict: Verdict) -> None:
+    health, controller, now_s = probing()
+    assert hear(health, controller, verdict, "poison", now_s + 2.5)
+    assert (controller.decision.state, controller.decision.level) == (State.PROBING, 1)
+
+
+@pytest.mark.parametrize("verdict", [Verdict.AGAIN, Verdict.REFUSED])
+def test_the_third_digest_in_a_row_fails_the_probe_whenever_it_comes(verdict: Verdict) -> None:
+    health, controller, now_s = probing()
+    for name in ("a", "b"):
+        hear(health, controller, verdict, name, now_s + 2.5)
+    assert hear(health, controller, verdict, "c", now_s + 2.5)
+    assert (controller.decision.state, controller.decision.level) == (State.BACKOFF, 2)
 
 
 @pytest.mark.parametrize("verdict", [Verdict.DELIVERED, Verdict.UNAVAILABLE])

@@ -227,6 +227,20 @@ def test_a_body_is_never_longer_than_its_limit() -> None:
             assert len(body(records, group=group, max_body_bytes=limit_bytes)) <= limit_bytes
 
 
+@pytest.mark.parametrize("name", ["route", "timeline", "sink"])
+def test_whatever_is_named_long_a_body_is_never_longer_than_its_limit(name: str) -> None:
+    facts = FACTS._replace(**{name: "n" * 3_000})
+    records: Records = [(b"k%d" % number, number, b"{}") for number in range(500)]
+    digest = body(records, facts, max_body_bytes=8_192)
+    assert 7_000 < len(digest) <= 8_192
+
+
+@pytest.mark.parametrize("group", ["", "g"])
+def test_thousands_of_small_records_are_counted_with_what_stands_between_them(group: str) -> None:
+    records: Records = [(b"k", 1, b"{}")] * 10_000
+    assert len(body(records, group=group, max_body_bytes=65_536)) <= 65_536
+
+
 def test_what_does_not_fit_is_left_out_and_the_totals_stay() -> None:
     facts = FACTS._replace(total=500)
     digest = data([(b"k%d" % number, number, b"{}") for number in range(500)], facts, max_body_bytes=4_096)

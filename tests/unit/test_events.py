@@ -60,6 +60,10 @@ def record_of(body: bytes, *routes: EventRoute, limits: EventLimits = LIMITS) ->
     return record
 
 
+def timelines_of(body: bytes, *routes: EventRoute) -> list[bytes]:
+    return [record.timeline for record in filed(body, *routes)[1]]
+
+
 def refusal(body: bytes, *routes: EventRoute, limits: EventLimits = LIMITS) -> Rejected:
     answer, records = filed(body, *routes, limits=limits)
     assert isinstance(answer, Rejected), answer
@@ -232,6 +236,39 @@ def test_a_path_through_what_is_no_object_is_a_missing_field(body: bytes) -> Non
     )
 
 
+@pytest.mark.parametrize(
+    ("body", "name", "detail"),
+    [
+        (b'{"a":7,"user":{"name":"ada"}}', "a.b.c", "not there"),
+        (b'{"a":{"b":7},"user":{"name":"ada"}}', "a.b.c", "not there"),
+        (b'{"a":{"b":[]},"user":{"name":"ada"}}', "a.b.c", "not there"),
+        (b'{"a":7,"user":{"name":"ada","x":null}}', "a.b", "not there"),
+    ],
+)
+def test_what_is_no_object_for_one_route_hides_nothing_from_another(body: bytes, name: str, detail: str) -> None:
+    answer, records = filed(body, route(f"{{{name}}}", name="r"), route("{user.name}:{user.name}", number=1))
+    assert answer == Rejected(Reason.MISSING_FIELD, f'route r: the field "{name}" is {detail}')
+    assert [(record.route, record.timeline) for record in records] == [(1, b"ada:ada")]
+
+
+def test_where_one_field_is_no_object_those_that_are_there_and_those_that_are_not_are_told_apart() -> None:
+    routes = [route("{a.b}"), route("{gone}", number=1), route("{x.null}", number=2), route("{x.y}-{z}", number=3)]
+    answer, records = filed(b'{"a":7,"x":{"y":true,"null":null},"z":1.50}', *routes)
+    assert answer == Rejected(Reason.MISSING_FIELD, 'route r: the field "x.null" is null')
+    assert [(record.route, record.timeline) for record in records] == [(3, b"true-1.50")]
+
+
+def test_a_field_and_a_field_below_it_may_both_be_asked_for() -> None:
+    answer, records = filed(b'{"a":{"b":{"c":"x"}}}', route("{a.b.c}", number=1), route("{a}"), route("{a.b.d}"))
+    assert answer == Rejected(Reason.MISSING_FIELD, 'route r: the field "a.b.d" is not there')
+    assert [(record.route, record.timeline) for record in records] == [(1, b"x")]
+    assert timelines_of(b'{"a":"x"}', route("{a}"), route("{a.b}")) == [b"x"]
+
+
+def test_the_same_name_on_two_levels_is_two_fields() -> None:
+    assert timelines_of(b'{"b":"x","c":{"b":"y","c":"z"}}', route("{b}-{c.b}-{c.c}")) == [b"x-y-z"]
+
+
 @pytest.mark.parametrize(("value", "what"), [("{}", "an object"), ("[]", "an array"), ('["ada"]', "an array")])
 def test_an_object_or_array_is_no_text(value: str, what: str) -> None:
     answer = refusal(b'{"user":%s}' % value.encode())
@@ -301,6 +338,13 @@ def test_a_name_beyond_the_limit_in_bytes_is_refused(name: str) -> None:
     answer = refusal(b'{"user":%s}' % json.dumps(name).encode())
     assert answer.reason is Reason.BAD_FIELD
     assert "limits.key allows 256" in answer.detail
+
+
+def test_a_key_that_comes_again_is_the_same_key() -> None:
+    router, records = Router([route(key="{id}")], LIMITS), list[Record]()
+    for _ in range(3):
+        router.records_of(Message(MESSAGE_ID, 0, 1, b'{"user":"ada","id":"\xc3\xbc"}'), NOW_MS, False, records.append)
+    assert [record.key for record in records] == ["ü".encode()] * 3
 
 
 def test_a_name_is_checked_each_time_it_comes() -> None:
@@ -476,6 +520,12 @@ def test_a_timestamp_that_is_none_says_why(value: str, detail: str) -> None:
     said = bad_timestamp(value)
     assert 'route r: the timestamp field "at"' in said
     assert detail in said
+
+
+def test_the_latest_instant_is_the_last_that_a_score_in_microseconds_holds_exactly() -> None:
+    limits = LIMITS._replace(future_ms=2**53)
+    assert timestamp_of(str(2**53 // 1000 - 1), limits) == 9_007_199_254_739
+    assert "outside of all time" in bad_timestamp(str(2**53 // 1000), limits)
 
 
 def test_a_timestamp_that_is_missing_is_refused() -> None:
