@@ -19,6 +19,8 @@ from scripts.mutants.mutant import Mutant, StaleList, check
 from scripts.mutants.running import Interrupted, Outcome, Reach, Runner, Verdict
 
 ROOT = Path(__file__).resolve().parents[2]
+LISTS: dict[str, Sequence[Mutant]] = {"lua": lua.MUTANTS, "backoff": backoff.MUTANTS}
+SUITES = (*LISTS, *TESTS)
 AT_A_TIME = 2
 LEAST_CAUGHT = 0.9
 """Of what is generated for a module. The rest has to be argued."""
@@ -29,13 +31,10 @@ Suites = Mapping[str, Sequence[Mutant]]
 def main() -> int:
     options = _options()
     try:
-        suites: Suites = {"lua": lua.MUTANTS, "backoff": backoff.MUTANTS, **generated.suites(ROOT)}
-        check((mutant for mutants in suites.values() for mutant in mutants), ROOT / PACKAGE)
+        suites = _chosen(options)
     except StaleList as error:
         print(f"mutants: the list does not fit the package:\n{error}", file=sys.stderr)
         return 2
-    try:
-        suites = _chosen(suites, options)
     except KeyError as error:
         print(f"mutants: {error.args[0]}", file=sys.stderr)
         return 2
@@ -53,8 +52,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="mutants", description="Breaks the package on purpose; the tests are to notice."
     )
-    names = ", ".join(("lua", "backoff", *TESTS))
-    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"{names} (default: all)")
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"{', '.join(SUITES)} (default: all)")
     parser.add_argument("--list", action="store_true", help="print the mutants and what each of them breaks")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="only this one; may be repeated")
     parser.add_argument("--sample", type=int, metavar="N", help="so many of each generated suite, chosen by --seed")
@@ -62,10 +60,15 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _chosen(suites: Suites, options: argparse.Namespace) -> Suites:
-    if unknown := [name for name in options.suites if name not in suites]:
-        raise KeyError(f"there is no suite {unknown[0]!r}; there are {', '.join(suites)}")
-    chosen = {name: suites[name] for name in options.suites or suites}
+def _chosen(options: argparse.Namespace) -> Suites:
+    """Those of the suites that are asked for, each fitting the package."""
+    if unknown := [name for name in options.suites if name not in SUITES]:
+        raise KeyError(f"there is no suite {unknown[0]!r}; there are {', '.join(SUITES)}")
+    names = options.suites or SUITES
+    chosen: Suites = {
+        name: LISTS[name] if name in LISTS else generated.mutants_of(name, ROOT / PACKAGE) for name in names
+    }
+    check((mutant for mutants in chosen.values() for mutant in mutants), ROOT / PACKAGE)
     if missing := set(options.only) - {mutant.name for mutants in chosen.values() for mutant in mutants}:
         raise KeyError(f"there is no mutant {min(missing)!r}")
     if options.only:

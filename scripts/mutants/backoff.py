@@ -91,8 +91,8 @@ TABLE = of(
     (
         "pausing stops what is paused",
         "paused accepts every event",
-        "Event.BEGAN, Event.STALE, Event.PAUSE), STAY)",
-        "Event.BEGAN, Event.STALE), STAY)",
+        "Event.STALE, Event.ANSWERED, Event.PAUSE), STAY",
+        "Event.STALE, Event.ANSWERED), STAY",
     ),
     (
         "resume begins from nothing",
@@ -250,8 +250,8 @@ WAITS = of(
     (
         "backoffs of no length",
         "no backoff is shorter than 100 ms",
-        "return max(SHORTEST_WAIT_S, uniform(*self.window_s(level)))",
-        "return uniform(*self.window_s(level))",
+        "return max(SHORTEST_WAIT_S, shortest_s), max(SHORTEST_WAIT_S, longest_s)",
+        "return shortest_s, longest_s",
     ),
     (
         "no jitter at the cap",
@@ -272,8 +272,8 @@ WAITS = of(
     (
         "decorrelated from nothing",
         "decorrelated waits are never below base",
-        "            return self.base_s, longest_s",
-        "            return 0.0, longest_s",
+        "            shortest_s = self.base_s",
+        "            shortest_s = 0.0",
     ),
     (
         "doubled, not tripled",

@@ -10,7 +10,6 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.mutants.job import PACKAGE
 from scripts.mutants.modules import TESTS
 from scripts.mutants.mutant import Mutant, StaleList
 from scripts.mutants.operators import changes_of, names_of
@@ -44,7 +43,3 @@ def _reasons(module: str, path: Path) -> dict[str, str]:
     """Why a change may survive. One reason may be that of several."""
     entries = tomllib.loads(path.read_text("utf-8")).get("argued", [])
     return {text: entry["why"] for entry in entries if entry["module"] == module for text in entry["mutants"]}
-
-
-def suites(root: Path) -> dict[str, list[Mutant]]:
-    return {module: mutants_of(module, root / PACKAGE) for module in TESTS}
