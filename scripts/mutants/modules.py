@@ -7,6 +7,8 @@ real Redis or nsqd in this process. What needs a daemon of its own, a minute or 
 from __future__ import annotations
 
 _DELIVERING = (
+    "tests/integration/test_claiming.py",
+    "tests/integration/test_courier.py",
     "tests/integration/test_scheduler.py",
     "tests/integration/test_retries.py",
     "tests/integration/test_sink_breaker.py",
