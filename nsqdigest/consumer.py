@@ -15,8 +15,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from nsqdigest import log, tasks
 from nsqdigest.backoff import Controller, Decision, State
@@ -157,21 +157,19 @@ class Consumer:
 
     async def stop(self) -> None:
         """At once: everything that is not finished goes back to nsqd, and the connections end in an order that loses
-        no word.
+        nothing that was sent. It may be cancelled anywhere and begun again: what was given back is not held any more.
 
         Closing right after a REQ would leave messages to nsqd's msg_timeout: it does not requeue on disconnect.
         """
         self._hold()
         await self._commits.abandon()
         await self._say_goodbye(time.monotonic() + FAREWELL_S)
-        hang_ups = [asyncio.create_task(connection.hang_up()) for connection in self.connections]
-        if hang_ups:
-            await asyncio.wait(hang_ups, timeout=FAREWELL_S)
+        await _side_by_side([connection.hang_up() for connection in self.connections], FAREWELL_S)
         for task in self.tasks:
             task.cancel()
         for connection in self.connections:
             connection.close("the daemon stops")
-        await asyncio.gather(*self.tasks, *hang_ups, return_exceptions=True)
+        await asyncio.gather(*self.tasks, return_exceptions=True)
 
     def _hold(self) -> None:
         """Nothing new comes in from here on, and what comes all the same goes back."""
@@ -192,13 +190,8 @@ class Consumer:
         return self._settle(self._controller.resume(time.monotonic()))
 
     async def _say_goodbye(self, until_s: float) -> None:
-        goodbyes = [asyncio.create_task(connection.say_goodbye()) for connection in self.connections]
-        if goodbyes:
-            await asyncio.wait(goodbyes, timeout=max(0.0, until_s - time.monotonic()))
-            for goodbye in goodbyes:
-                goodbye.cancel()
-            # One that ended by itself meanwhile has nothing left to say goodbye to.
-            await asyncio.gather(*goodbyes, return_exceptions=True)
+        goodbyes = [connection.say_goodbye() for connection in self.connections]
+        await _side_by_side(goodbyes, until_s - time.monotonic())
 
     async def _keep_time(self) -> None:
         """Notices when time stood still, and what an operator would like to know."""
@@ -282,14 +275,14 @@ class Consumer:
 
     # -- what commits say
 
-    def give_back(self, connection: NsqConnection, messages: Sequence[Message], longest_s: float | None = None) -> None:
+    def give_back(self, connection: NsqConnection, messages: Sequence[Message], about_s: float | None = None) -> None:
         """Back to nsqd, each after its own delay: none while draining, so that the next consumer has them at once."""
         if not messages:
             return
-        longest_ms = self._settings.requeue_delay_ms if longest_s is None else longest_s * 1000
+        low_ms, high_ms = (0.0, self._settings.requeue_delay_ms) if about_s is None else (500 * about_s, 1500 * about_s)
         if self._draining:
-            longest_ms = 0
-        connection.requeue((message, int(self._uniform(0, longest_ms))) for message in messages)
+            low_ms = high_ms = 0.0
+        connection.requeue([(message, int(self._uniform(low_ms, high_ms))) for message in messages])
         self._metrics.add("messages_requeued_total", len(messages), topic=self.topic)
         self._arm_if_idle(connection)
 
@@ -298,11 +291,14 @@ class Consumer:
         self._arm_if_idle(connection)
 
     def _arm_if_idle(self, connection: NsqConnection) -> None:
-        """No connection was idle when the probe began; this one may be now."""
+        """No connection was idle when the probe began; this one may be now. (In a turn of its own: whoever finishes or
+        gives back must not hear of an exception after nsqd was told.)"""
         if self.decision.state is State.PROBING and self._planner.armed is None and not connection.in_flight:
-            self._apply()
+            asyncio.get_running_loop().call_soon(tasks.guarded(self._apply, f"{self.topic} probe"))
 
     def finished_late(self, connection: NsqConnection, messages: Iterable[Message], epoch: int) -> None:
+        if not connection.is_open:
+            return  # nsqd can not refuse anything there any more
         for message in messages:
             self._late[connection, message.id] = epoch
         while len(self._late) > LATE_REMEMBERED:
@@ -354,3 +350,15 @@ class Consumer:
     def _tick(self) -> None:
         if not self._settle(self._controller.tick(time.monotonic())):
             self._apply()
+
+
+async def _side_by_side(works: Sequence[Coroutine[Any, Any, None]], within_s: float) -> None:
+    """Until the time is over; then, or when it is cancelled itself, ends them and waits for their end."""
+    ends = [asyncio.create_task(work) for work in works]
+    try:
+        if ends:
+            await asyncio.wait(ends, timeout=max(0.0, within_s))
+    finally:
+        for task in ends:
+            task.cancel()
+        await asyncio.gather(*ends, return_exceptions=True)  # what ended by itself meanwhile has nothing left to do

@@ -148,3 +148,5 @@ class DeadLetterReason(StrEnum):
     BAD_FIELD = "bad-field"
     BAD_TIMESTAMP = "bad-timestamp"
     REFUSED_BY_STORE = "refused-by-store"
+    BUG = "bug"
+    """The program made a mistake at it. Its traceback is in the log."""

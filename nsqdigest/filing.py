@@ -73,7 +73,9 @@ class Filing:
         groups = self._groups(records, owners)
         if len(groups) == 1:
             return await self._file_group(groups[0], filed)
-        for each in await asyncio.gather(*(self._file_group(group, Filed(set(), {}, None, 0)) for group in groups)):
+        async with asyncio.TaskGroup() as together:
+            tasks = [together.create_task(self._file_group(group, Filed(set(), {}, None, 0))) for group in groups]
+        for each in (task.result() for task in tasks):
             filed.unsafe.update(each.unsafe)
             filed.refused.update(each.refused)
             filed = filed._replace(

@@ -103,9 +103,6 @@ METRICS: dict[str, Declared] = {
         ("topic", "reason"), "FIN, REQ or TOUCH that nsqd refused because it came too late.",
         reason=("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"),
     ),
-    "messages_handed_over_again_total": _counter(
-        ("topic",), "Messages that nsqd sent again while they were in progress here; they are processed once."
-    ),
     "messages_in_flight": _gauge(("topic",), "Messages that nsqd sent and that are neither finished nor given back."),
     "message_age_seconds": _histogram(("topic",), "From nsqd's timestamp of a message until it was stored.", _AGES_S),
     "batch_messages": _histogram(("topic",), "Messages in one batch, as it was stored.", _COUNTS),

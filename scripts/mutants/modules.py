@@ -29,8 +29,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/integration/test_cluster.py",
         "tests/integration/test_sentinel.py",
     ),
-    "filing": ("tests/integration/test_filing.py", "tests/unit/test_commits_again.py"),
-    "commits": ("tests/unit/test_commits_again.py", "tests/integration/test_filing.py"),
+    "filing": ("tests/integration/test_filing.py", "tests/integration/test_intake_ends.py"),
+    "commits": ("tests/integration/test_intake_ends.py", "tests/integration/test_filing.py"),
     "scheduler": _DELIVERING,
     "courier": (*_DELIVERING, "tests/integration/test_big_timeline.py"),
 }

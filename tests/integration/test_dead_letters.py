@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nsqdigest.config import Address
-from nsqdigest.dead_letters import DeadLetters
+from nsqdigest.dead_letters import DeadLetters, Letter
 from nsqdigest.embedded.nsqd import Connection, EmbeddedNsqd, Options
 from nsqdigest.errors import DeadLetterReason
 from nsqdigest.events import Rejected
@@ -23,8 +23,6 @@ from support.servers import Nsqd
 TOPIC = "dead"
 WHY = Rejected(DeadLetterReason.NOT_JSON, "it is not")
 
-Letters = list[tuple[Message, Rejected]]
-
 
 @pytest.fixture
 async def publisher() -> AsyncIterator[Publisher]:
@@ -33,9 +31,10 @@ async def publisher() -> AsyncIterator[Publisher]:
     await publisher.close()
 
 
-def letters_of(*sizes_bytes: int) -> Letters:
+def letters_of(*sizes_bytes: int) -> list[Letter]:
     return [
-        (Message(b"%016d" % number, 1_000 + number, 1, b"x" * size), WHY) for number, size in enumerate(sizes_bytes)
+        Letter(Message(b"%016d" % number, 1_000 + number, 1, b"x" * size), WHY)
+        for number, size in enumerate(sizes_bytes)
     ]
 
 
@@ -77,13 +76,13 @@ async def test_what_was_acknowledged_before_a_failure_is_not_kept(publisher: Pub
         assert kept is not None
         assert "nsqd may have it or not" in str(kept.error)
         safe = await sent(nsqd.tcp_address, 12 - len(kept.messages))
-    assert [letter["id"].encode() for letter in safe] == [message.id for message, _ in letters[: len(safe)]]
-    assert kept.messages == [message for message, _ in letters[len(safe) :]]
+    assert [letter["id"].encode() for letter in safe] == [letter.message.id for letter in letters[: len(safe)]]
+    assert kept.messages == [letter.message for letter in letters[len(safe) :]]
 
 
 async def test_without_a_topic_all_are_kept(publisher: Publisher) -> None:
     letters = letters_of(1, 2)
     kept = await DeadLetters(publisher, "", "ch").publish(Address("127.0.0.1", 1), "events", letters)
     assert kept is not None
-    assert kept.messages == [message for message, _ in letters]
+    assert kept.messages == [letter.message for letter in letters]
     assert "nowhere to put" in str(kept.error)
