@@ -96,6 +96,8 @@ class Consumer:
         """What was finished when its time was nearly up, with its epoch: nsqd may say that it came too late."""
         self._wake: asyncio.TimerHandle | None = None
         self._draining = False
+        self._is_overdue = False
+        """Whether something in work has been held for about its msg_timeout."""
         self._turned_s = time.monotonic()
         self._suspect_until_s = 0.0
         self._repeats_after_s = math.inf
@@ -200,6 +202,7 @@ class Consumer:
             now_s = time.monotonic()
             self._notice_standstill(now_s)
             self._turned_s = now_s
+            self._notice_overdue(now_s)
             self._metrics.set("starved", self.is_starved, topic=self.topic)
             for connection in self._planner.stalled(self._seats, now_s):
                 _log.warning(
@@ -213,6 +216,23 @@ class Consumer:
                     hint="others of this topic flow; if the depth in this nsqd's /stats grows, restart it",
                 )
 
+    def _notice_overdue(self, now_s: float) -> None:
+        """What nsqd takes back it hands over again, to be given back or stored twice: until what is in work is settled
+        nothing more is asked for."""
+        is_overdue = self._commits.is_overdue(now_s)
+        if is_overdue == self._is_overdue:
+            return
+        self._is_overdue = is_overdue
+        if is_overdue:
+            _log.warning(
+                "consumer.topic.overdue",
+                topic=self.topic,
+                in_flight=self.in_flight,
+                hint="Redis is slower than msg_timeout allows, or this process stood still: RDY is 0 until what is in "
+                "flight is stored; keep redis.timeout below nsq.msg_timeout",
+            )
+        self._apply()
+
     def _notice_standstill(self, now_s: float) -> None:
         """A process that was stopped reads what came before the stop as if it were new; nsqd may have taken it back
         since."""
@@ -223,11 +243,14 @@ class Consumer:
         """Another part of the daemon has an answer of Redis, which had failed: a backoff ends soon."""
         self._settle(self._controller.answered(time.monotonic()))
 
+    def _shortest_repeat_s(self) -> float:
+        return min(map(possible_repeat_after_s, self.connections), default=math.inf)
+
     # -- what a connection says
 
     def on_open(self, connection: NsqConnection) -> None:
         self._seats.append(connection)
-        self._repeats_after_s = min(self._repeats_after_s, possible_repeat_after_s(connection))
+        self._repeats_after_s = self._shortest_repeat_s()
         self._metrics.set("nsqd_connections", self.connected, topic=self.topic)
         self._apply()
 
@@ -245,7 +268,8 @@ class Consumer:
             self._controller.began(decision.epoch, now_s, now_s + connection.msg_timeout_s)
             self._set_timer(None)
         self._notice_standstill(now_s)
-        received_s = now_s - self._repeats_after_s if now_s < self._suspect_until_s else now_s
+        # By this connection's own time: the shortest of all would not make it a repeat here.
+        received_s = now_s - possible_repeat_after_s(connection) if now_s < self._suspect_until_s else now_s
         self._commits.put(Arrival(connection, messages, decision.epoch, received_s))
 
     def on_refused(self, connection: NsqConnection, error: NsqdRefused) -> None:
@@ -268,6 +292,7 @@ class Consumer:
         if connection not in self._seats:
             return
         self._metrics.set("nsqd_connections", self.connected, topic=self.topic)
+        self._repeats_after_s = self._shortest_repeat_s()
         self._late = {key: epoch for key, epoch in self._late.items() if key[0] is not connection}
         if connection is self._planner.armed:
             self._settle(self._controller.lost(self.decision.epoch, time.monotonic()))
@@ -332,7 +357,7 @@ class Consumer:
     def _apply(self) -> None:
         """Sends the differences between the RDY that is wanted and the RDY that is set."""
         self._seats = [connection for connection in self._seats if connection.is_open or connection.in_flight]
-        plan = self._planner.plan(self.decision, self._seats, time.monotonic())
+        plan = self._planner.plan(self.decision, self._seats, time.monotonic(), is_overdue=self._is_overdue)
         for connection, count in plan.changes:
             connection.set_rdy(count)
         self._set_timer(plan.again_at_s)

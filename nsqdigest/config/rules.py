@@ -21,6 +21,8 @@ Values = dict[str, Any]
 NSQD_HTTP_PORT = 4151
 NSQD_MAX_MSG_BYTES = 1 << 20
 """nsqd's default for `--max-msg-size`."""
+NSQD_MSG_TIMEOUT_MS = 60_000
+"""nsqd's default for `--msg-timeout`."""
 LOOKUPD_TCP_PORT = 4160
 
 
@@ -196,6 +198,21 @@ def lease_and_timeouts(scheduler: Values, sinks: Mapping[str, Values], root: Spo
     spot.problem(
         f"scheduler.lease is {lease}, less than twice the timeout of sink {show(name)}, {timeout}; "
         f'write lease = "{needed}" or more under [scheduler], or timeout = "{format_duration(lease_ms // 2)}" or less'
+    )
+
+
+def store_timeout(redis: Values, nsq: Values, root: Spot) -> None:
+    """While a write hangs for longer than msg_timeout, nsqd takes back what is being written."""
+    if not (_have(redis, "timeout_ms") and _have(nsq, "msg_timeout_ms")):
+        return
+    msg_timeout_ms = nsq["msg_timeout_ms"] or NSQD_MSG_TIMEOUT_MS
+    if redis["timeout_ms"] < msg_timeout_ms:
+        return
+    timeout, msg_timeout = format_duration(redis["timeout_ms"]), format_duration(msg_timeout_ms)
+    whose = "nsq.msg_timeout" if nsq["msg_timeout_ms"] else "nsqd's default msg_timeout"
+    (root / "redis" / "timeout").warning(
+        f"{timeout} is not less than {whose}, {msg_timeout}: nsqd hands over again what a slow Redis still has; "
+        "write a shorter timeout"
     )
 
 

@@ -347,6 +347,12 @@ PLANS = of(
         "                if given >= seat.rdy:\n",
     ),
     (
+        "what is overdue is asked for again",
+        "nothing is asked for while something is overdue",
+        "        if is_overdue:\n            well = []\n",
+        "",
+    ),
+    (
         "the unwell keep their places",
         "a closing or silent connection gets nothing",
         "well = [seat for seat in seats if seat.is_well]",

@@ -55,6 +55,13 @@ class Sender:
             seat.rdy = count
         return sent
 
+    def plan_overdue(self, decision: Decision, now_s: float) -> Sent:
+        plan: Plan[Seat] = self.planner.plan(decision, self.seats, now_s, is_overdue=True)
+        self.again_at_s = plan.again_at_s
+        for seat, count in plan.changes:
+            seat.rdy = count
+        return [(seat.name, count) for seat, count in plan.changes]
+
     def rdys(self) -> list[int]:
         return [seat.rdy for seat in self.seats]
 
@@ -414,3 +421,16 @@ def test_without_a_rdy_nothing_is_stalled() -> None:
 )
 def test_a_connection_near_its_rdy_is_starved(rdy: int, in_flight: int, starved: bool) -> None:
     assert is_starved([Seat("idle", rdy=10), Seat("busy", rdy=rdy, in_flight=in_flight)]) is starved
+
+
+@pytest.mark.parametrize("decision", [flowing(10), probing()], ids=["flowing", "probing"])
+def test_while_something_is_overdue_nothing_is_asked_for_and_then_as_before(decision: Decision) -> None:
+    sender = Sender(*seats(2))
+    sender.plan(decision, 0.0)
+    before = sender.rdys()
+    assert sum(before) > 0
+    sender.plan_overdue(decision, 1.0)
+    assert sender.rdys() == [0, 0]
+    assert sender.again_at_s == 1.0 + UNWELL_AGAIN_S
+    sender.plan(decision, 1.0 + RESERVED_S)
+    assert sum(sender.rdys()) == sum(before)
