@@ -113,7 +113,11 @@ _QUOTED_ARGUMENTS = re.compile(r",? with args beginning with:.*", re.DOTALL)
 # Refused before anything was sent: by our own pool, or by a server that takes no more clients.
 _NO_CONNECTION = ("No connection available", "max number of clients reached")
 
+# By the first byte of what was no answer of Redis, as its driver shows it.
+_NOT_REDIS = {"H": "an HTTP server answers there, not Redis", "\\x00": "an nsqd answers there, not Redis"}
+
 _WAY_OUT = {
+    "redis-protocol": "look at host and port in redis.url",
     "redis-full": "Redis is at its maxmemory: raise it, or let deliveries free some; intake goes on by itself then",
     "redis-readonly": "this server is a replica: redis.url has to lead to the primary",
     "redis-misconf": "Redis cannot write its snapshot to disk: look into its log",
@@ -146,6 +150,9 @@ def translate(error: BaseException, script: Script | None = None) -> StoreError:
         return StoreError("redis-connection", where)
     if isinstance(error, redis_errors.ResponseError):
         return _translate_refusal(error, text, where)
+    if isinstance(error, redis_errors.InvalidResponse):
+        other = next((what for byte, what in _NOT_REDIS.items() if f'got "{byte}"' in text), "")
+        return StoreError("redis-protocol", f"{other} ({_WAY_OUT['redis-protocol']})" if other else where)
     return StoreError("redis-unknown", f"{type(error).__name__}: {where}")
 
 

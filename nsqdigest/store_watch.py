@@ -40,6 +40,7 @@ class StoreWatch:
         self._unfit = ""
         self.figures = Figures()
         """As they were at the last look."""
+        self._orphans_said: set[str] = set()
         self.tasks: list[asyncio.Task[None]] = []
 
     def start(self, servers: list[ServerFacts]) -> None:
@@ -75,7 +76,18 @@ class StoreWatch:
         while True:
             with contextlib.suppress(StoreError):
                 self.figures = await self._store.figures.read(self._store.routes, self._store.clock.now_ms())
+                self._warn_of_orphans()
             await asyncio.sleep(min(FIGURES_EVERY_S, self._every_s))
+
+    def _warn_of_orphans(self) -> None:
+        for route in sorted(set(self.figures.orphans) - self._orphans_said):
+            self._orphans_said.add(route)
+            _log.warning(
+                "store.route.orphan",
+                route=route,
+                records=self.figures.orphans[route],
+                hint="the file has no route of this name, so nobody delivers them; write one until they are delivered",
+            )
 
     async def _look(self) -> None:
         try:

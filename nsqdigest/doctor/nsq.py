@@ -24,11 +24,13 @@ from nsqdigest.errors import ConnectionLost, LookupFailed, LookupProblem, Nsqdig
 from nsqdigest.transport.connection import options_of
 from nsqdigest.transport.directory import FILE, Named, read_answer, usual_host
 from nsqdigest.transport.discovery import AT_ONCE, ask, open_session
-from nsqdigest.transport.handshake import Established, shake_hands
+from nsqdigest.transport.handshake import Established, refused_in_the_clear, shake_hands
 
 if TYPE_CHECKING:
     from nsqdigest.config import Config, NsqSink
 
+_REFUSED_WITHIN_S = 1.0
+"""What an nsqd gets to refuse a command; it answers at once, or not at all."""
 MOST_TRIED = 100
 """Of the nsqds that nsqlookupds name: each is a socket, all at the same time."""
 
@@ -107,6 +109,8 @@ class NsqExaminer:
         await resolve(address.host)
         established = await shake_hands(address, self._options)
         try:
+            if self._options.tls is None:
+                await refused_in_the_clear(established, self._options, _REFUSED_WITHIN_S)
             tls, certificate = _tls_of(established)
             return NsqdFacts(
                 negotiated=established.negotiated,

@@ -88,6 +88,27 @@ def cause(error: BaseException) -> str:
     return getattr(real, "strerror", None) or str(real) or type(real).__name__
 
 
+async def refused_in_the_clear(established: Established, options: ConnectionOptions, within_s: float) -> None:
+    """An nsqd that demands TLS says so to the first command after IDENTIFY, and to a NOP says nothing else: raises
+    `NsqdRefused` where it does."""
+    stream, stage = established.stream, established.stage
+    frames = established.frames
+    try:
+        await stream.write(stage.encode(nsq.nop()) if stage is not None else nsq.nop())
+        async with asyncio.timeout(within_s):
+            while True:
+                for frame_type, payload in frames:
+                    if frame_type == FrameType.ERROR:
+                        raise negotiation.refusal(payload, options)
+                data = await stream.read_bytes(READ_BYTES, partial=True)
+                pieces = stage.decode(data) if stage is not None else [data]
+                frames = [frame for piece in pieces for frame in established.splitter.feed(piece)[1]]
+    except TimeoutError:
+        return
+    except StreamClosedError as error:
+        raise ConnectionLost(f"nsqd: {cause(error)} after IDENTIFY") from error
+
+
 class _Names(Resolver):
     """How tornado asks for a name."""
 
@@ -214,7 +235,10 @@ class _Handshake:
 
     async def _frame_as_it_is(self) -> tuple[int, bytes]:
         assert self._stream is not None
-        size = int.from_bytes(await self._stream.read_bytes(4), "big", signed=True)
+        beginning = await self._stream.read_bytes(4)
+        if other := negotiation.spoken_instead(beginning):
+            raise ProtocolError(f"{self._where}: {other}")
+        size = int.from_bytes(beginning, "big", signed=True)
         if not 4 <= size <= _RESPONSE_LIMIT_BYTES:
             raise ProtocolError(f"{self._where} began with a frame of {size} bytes: is it an nsqd?")
         data = await self._stream.read_bytes(size)

@@ -118,6 +118,19 @@ def check(options: ConnectionOptions, answer: Negotiated, where: str) -> None:
         )
 
 
+_OTHER_PROTOCOLS = {
+    b"HTTP": "it speaks HTTP; write nsqd's TCP port, usually 4150, not its HTTP port, usually 4151",
+    b"-ERR": "it speaks Redis' protocol; write the TCP port of an nsqd, usually 4150",
+    b"-NOA": "it speaks Redis' protocol; write the TCP port of an nsqd, usually 4150",
+    b"-DEN": "it speaks Redis' protocol; write the TCP port of an nsqd, usually 4150",
+}
+
+
+def spoken_instead(beginning: bytes) -> str:
+    """What the first four bytes of an answer show that is no nsqd, with the remedy; "" where they show nothing."""
+    return _OTHER_PROTOCOLS.get(beginning, "")
+
+
 # -- what nsqd refuses
 
 _INVALID = re.compile(r"IDENTIFY ([a-z ]+) \(-?\d+\) is invalid")

@@ -171,6 +171,37 @@ async def test_tls_auth_and_compression_are_told_as_negotiated(
         assert words in told.detail
 
 
+@pytest.mark.parametrize("compression", ["none", "snappy", "deflate"])
+async def test_an_nsqd_that_demands_tls_is_a_failure_where_the_file_has_none(
+    tables: Tables, nsqd_factory: Callable[..., Nsqd], certificates: Certificates, compression: str
+) -> None:
+    pair = certificates.server
+    nsqd = nsqd_factory(f"--tls-cert={pair.cert_file}", f"--tls-key={pair.key_file}", "--tls-required=tcp-https")
+    found = await look(tables, nsq={"nsqd_tcp_addresses": [at(nsqd)], "compression": compression})
+    (told,) = found["nsqd"]
+    assert told.state is FAIL
+    assert "write [nsq.tls] in the file" in told.way_out
+
+
+async def test_the_http_port_of_an_nsqd_and_a_redis_are_recognised_as_such(
+    tables: Tables, sound_nsqd: Nsqd, sound_redis: RedisServer
+) -> None:
+    host, port = sound_nsqd.http_address
+    redis = sound_redis.url.removeprefix("redis://").split("/")[0]
+    found = await look(tables, nsq={"nsqd_tcp_addresses": [f"{host}:{port}", redis]})
+    http, other = found["nsqd"]
+    assert (http.state, other.state) == (FAIL, FAIL)
+    assert "it speaks HTTP" in http.detail
+    assert "TCP port, usually 4150" in http.way_out
+    assert "it speaks Redis' protocol" in other.detail
+
+
+async def test_what_is_no_redis_is_told_as_what_it_is(tables: Tables, sound_nsqd: Nsqd) -> None:
+    for (host, port), kind in ((sound_nsqd.http_address, "an HTTP server"), (sound_nsqd.tcp_address, "an nsqd")):
+        found = await look(tables, redis={"url": f"redis://{host}:{port}/0"})
+        assert f"{kind} answers there, not Redis (look at host and port in redis.url)" in found["redis"][0].detail
+
+
 async def test_each_nsqd_that_does_not_fit_is_told_why_and_the_others_are_well(
     tables: Tables, nsqd_factory: Callable[..., Nsqd], sound_nsqd: Nsqd, certificates: Certificates
 ) -> None:
@@ -194,12 +225,6 @@ async def test_a_wrong_secret_is_told(tables: Tables, nsqd_factory: Callable[...
         found = await look(tables, nsq={"nsqd_tcp_addresses": [at(nsqd)], "auth_secret": "other"})
     (told,) = bad(found)
     assert (told.state, "nsq.auth_secret" in told.way_out) == (FAIL, True)
-
-
-async def test_a_port_that_is_not_nsqds_tcp_port_is_told(tables: Tables, sound_nsqd: Nsqd) -> None:
-    found = await look(tables, nsq={"nsqd_tcp_addresses": [f"{HOST}:{sound_nsqd.http_address[1]}"]})
-    (told,) = bad(found)
-    assert (told.state, "is it an nsqd?" in told.detail) == (FAIL, True)
 
 
 # -- nsqlookupd

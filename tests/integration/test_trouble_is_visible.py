@@ -132,3 +132,16 @@ def test_a_topic_that_backs_off_is_not_called_paused(stage: Stage) -> None:
     assert "backoff" in daemon.get("/readyz?verbose")[1]
     assert "paused" not in daemon.get("/readyz?verbose")[1]
     stage.let_writes_go()
+
+
+def test_a_route_that_the_file_does_not_have_any_more_is_warned_about(stage: Stage) -> None:
+    daemon = started(stage, {}, Answer(410), timelines=3)
+    until_line(daemon, "sink hook", r"\[!\] sink hook: stopped .*")
+    assert daemon.metric("orphan_records") == 0
+    daemon.stop()
+    daemon.routes = [{**daemon.routes[0], "name": "renamed"}]
+    daemon.start()
+    wait_until(lambda: daemon.said("store.route.orphan"), 10, "the warning")
+    (said,) = daemon.said("store.route.orphan")
+    assert (said["level"], said["route"], said["records"]) == ("warning", "events", 3)
+    wait_until(lambda: daemon.metric("orphan_records") == 3, 5, "the gauge")

@@ -132,7 +132,7 @@ ERRORS: list[tuple[Exception, str, Applied]] = [
     (errors.ConnectionError("Connection closed by server."), "redis-connection", AMBIGUOUS),
     (ConnectionResetError(104, "Connection reset by peer"), "redis-connection", AMBIGUOUS),
     (BrokenPipeError(32, "Broken pipe"), "redis-connection", AMBIGUOUS),
-    (errors.InvalidResponse("Protocol error"), "redis-unknown", AMBIGUOUS),
+    (errors.InvalidResponse("Protocol error"), "redis-protocol", AMBIGUOUS),
     (AttributeError("'NoneType' object has no attribute '_add_writer'"), "redis-unknown", AMBIGUOUS),
     (RuntimeError("?"), "redis-unknown", AMBIGUOUS),
     (errors.ResponseError("BUSYKEY Target key name already exists."), "redis-unknown", AMBIGUOUS),
