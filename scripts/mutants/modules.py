@@ -22,7 +22,6 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/integration/test_store_errors.py",
         "tests/integration/test_servers.py",
         "tests/integration/test_durability.py",
-        "tests/integration/test_cluster.py",
     ),
     "redis_servers": (
         "tests/integration/test_servers.py",
@@ -32,5 +31,5 @@ TESTS: dict[str, tuple[str, ...]] = {
     "filing": ("tests/integration/test_filing.py", "tests/integration/test_intake_ends.py"),
     "commits": ("tests/integration/test_intake_ends.py", "tests/integration/test_filing.py"),
     "scheduler": _DELIVERING,
-    "courier": (*_DELIVERING, "tests/integration/test_big_timeline.py"),
+    "courier": ("tests/integration/test_carrying.py", *_DELIVERING, "tests/integration/test_big_timeline.py"),
 }

@@ -111,6 +111,10 @@ def test_the_wait_is_drawn_from_the_window_of_the_attempt() -> None:
     assert waits == [3_000, 9_000, 27_000, 900_000]
 
 
+def test_a_digest_whose_values_are_lost_is_the_only_one_that_its_receiver_did_not_fail() -> None:
+    assert [reason for reason in BuryReason if not reason.is_of_receiver] == [BuryReason.VALUES_LOST]
+
+
 def test_before_the_first_attempt_the_wait_is_that_of_the_first() -> None:
     assert retry_wait_ms(0, 1_000, 900_000, highest) == retry_wait_ms(1, 1_000, 900_000, highest) == 3_000
 
