@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from nsqdigest import courier
+from nsqdigest import courier, log
 from nsqdigest.backoff import Controller, Curve, State
+from nsqdigest.counted import Repeats
 from nsqdigest.courier import Courier, Lease, ScheduledRoute, SinkPost
 from nsqdigest.errors import StoreError
 from nsqdigest.metrics import Metrics
@@ -73,7 +74,8 @@ class Stage:
 
 
 @pytest.fixture
-def caplog(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+def caplog(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    monkeypatch.setattr(log, "_repeats", Repeats())  # what another test said within the second is no repeat
     caplog.set_level(logging.DEBUG, "nsqdigest")
     return caplog
 
