@@ -14,6 +14,8 @@ EXIT_USAGE = 2
 EXIT_UNREACHABLE = 69
 EXIT_CONFIG = 78
 
+ENVIRONMENT = "environment"
+
 
 class NsqdigestError(Exception):
     """The root. `exit_code` is what a command ends with when this reaches its end."""
@@ -23,12 +25,41 @@ class NsqdigestError(Exception):
     """Trying again soon can not help: somebody has to change something first."""
 
 
+class Mistake(str):
+    """One problem of the operator's file, or one piece of advice: the text is for people, the attributes for scripts.
+
+    `file` is "environment" where a variable is at fault; `path` is its name then. `line` is None where there is none.
+    """
+
+    file: str
+    line: int | None
+    path: str
+    problem: str
+    remedy: str
+
+    def __new__(
+        cls, problem: str, remedy: str = "", *, file: str = "", line: int | None = None, path: str = ""
+    ) -> Mistake:
+        said = f"{problem}; {remedy}" if remedy else problem
+        if file == ENVIRONMENT:
+            text = f"{file} {path}: {said}"
+        else:
+            place = file if line is None else f"{file}:{line}"
+            text = ": ".join(filter(None, (place, path, said)))
+        mistake = super().__new__(cls, text)
+        mistake.file, mistake.line, mistake.path, mistake.problem, mistake.remedy = file, line, path, problem, remedy
+        return mistake
+
+    def as_json(self) -> dict[str, str | int | None]:
+        return {name: getattr(self, name) for name in ("file", "line", "path", "problem", "remedy")}
+
+
 class ConfigError(NsqdigestError):
     """The operator's file (or environment) is wrong. Holds every problem of it, in the order of the file."""
 
     exit_code = EXIT_CONFIG
 
-    def __init__(self, problems: list[str]) -> None:
+    def __init__(self, problems: list[Mistake]) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,6 +23,7 @@ import msgspec
 from nsqdigest import bodies
 from nsqdigest.bodies import Unusable
 from nsqdigest.errors import DeadLetterReason
+from nsqdigest.templates import Template, check_path
 
 if TYPE_CHECKING:
     from nsqdigest.transport.frames import Message
@@ -37,72 +37,12 @@ _TYPE_NAMES = {
     list: "an array",
 }
 
-_TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_NOT_IN_PATHS = re.compile(r'[\x00-\x1f"\\]')
 _SMALLEST_MS_TIMESTAMP = 1e11
 _LATEST_MS = 2**53 // 1000  # in microseconds it is a score in Redis, exact up to 2^53
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _KNOWN_NAMES_KEPT = 200_000
-
-
-class TemplateError(ValueError):
-    """A template or path that can not be one; the text says what to write."""
-
-
-def check_path(text: str) -> tuple[str, ...]:
-    """A path of a field, `a.b`, as its names."""
-    names = tuple(text.split("."))
-    if not all(name and name == name.strip() for name in names):
-        raise TemplateError(f'"{text}" is not a path of a field; write it like "user.id"')
-    if _NOT_IN_PATHS.search(text):
-        raise TemplateError(
-            f'"{text}" can not be a path: quotes, backslashes and control characters are not looked for'
-        )
-    return names
-
-
-@dataclass(frozen=True, slots=True)
-class Template:
-    """Literal text and paths of fields, in order; `{{` and `}}` are braces."""
-
-    text: str
-    parts: tuple[str | tuple[str, ...], ...]
-
-    @classmethod
-    def parse(cls, text: str) -> Template:
-        parts: list[str | tuple[str, ...]] = []
-        literal = ""
-        position = 0
-        for token in _TOKEN.finditer(text):
-            literal += text[position : token.start()]
-            position = token.end()
-            found = token.group(0)
-            if found in ("{{", "}}"):
-                literal += found[0]
-            elif token.group(1) is None:
-                way = 'close the field with "}", or write "{{"' if found == "{" else 'write "}}"'
-                raise TemplateError(f'"{text}" has a lone "{found}"; {way} for a brace of the text')
-            else:
-                if literal:
-                    parts.append(literal)
-                    literal = ""
-                parts.append(check_path(token.group(1)))
-        literal += text[position:]
-        if literal:
-            parts.append(literal)
-        if not text:
-            raise TemplateError('a template can not be empty; write one like "user:{user.id}"')
-        return cls(text, tuple(parts))
-
-    @property
-    def paths(self) -> tuple[tuple[str, ...], ...]:
-        return tuple(part for part in self.parts if isinstance(part, tuple))
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        return tuple(".".join(path) for path in self.paths)
 
 
 class EventRoute(NamedTuple):

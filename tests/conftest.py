@@ -75,6 +75,12 @@ def redis_binary_of(item: pytest.Item) -> str:
     return params.get("redis_binary", RedisServer.binary)
 
 
+def pytest_collection_finish() -> None:
+    """What steers the tests is no business of the programs that they start: nsqdigest would advise against it."""
+    for variable in ("NSQDIGEST_TEST_INSTALLED", "NSQDIGEST_PROVE"):
+        os.environ.pop(variable, None)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if SERVER_FIXTURES.intersection(getattr(item, "fixturenames", ())):

@@ -18,8 +18,8 @@ _HEAD = """\
 # nsqdigest: every option of this version with its default, and what it does. Nearly all of it can be left out.
 #
 # Durations are "250ms", "30s", "5m", "1h30m", "7d"; sizes "256B", "64KiB", "1MiB"; addresses host:port or [v6]:port.
-# Text may be "env:NAME" or "file:PATH" (from this file's folder, chmod 600), which keeps secrets out of it; only what a
-# route says about fields is taken as it stands. A variable NSQDIGEST__SECTION__KEY overrides one value:
+# Text may be "env:NAME" or "file:PATH" as a whole (from this file's folder, chmod 640), which keeps secrets out of it;
+# only what a route says about fields is taken as it stands. A variable NSQDIGEST__SECTION__KEY overrides one value:
 # NSQDIGEST__NSQ__MAX_IN_FLIGHT=500, NSQDIGEST__POLICIES__DEFAULT__MINIMUM_DELAY=1m.
 # `nsqdigest check -c FILE` says whether a file is right.
 """

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
+from nsqdigest.errors import Mistake
+
 MASK = "***"
 
 _CLUSTER_SCHEMES = ("redis+cluster://", "rediss+cluster://")
@@ -259,5 +261,5 @@ class Config:
     routes: tuple[Route, ...]
     admin: Admin
     log: LogSettings
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Mistake, ...] = ()
     """What works but is seldom meant; each placed like a problem."""

@@ -37,6 +37,7 @@ from nsqdigest.config.readers import (
     HiddenText,
     ListOf,
     MatchTable,
+    NameOf,
     Reader,
     Size,
     Switch,
@@ -320,18 +321,18 @@ ROUTE = Section(
         Option(
             "name", Text(texts.optional_name), "", '"": the topic; unique; a new name leaves the old timelines behind'
         ),
-        Option("topic", Text(texts.topic), REQUIRED, "where the events come from", "events"),
+        Option("topic", NameOf("topic", texts.topic), REQUIRED, "where the events come from", "events"),
         Option("match", MatchTable(), {}, '{severity = "error"} or {"event.kind" = ["error", "fatal"]}'),
         Option(
             "timeline",
             Unresolved(texts.template),
             REQUIRED,
-            'whose digest an event is for: "user:{user.id}"; {{ and }} are braces',
+            'whose digest an event is for: "user:{user.id}"',
             "{user}",
         ),
         Option(
             "key",
-            Unresolved(texts.optional_template),
+            Unresolved(texts.optional_key_template),
             "",
             '"": the message itself; of the same key the newer record wins',
         ),
@@ -339,13 +340,16 @@ ROUTE = Section(
             "timestamp",
             Unresolved(texts.optional_field_path),
             "",
-            '"meta.at": a number (below 1e11: s, else ms) or RFC 3339; "": that of NSQ',
+            'a field, "meta.at": a number (below 1e11: s, else ms) or RFC 3339; "": that of NSQ',
         ),
         Option(
-            "group", Unresolved(texts.optional_field_path), "", "path of the field that groups the records of a digest"
+            "group",
+            Unresolved(texts.optional_field_path),
+            "",
+            "a field, likewise: the records of a digest are grouped by it",
         ),
-        Option("policy", Text(texts.name), "default", "one of [policies.NAME]"),
-        Option("sink", Text(texts.name), REQUIRED, "one of [sinks.NAME]", "out"),
+        Option("policy", NameOf("policy", texts.name), "default", "one of [policies.NAME]"),
+        Option("sink", NameOf("sink", texts.name), REQUIRED, "one of [sinks.NAME]", "out"),
     ),
 )
 

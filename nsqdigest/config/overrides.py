@@ -6,6 +6,7 @@ in a variable. A name that fits no option is a problem: a slip must not leave th
 
 from __future__ import annotations
 
+import re
 import tomllib
 from typing import Any
 
@@ -15,10 +16,14 @@ from nsqdigest.config.readers import WebhookSecrets
 from nsqdigest.config.toml_lines import KeyPath
 
 PREFIX = "NSQDIGEST__"
+_OURS = "NSQDIGEST_"
+_KNOWN = frozenset(("NSQDIGEST_CONFIG",))
+_OF_KUBERNETES = re.compile(r"_SERVICE_(?:HOST|PORT)|_PORT(?:_[0-9]+_(?:TCP|UDP)|$)")
+"""It gives every container variables about a service of the name "nsqdigest"."""
 
 
 class _Refused(Exception):
-    pass
+    """`args`: the problem, and the remedy."""
 
 
 def apply(tree: dict[str, Any], findings: Findings) -> None:
@@ -29,9 +34,9 @@ def apply(tree: dict[str, Any], findings: Findings) -> None:
         try:
             path, option = _target(variable[len(PREFIX) :].lower().split("__"), tree)
             if path in findings.overridden_by:
-                raise _Refused(f"sets the same as {findings.overridden_by[path]}; leave one of them out")
+                raise _Refused(f"sets the same as {findings.overridden_by[path]}", "leave one of them out")
         except _Refused as refused:
-            findings.variable_problem(variable, str(refused))
+            findings.variable_problem(variable, *refused.args)
             continue
         table: Any = tree
         for step in path[:-1]:
@@ -41,10 +46,24 @@ def apply(tree: dict[str, Any], findings: Findings) -> None:
             table[path[-1]] = _value(findings.environ[variable], option)
 
 
+def advise_on_unknown(findings: Findings) -> None:
+    """A variable that begins like ours and is none: most likely it was meant to override something."""
+    for variable in sorted(findings.environ):
+        name = variable.upper()
+        if not name.startswith(_OURS) or name.startswith(PREFIX) or _OF_KUBERNETES.search(name):
+            continue
+        if name not in _KNOWN and variable not in findings.variables_named:
+            first, _, rest = name.removeprefix(_OURS).partition("_")
+            section = nearest(first.lower(), (*SECTIONS, "policies", "sinks"))
+            key = rest.strip("_") or "KEY"
+            way = f"write {PREFIX}{section.upper()}__{key}" if section else f"write {PREFIX}SECTION__KEY, or unset it"
+            findings.variable_warning(variable, "is no variable of nsqdigest, and changes nothing", way)
+
+
 def _target(names: list[str], tree: dict[str, Any]) -> tuple[KeyPath, Option | None]:
     section_name, *rest = names
     if section_name == "routes":
-        raise _Refused("a route can not be overridden; write it in the file")
+        raise _Refused("a route can not be overridden", "write it in the file")
     if section_name in ("policies", "sinks"):
         return _named_target(section_name, rest, tree)
     section = SECTIONS.get(section_name)
@@ -52,7 +71,7 @@ def _target(names: list[str], tree: dict[str, Any]) -> tuple[KeyPath, Option | N
         guess = nearest(section_name, (*SECTIONS, "policies", "sinks"))
         known = ", ".join((*SECTIONS, "policies", "sinks")).upper()
         raise _Refused(
-            "unknown section; " + (f"did you mean {PREFIX}{guess.upper()}__…?" if guess else f"known are {known}")
+            "unknown section", f"did you mean {PREFIX}{guess.upper()}__…?" if guess else f"known are {known}"
         )
     path: KeyPath = (section_name,)
     stem = f"{PREFIX}{section_name.upper()}"
@@ -60,14 +79,14 @@ def _target(names: list[str], tree: dict[str, Any]) -> tuple[KeyPath, Option | N
         section, path, stem = table, (*path, rest[0]), f"{stem}__{rest[0].upper()}"
         rest = rest[1:]
         if not rest:
-            raise _Refused(f"names no option; write {stem}__OPTION")
+            raise _Refused("names no option", f"write {stem}__OPTION")
     key = "__".join(rest)
     return (*path, key), _option(section, key, stem)
 
 
 def _named_target(table: str, names: list[str], tree: dict[str, Any]) -> tuple[KeyPath, Option | None]:
     if len(names) < 2:
-        raise _Refused(f"names no option; write {PREFIX}{table.upper()}__NAME__OPTION")
+        raise _Refused("names no option", f"write {PREFIX}{table.upper()}__NAME__OPTION")
     wanted, key = "__".join(names[:-1]), names[-1]
     in_file = tree.get(table)
     existing = list(in_file) if isinstance(in_file, dict) else []
@@ -77,9 +96,10 @@ def _named_target(table: str, names: list[str], tree: dict[str, Any]) -> tuple[K
     kind = "policy" if table == "policies" else "sink"
     if not fitting:
         guess = nearest(wanted, existing)
-        raise _Refused(f'there is no {kind} "{wanted}" in the file' + (f'; did you mean "{guess}"?' if guess else ""))
+        way = f'did you mean "{guess}"?' if guess else f"write [{table}.{wanted}] in the file, or unset it"
+        raise _Refused(f'there is no {kind} "{wanted}" in the file', way)
     if len(fitting) > 1:
-        raise _Refused(f"fits {' and '.join(fitting)}; rename one of them, or write the value in the file")
+        raise _Refused(f"fits {' and '.join(fitting)}", "rename one of them, or write the value in the file")
     name = fitting[0]
     section = POLICY if table == "policies" else _sink_section(tree, name)
     if table == "sinks" and key == "type":
@@ -100,7 +120,8 @@ def _sink_section(tree: dict[str, Any], name: str) -> Section:
 def _option(section: Section, key: str, stem: str) -> Option | None:
     if key not in section.keys:
         guess = nearest(key, section.by_key)
-        raise _Refused("unknown key" + (f"; did you mean {stem}__{guess.upper()}?" if guess else ""))
+        way = f"did you mean {stem}__{guess.upper()}?" if guess else f"known are {', '.join(section.by_key).upper()}"
+        raise _Refused("unknown key", way)
     return section.by_key.get(key)
 
 

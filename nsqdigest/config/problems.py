@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nsqdigest.config.toml_lines import KeyPath, line_of
+from nsqdigest.errors import ENVIRONMENT, Mistake
 
 _SHOWN_CHARACTERS = 60
 _LARGEST_SECRET_FILE_BYTES = 64 * 1024
@@ -94,33 +95,45 @@ class Findings:
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
     overridden_by: dict[KeyPath, str] = field(default_factory=dict)
     """Which variable of the environment set what stands at a path."""
-    _problems: list[tuple[bool, int, str]] = field(default_factory=list)
-    _warnings: list[tuple[bool, int, str]] = field(default_factory=list)
+    variables_named: set[str] = field(default_factory=set)
+    """By env:NAME."""
+    _problems: list[Mistake] = field(default_factory=list)
+    _warnings: list[Mistake] = field(default_factory=list)
 
-    def _place(self, path: KeyPath, text: str) -> tuple[bool, int, str]:
+    def _mistake(self, path: KeyPath, problem: str, remedy: str) -> Mistake:
         for length in range(len(path), 0, -1):
             if variable := self.overridden_by.get(path[:length]):
-                return (True, 0, f"environment {variable}: {text}")
-        line = line_of(self.lines, path)
-        return (False, line, f"{self.source}:{line}: {dotted(path)}: {text}")
+                return Mistake(problem, remedy, file=ENVIRONMENT, path=variable)
+        return Mistake(problem, remedy, file=self.source, line=line_of(self.lines, path), path=dotted(path))
 
-    def problem(self, path: KeyPath, text: str) -> None:
-        self._problems.append(self._place(path, text))
+    def rename(self, key: str, meant: str) -> None:
+        """What stands under `key` is looked for under `meant`."""
+        self.lines = {**self.lines, **{(meant, *path[1:]): line for path, line in self.lines.items() if path[0] == key}}
 
-    def variable_problem(self, variable: str, text: str) -> None:
-        self._problems.append((True, 0, f"environment {variable}: {text}"))
+    def problem(self, path: KeyPath, problem: str, remedy: str) -> None:
+        self._problems.append(self._mistake(path, problem, remedy))
 
-    def warning(self, path: KeyPath, text: str) -> None:
-        self._warnings.append(self._place(path, text))
+    def warning(self, path: KeyPath, problem: str, remedy: str) -> None:
+        self._warnings.append(self._mistake(path, problem, remedy))
+
+    def variable_problem(self, variable: str, problem: str, remedy: str) -> None:
+        self._problems.append(Mistake(problem, remedy, file=ENVIRONMENT, path=variable))
+
+    def variable_warning(self, variable: str, problem: str, remedy: str) -> None:
+        self._warnings.append(Mistake(problem, remedy, file=ENVIRONMENT, path=variable))
 
     @property
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Mistake]:
         """The file's in the order of its lines, then the environment's."""
-        return [text for _, _, text in sorted(self._problems, key=lambda each: each[:2])]
+        return sorted(self._problems, key=_place)
 
     @property
-    def warnings(self) -> tuple[str, ...]:
-        return tuple(text for _, _, text in sorted(self._warnings, key=lambda each: each[:2]))
+    def warnings(self) -> tuple[Mistake, ...]:
+        return tuple(sorted(self._warnings, key=_place))
+
+
+def _place(mistake: Mistake) -> tuple[bool, int]:
+    return mistake.file == ENVIRONMENT, mistake.line or 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +151,11 @@ class Spot:
         """Whether the file or the environment says something here; otherwise the default stands."""
         return self.path in self.findings.lines or self.path in self.findings.overridden_by
 
-    def problem(self, text: str) -> None:
-        self.findings.problem(self.path, text)
+    def problem(self, problem: str, remedy: str) -> None:
+        self.findings.problem(self.path, problem, remedy)
 
-    def warning(self, text: str) -> None:
-        self.findings.warning(self.path, text)
+    def warning(self, problem: str, remedy: str = "") -> None:
+        self.findings.warning(self.path, problem, remedy)
 
     def first_written(self, *keys: str) -> Spot:
         """Of several keys that are wrong together, the first that somebody wrote; else the table."""
@@ -153,6 +166,7 @@ class Spot:
         if not isinstance(value, str):
             return value, ""
         if value.startswith("env:"):
+            self.findings.variables_named.add(value.removeprefix("env:"))
             return self._of_environment(value.removeprefix("env:")), value
         if value.startswith("file:"):
             return self._of_file(value.removeprefix("file:")), value
@@ -171,13 +185,18 @@ class Spot:
     def _of_file(self, name: str) -> str:
         if not name or "\0" in name:
             raise Wrong("names no file", 'write one like "file:hook.secret"')
+        if name.startswith("~"):
+            raise Wrong("begins with ~, which only a shell replaces", "write the whole path")
         path = Path(self.findings.source).parent / name
         try:
             status = path.stat()
             if not stat.S_ISREG(status.st_mode):
                 raise Wrong(f"stands for {path}, which is not a plain file", "name a file that holds the value alone")
-            if status.st_mode & 0o077:
-                raise Wrong(f"stands for {path}, which others than its owner may use", f"run: chmod 600 {path}")
+            # The service's group may read it (0640, 0440), as systemd's and Docker's layouts have it.
+            if status.st_mode & 0o022:
+                raise Wrong(f"stands for {path}, which others than its owner may write", f"run: chmod 640 {path}")
+            if status.st_mode & 0o004:
+                self.warning(f"{path} may be read by every user of this machine", f"run: chmod o-r {path}")
             if status.st_size > _LARGEST_SECRET_FILE_BYTES:
                 raise Wrong(f"stands for {path}, which is too large", "name a file that holds the value alone")
             text = path.read_bytes().decode("utf-8")

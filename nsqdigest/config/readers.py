@@ -13,13 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from nsqdigest.config import texts, units
+from nsqdigest.config import references, texts, units
 from nsqdigest.config.model import Headers
-from nsqdigest.config.problems import INVALID, Spot, Wrong, nearest, show
+from nsqdigest.config.problems import INVALID, Spot, Wrong, nearest, show, toml
 
 OUR_HEADERS = ("content-type", "nsqdigest-attempt")
 FRAMING_HEADERS = ("connection", "content-length", "transfer-encoding")
 
+_SHOWN_AS_LIST = 60
+_TEMPLATE_LIKE = re.compile(r"\{\{|\$\{|^\{[\w.]+\}$")
+_PATTERN_LIKE = re.compile(r"^[=!]?~|^!=|^/.+/[a-z]*$|\.[*+]|^[*]|[*]$|^\^|^[<>]=?\s*[0-9]")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
@@ -46,15 +49,18 @@ def take(read: Reader, value: Any, spot: Spot) -> Any:
             try:
                 value, origin = spot.resolve(value)
             except Wrong as wrong:
-                spot.problem(f"{show(value)} {wrong.what}; {wrong.way}")
+                spot.problem(f"{show(value)} {wrong.what}", wrong.way)
+                return INVALID
+            if not origin and isinstance(value, str) and (found := references.stray(value)):
+                spot.problem(*found)
                 return INVALID
         return read(value, spot)
     except Wrong as wrong:
         if read.hidden or origin:
             subject = f"the value of {show(origin)}" if origin else "the value"
-            spot.problem(f"{subject} {wrong.what}; {wrong.blind_way}")
+            spot.problem(f"{subject} {wrong.what}", wrong.blind_way)
         else:
-            spot.problem(f"{show(value)} {wrong.what}; {wrong.way}")
+            spot.problem(f"{show(value)} {wrong.what}", wrong.way)
         return INVALID
 
 
@@ -62,8 +68,13 @@ def text_of(value: Any) -> str:
     if isinstance(value, str):
         return value
     blind = "write it in quotes"
-    if isinstance(value, list | dict):
-        raise Wrong("is not text", blind)
+    if isinstance(value, list):
+        way = (
+            f"write {show(value[0])}" if len(value) == 1 and isinstance(value[0], str) else "write one text, in quotes"
+        )
+        raise Wrong("is not text", way, "write one text, in quotes")
+    if isinstance(value, dict):
+        raise Wrong("is not text", "write text, in quotes")
     written = show(value)
     raise Wrong("is not text", f'write "{written}"' if isinstance(value, int | float) else blind, blind)
 
@@ -75,6 +86,24 @@ class Text(Reader):
     check: Callable[[str], Any]
 
     def __call__(self, value: Any, spot: Spot) -> Any:
+        return self.check(text_of(value))
+
+
+@dataclass(frozen=True, slots=True)
+class NameOf(Reader):
+    """What a route has one of: a topic, a policy or a sink, by its name."""
+
+    what: str
+    check: Callable[[str], str]
+
+    def __call__(self, value: Any, spot: Spot) -> str:
+        if isinstance(value, list):
+            way = f"write a [[routes]] for each {self.what}, with a name of its own"
+            raise Wrong(f"is not text: a route has one {self.what}", way)
+        if isinstance(value, dict):
+            table = {"policy": "policies", "sink": "sinks"}.get(self.what)
+            way = f'write a table [{table}.NAME] with it, and {self.what} = "NAME" here' if table else "write its name"
+            raise Wrong(f"is not text: a route names its {self.what}", way)
         return self.check(text_of(value))
 
 
@@ -188,7 +217,7 @@ class FilePath(Reader):
         text = text_of(value)
         if "\0" in text:
             raise Wrong("is not a file's name", "write one")
-        return str(Path(spot.findings.source).parent / text) if text else ""
+        return str(Path(spot.findings.source).parent / texts.whole_path(text)) if text else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +227,10 @@ class Address(Reader):
     """Whether "" means none."""
 
     def __call__(self, value: Any, spot: Spot) -> Any:
+        if isinstance(value, int) and not isinstance(value, bool):
+            guess = units.guess_address(str(value), self.usual_port)
+            like = f'write one like "127.0.0.1:{self.usual_port}"'
+            raise Wrong("is not an address", f'write "{guess}"' if guess else like)
         text = text_of(value)
         return None if self.optional and not text else units.address(text, self.usual_port)
 
@@ -216,13 +249,14 @@ class ListOf(Reader):
 
     def __call__(self, value: Any, spot: Spot) -> Any:
         if not isinstance(value, list):
-            way = f"write [{show(value)}]" if isinstance(value, str) else f"write one like [{self.sample}]"
+            each = [part.strip() for part in value.split(",")] if isinstance(value, str) else []
+            way = f"write {toml(each)}" if each and len(value) <= _SHOWN_AS_LIST else f"write one like [{self.sample}]"
             raise Wrong("is not a list", way)
         taken = [take(self.element, each, spot / index) for index, each in enumerate(value)]
         if self.unique:
             for index, each in enumerate(taken):
                 if each is not INVALID and each in taken[:index]:
-                    (spot / index).problem(f"{show(value[index])} stands there twice; leave one of them out")
+                    (spot / index).problem(f"{show(value[index])} stands there twice", "leave one of them out")
         return INVALID if INVALID in taken else tuple(taken)
 
 
@@ -253,13 +287,13 @@ class HeaderTable(Reader):
         for name, text in value.items():
             lower = name.lower()
             if lower in known:
-                (spot / name).problem("stands there twice; leave one of them out")
+                (spot / name).problem("stands there twice", "leave one of them out")
             elif lower.startswith("webhook-") or lower in OUR_HEADERS:
-                (spot / name).problem("is a header that nsqdigest sets; leave it out")
+                (spot / name).problem("is a header that nsqdigest sets", "leave it out")
             elif lower in FRAMING_HEADERS:
-                (spot / name).problem("is a header that HTTP itself needs; leave it out")
+                (spot / name).problem("is a header that HTTP itself needs", "leave it out")
             elif not _HEADER_NAME.fullmatch(name):
-                (spot / name).problem("is not the name of a header; write letters, digits and -")
+                (spot / name).problem("is not the name of a header", "write letters, digits and -")
             else:
                 taken[name] = take(HiddenText(texts.header_value), text, spot / name)
             known.add(lower)
@@ -274,10 +308,8 @@ class MatchTable(Reader):
     def __call__(self, value: Any, spot: Spot) -> Any:
         if not isinstance(value, dict):
             raise Wrong("is not a table", 'write one like {severity = "error"}')
-        taken = [(name, take(_WANTED, wanted, spot / name)) for name, wanted in value.items()]
-        for name in value:
-            take(_PATH, name, spot / name)
-        return INVALID if any(wanted is INVALID for _, wanted in taken) else tuple(taken)
+        taken = [(take(_PATH, name, spot / name), take(_WANTED, wanted, spot / name)) for name, wanted in value.items()]
+        return INVALID if any(INVALID in each for each in taken) else tuple(taken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +329,10 @@ class _Wanted(Reader):
             if not isinstance(each, str | int | float) or (isinstance(each, float) and not math.isfinite(each)):
                 subject = "is nothing" if not isinstance(value, list) else f"holds {show(each)}, which is nothing"
                 raise Wrong(f"{subject} a field can be compared with", "write text, numbers, true or false")
+            if isinstance(each, str) and _TEMPLATE_LIKE.search(each):
+                raise Wrong("looks like a template, and nothing fills it in", "write the value that the field has")
+            if isinstance(each, str) and _PATTERN_LIKE.search(each):
+                spot.warning(f"{show(each)} is compared as it stands: patterns are not looked for", "list the values")
         return tuple(values)
 
 

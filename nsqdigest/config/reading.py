@@ -12,19 +12,20 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from nsqdigest.config import overrides, rules
+from nsqdigest.config import overrides, rules, toml_mistakes
 from nsqdigest.config.model import Config
 from nsqdigest.config.options import LATER_SINKS, POLICY, REQUIRED, ROUTE, SECTIONS, SINKS, TABLES, Section
 from nsqdigest.config.problems import INVALID, Findings, Spot, dotted, nearest, show, toml
 from nsqdigest.config.readers import Text, take
 from nsqdigest.config.texts import name
 from nsqdigest.config.toml_lines import locate
-from nsqdigest.errors import ConfigError
+from nsqdigest.errors import ConfigError, Mistake
 
 VARIABLE = "NSQDIGEST_CONFIG"
 PLACES = (Path("nsqdigest.toml"), Path("/etc/nsqdigest/nsqdigest.toml"))
 
-_UNQUOTED = re.compile(r"\s*([A-Za-z0-9_.\"'-]+)\s*=\s*[^\s\"'\[{#]")
+_PARTS_OF_URL = ("host", "hostname", "port", "db", "database", "password", "username", "user")
+NAMED = ("policies", "sinks")
 _SINK_TYPES = " or ".join(", ".join(f'"{kind}"' for kind in SINKS).rsplit(", ", 1))
 
 Values = dict[str, Any]
@@ -37,35 +38,37 @@ def find(explicit: Path | None, environ: Mapping[str, str]) -> Path:
     if named := environ.get(VARIABLE):
         return Path(named)
     for place in PLACES:
-        if place.exists():
+        try:
+            if place.exists():
+                return place
+        except PermissionError:  # of its folder: `load` says so
             return place
     looked = " and ".join(str(place) for place in PLACES)
-    raise ConfigError(
-        [
-            f"no configuration: looked for {looked}; name a file with -c FILE or {VARIABLE}, "
-            "or try `nsqdigest demo`, which needs none"
-        ]
-    )
+    remedy = f"name a file with -c FILE or {VARIABLE}, or try `nsqdigest demo`, which needs none"
+    raise ConfigError([Mistake(f"no configuration: looked for {looked}", remedy)])
 
 
 def load(path: Path, environ: Mapping[str, str]) -> Config:
+    def wrong(problem: str, remedy: str, line: int | None = None) -> ConfigError:
+        return ConfigError([Mistake(problem, remedy, file=str(path), line=line)])
+
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         way = "name another with -c FILE, or try `nsqdigest demo`, which needs none"
-        raise ConfigError([f"{path}: there is no such file; {way}"]) from None
+        raise wrong("there is no such file", way) from None
     except IsADirectoryError:
-        raise ConfigError([f"{path}: is a directory; name the file in it with -c FILE"]) from None
+        raise wrong("is a directory", "name the file in it with -c FILE") from None
     except PermissionError:
-        raise ConfigError([f"{path}: may not be read by this user; change its owner or its mode (chmod)"]) from None
-    except OSError as error:
-        raise ConfigError([f"{path}: can not be read: {error.strerror}; name another with -c FILE"]) from None
+        raise wrong("may not be read by this user", "change its owner or its mode (chmod)") from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise wrong(f"cannot be read: {why}", "name another with -c FILE") from None
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        byte = f"byte 0x{data[error.start]:02x}"
-        raise ConfigError([f"{path}:{line}: {byte} is not UTF-8; save the file as UTF-8"]) from None
+        raise wrong(f"byte 0x{data[error.start]:02x} is not UTF-8", "save the file as UTF-8", line) from None
     return parse_text(text, str(path), environ)
 
 
@@ -73,14 +76,14 @@ def parse_text(text: str, source: str, environ: Mapping[str, str]) -> Config:
     """The tree that a file's text and the environment say. `source`: the file's path, as it is shown."""
     tree = _parse_toml(text, source)
     findings = Findings(source, environ, locate(text))
-    overrides.apply(tree, findings)
     root = Spot(findings)
+    _refuse_unknown_tables(tree, root)
+    overrides.apply(tree, findings)
     sections = {key: _read_section(section, tree.get(key, {}), root / key) for key, section in SECTIONS.items()}
     policies = {"default": _read_section(POLICY, {}, root / "policies" / "default")}
     policies |= {key: _read_section(POLICY, raw, spot) for key, raw, spot in _named_tables(tree, root / "policies")}
     kinds_and_sinks = {key: _read_sink(raw, spot) for key, raw, spot in _named_tables(tree, root / "sinks")}
     routes = _read_routes(tree, root / "routes")
-    _refuse_unknown_tables(tree, root)
     sinks = {key: values for key, (_, values) in kinds_and_sinks.items()}
     rules.lease_and_timeouts(sections["scheduler"], sinks, root)
     rules.store_timeout(sections["redis"], sections["nsq"], root)
@@ -88,6 +91,9 @@ def parse_text(text: str, source: str, environ: Mapping[str, str]) -> Config:
     rules.dead_letters(sections["nsq"], routes, root)
     rules.nsq_topics(sections["nsq"], sinks, routes, root)
     rules.secret_to_sinks(sections["nsq"], sinks, root)
+    rules.waits(sections["nsq"], sections["redis"], root)
+    rules.unused(routes, tree, root)
+    overrides.advise_on_unknown(findings)
     if findings.problems:
         raise ConfigError(findings.problems)
     # On a single server, the only kind there is, one partition is best: a batch is then one script call.
@@ -110,25 +116,21 @@ def _parse_toml(text: str, source: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         message = str(error)
     except ValueError:
-        raise ConfigError([f"{source}:1: somewhere a number has too many digits; write a shorter one"]) from None
+        mistake = Mistake("somewhere a number has too many digits", "write a shorter one", file=source, line=1)
+        raise ConfigError([mistake]) from None
     except RecursionError:
-        raise ConfigError([f"{source}:1: nested too deep to be a configuration; write it flat"]) from None
+        mistake = Mistake("nested too deep to be a configuration", "write it flat", file=source, line=1)
+        raise ConfigError([mistake]) from None
     what, _, place = message.rpartition(" (at ")
     numbers = re.findall(r"[0-9]+", place)
-    lines = text.split("\n")
-    line, column = (int(numbers[0]), int(numbers[1])) if len(numbers) == 2 else (len(lines), len(lines[-1]) + 1)
-    way = "correct it there"
-    if unquoted := _UNQUOTED.match(lines[line - 1] if line <= len(lines) else ""):
-        # The value itself is not repeated: it may be a secret.
-        way = f'text, durations and sizes stand in quotes: {unquoted.group(1)} = "…"'
-    if "overwrite" in what or "twice" in what:
-        way = "the same key or table stands further up; leave one of them out"
-    raise ConfigError([f"{source}:{line}:{column}: not TOML: {what or message}; {way}"])
+    line = int(numbers[0]) if len(numbers) == 2 else text.count("\n") + 1
+    line, problem, remedy = toml_mistakes.explain(text, what or message, line)
+    raise ConfigError([Mistake(problem, remedy, file=source, line=line)])
 
 
 def _read_section(section: Section, raw: Any, spot: Spot) -> Values:
     if not isinstance(raw, dict):
-        spot.problem(f"is not a table; write [{dotted(spot.path)}]")
+        spot.problem("is not a table", f"write [{dotted(spot.path)}]")
         return {}
     values: Values = {}
     misspelt = {nearest(key, section.by_key) for key in raw if key not in section.keys}
@@ -137,7 +139,7 @@ def _read_section(section: Section, raw: Any, spot: Spot) -> Values:
         if option.key not in raw and option.key in misspelt:
             continue  # one mistake, one line: the unknown key's
         if option.key not in raw and option.default is REQUIRED:
-            here.problem(f"missing; write one like {option.key} = {toml(option.sample)}")
+            here.problem("missing", f"write one like {option.key} = {toml(option.sample)}")
             continue
         value = take(option.read, raw.get(option.key, option.default), here)
         if value is not INVALID:
@@ -156,13 +158,27 @@ def _read_section(section: Section, raw: Any, spot: Spot) -> Values:
 def _refuse_unknown_keys(section: Section, raw: dict[str, Any], spot: Spot) -> None:
     absent = dict(section.absent)
     served = {*section.by_key, *(key for key, _ in section.tables)}
+    if section is SECTIONS["redis"] and (parts := [key for key in raw if key in _PARTS_OF_URL]):
+        (spot / parts[0]).problem("stands in the URL", f'write url = "{_redis_url(raw)}"')
+        served |= {*parts}
     for key, value in raw.items():
         if key in served:
             continue
         if key in absent and not _says(value, absent[key]):
-            (spot / key).problem("is not available in this version; leave it out")
+            (spot / key).problem("is not available in this version", "leave it out")
         elif key not in absent:
-            (spot / key).problem(f"unknown key; {_unknown_way(key, section)}")
+            (spot / key).problem("unknown key", _unknown_way(key, section))
+
+
+def _redis_url(raw: dict[str, Any]) -> str:
+    """Of what stands apart; never with a password."""
+    host = str(raw.get("host") or raw.get("hostname") or "127.0.0.1")
+    login = "USER:PASSWORD@" if {"password", "username", "user"} & raw.keys() else ""
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", host):
+        host = "HOST"
+    port, database = (str(raw.get(key, usual)) for key, usual in (("port", 6379), ("db", 0)))
+    is_plain = port.isdigit() and database.isdigit()
+    return f"redis://{login}{host}:{port}/{database}" if is_plain else f"redis://{login}{host}:6379/0"
 
 
 def _says(value: Any, default: Any) -> bool:
@@ -184,13 +200,15 @@ def _named_tables(tree: dict[str, Any], spot: Spot) -> list[tuple[str, Any, Spot
     table = str(spot.path[0])
     raw = tree.get(table, {})
     if not isinstance(raw, dict):
-        spot.problem(f"is not a table of tables; write [{table}.NAME]")
+        spot.problem("is not a table of tables", f"write [{table}.NAME]")
         return []
     found: list[tuple[str, Any, Spot]] = []
     for key, value in raw.items():
         here = spot / key
         if not isinstance(value, dict):
-            here.problem(f"stands in no {'policy' if table == 'policies' else 'sink'}; write [{table}.NAME] above it")
+            here.problem(
+                f"stands in no {'policy' if table == 'policies' else 'sink'}", f"write [{table}.NAME] above it"
+            )
         elif take(Text(name), key, here) is not INVALID:
             found.append((key, value, here))
     return found
@@ -201,15 +219,15 @@ def _read_sink(raw: dict[str, Any], spot: Spot) -> tuple[str, Values]:
     kind = raw.get("type")
     misspelt = next((key for key in raw if nearest(key, ("type",))), None)
     if kind is None and misspelt:
-        (spot / misspelt).problem('unknown key; did you mean "type"?')
+        (spot / misspelt).problem("unknown key", 'did you mean "type"?')
     elif kind is None:
-        here.problem(f"missing; write type = {_SINK_TYPES}")
+        here.problem("missing", f"write type = {_SINK_TYPES}")
     elif kind in LATER_SINKS:
-        here.problem(f"a sink of type {show(kind)} is not available in this version; write {_SINK_TYPES}")
+        here.problem(f"a sink of type {show(kind)} is not available in this version", f"write {_SINK_TYPES}")
     elif not isinstance(kind, str) or kind not in SINKS:
         guess = nearest(kind, SINKS) if isinstance(kind, str) else ""
         way = f'did you mean "{guess}"?' if guess else f"write {_SINK_TYPES}"
-        here.problem(f"{show(kind)} is no type of sink; {way}")
+        here.problem(f"{show(kind)} is no type of sink", way)
     else:
         return kind, _read_section(SINKS[kind], {key: value for key, value in raw.items() if key != "type"}, spot)
     return "", {}
@@ -218,19 +236,20 @@ def _read_sink(raw: dict[str, Any], spot: Spot) -> tuple[str, Values]:
 def _read_routes(tree: dict[str, Any], spot: Spot) -> list[Values]:
     raw = tree.get("routes")
     if raw is None or raw == []:
-        spot.problem('missing; write at least one [[routes]] with topic = "…", timeline = "…" and sink = "…"')
+        spot.problem("missing", 'write at least one [[routes]] with topic = "…", timeline = "…" and sink = "…"')
         return []
     if not isinstance(raw, list):
-        spot.problem("is not a list of tables; write [[routes]], with two brackets")
+        spot.problem("is not a list of tables", "write [[routes]], with two brackets")
         return []
     if not all(isinstance(each, dict) for each in raw):
-        spot.problem("holds something else than tables; write [[routes]] above each route")
+        spot.problem("holds something else than tables", "write [[routes]] above each route")
         return []
     return [_read_section(ROUTE, each, spot / index) for index, each in enumerate(raw)]
 
 
 def _refuse_unknown_tables(tree: dict[str, Any], root: Spot) -> None:
-    for key, value in tree.items():
+    """One that is misspelt is read as what it was meant to be: its own mistakes show, and nothing else misses it."""
+    for key, value in [*tree.items()]:
         if key in TABLES:
             continue
         guess = nearest(key, TABLES)
@@ -238,7 +257,11 @@ def _refuse_unknown_tables(tree: dict[str, Any], root: Spot) -> None:
         if not isinstance(value, dict | list) and home:
             way = f"write it under [{home}]"
         elif guess:
-            way = f'did you mean "{guess}"?'
+            written = f"[[{guess}]]" if guess == "routes" else f"[{guess}.NAME]" if guess in NAMED else f"[{guess}]"
+            way = f"did you mean {written}?"
+            if guess not in tree and isinstance(value, dict | list):
+                tree[guess] = value
+                root.findings.rename(key, guess)
         else:
             way = f"known are {', '.join(TABLES)}"
-        (root / key).problem(f"unknown {'table' if isinstance(value, dict | list) else 'key'}; {way}")
+        (root / key).problem(f"unknown {'table' if isinstance(value, dict | list) else 'key'}", way)

@@ -14,7 +14,9 @@ from urllib.parse import urlsplit
 
 from nsqdigest.config.model import Address, Tls
 from nsqdigest.config.problems import Spot, nearest, show
+from nsqdigest.config.texts import suggested_field
 from nsqdigest.config.units import format_duration
+from nsqdigest.templates import Template
 
 Values = dict[str, Any]
 
@@ -42,23 +44,23 @@ def is_loopback(host: str) -> bool:
 def nsq(values: Values, spot: Spot) -> None:
     if values.get("compression") == "snappy" and importlib.util.find_spec("cramjam") is None:
         (spot / "compression").problem(
-            '"snappy" needs a package that is not installed; run: pip install "nsqdigest[snappy]", '
-            'or write compression = "deflate"'
+            '"snappy" needs a package that is not installed',
+            'run: pip install "nsqdigest[snappy]", or write compression = "deflate"',
         )
     far = _first_far(values)
     if far is not None and _is_secret_in_the_clear(values):
-        (spot / "auth_secret").warning(f"goes to {far} in the clear; write [nsq.tls] as well")
+        (spot / "auth_secret").warning(f"goes to {far} in the clear", "write [nsq.tls] as well")
     if values.get("nsqd_tcp_addresses") == () == values.get("lookupd_http_addresses"):
         here = spot.first_written("nsqd_tcp_addresses", "lookupd_http_addresses")
         what = "has nothing in it" if here.written else "missing"
         here.problem(
-            f'{what}; write nsqd_tcp_addresses = ["127.0.0.1:4150"] or lookupd_http_addresses = ["127.0.0.1:4161"]'
+            what, 'write nsqd_tcp_addresses = ["127.0.0.1:4150"] or lookupd_http_addresses = ["127.0.0.1:4161"]'
         )
     for index, address in enumerate(values.get("lookupd_http_addresses", ())):
         if address.port == LOOKUPD_TCP_PORT:
             (spot / "lookupd_http_addresses" / index).warning(
-                f"{LOOKUPD_TCP_PORT} is the TCP port of most nsqlookupds; "
-                f"the HTTP port of most is {LOOKUPD_TCP_PORT + 1}"
+                f"{LOOKUPD_TCP_PORT} is the TCP port of most nsqlookupds",
+                f"the HTTP port of most is {LOOKUPD_TCP_PORT + 1}",
             )
     _warn_of_http_ports(values, spot)
 
@@ -67,7 +69,7 @@ def _warn_of_http_ports(values: Values, spot: Spot) -> None:
     for index, address in enumerate(values.get("nsqd_tcp_addresses", ())):
         if address.port == NSQD_HTTP_PORT:
             (spot / "nsqd_tcp_addresses" / index).warning(
-                f"{NSQD_HTTP_PORT} is the HTTP port of most nsqds; the TCP port of most is {NSQD_HTTP_PORT - 1}"
+                f"{NSQD_HTTP_PORT} is the HTTP port of most nsqds", f"the TCP port of most is {NSQD_HTTP_PORT - 1}"
             )
 
 
@@ -82,36 +84,36 @@ def _first_far(values: Values) -> Address | None:
 def tls(values: Values, spot: Spot) -> None:
     if values.get("insecure"):
         (spot / "insecure").warning(
-            "whoever answers in nsqd's place is believed: neither certificate nor host name are checked; "
-            "name nsqd's authority in ca_file instead"
+            "whoever answers in nsqd's place is believed: neither certificate nor host name are checked",
+            "name nsqd's authority in ca_file instead",
         )
     if not _have(values, "ca_file", "cert_file", "key_file", "insecure"):
         return
     if values["key_file"] and not values["cert_file"]:
-        (spot / "key_file").problem("is the key of no certificate; write cert_file as well")
+        (spot / "key_file").problem("is the key of no certificate", "write cert_file as well")
         return
     from nsqdigest.transport.tls import TlsFileProblem, client  # noqa: PLC0415 - only who asks for TLS loads it
 
     try:
         client(Tls(**values))
     except TlsFileProblem as problem:
-        (spot / problem.key).problem(f"{problem.what}; {problem.way_out}")
+        (spot / problem.key).problem(problem.what, problem.way_out)
 
 
 def backoff(values: Values, spot: Spot) -> None:
     if values.get("strategy") == "decorrelated" and (spot / "jitter").written:
-        (spot / "jitter").problem('strategy "decorrelated" has its own jitter; leave this line out')
+        (spot / "jitter").problem('strategy "decorrelated" has its own jitter', "leave this line out")
     if _have(values, "base_ms", "max_duration_ms") and 0 < values["max_duration_ms"] < values["base_ms"]:
         base = format_duration(values["base_ms"])
         spot.first_written("max_duration", "base").problem(
-            f'max_duration is shorter than base; write max_duration = "{base}" or more, or "0s" to never back off'
+            "max_duration is shorter than base", f'write max_duration = "{base}" or more, or "0s" to never back off'
         )
 
 
 def policy(values: Values, spot: Spot) -> None:
     if values.get("growth") == "exponential" and values.get("intervals_ms"):
         spot.first_written("intervals", "growth").problem(
-            'growth and intervals exclude each other; leave one out (growth = "none" or intervals = [])'
+            "growth and intervals exclude each other", 'leave one out (growth = "none" or intervals = [])'
         )
         return
     if not _have(values, "immediate", "minimum_delay_ms", "maximum_delay_ms", "growth", "growth_steps", "intervals_ms"):
@@ -131,8 +133,8 @@ def policy(values: Values, spot: Spot) -> None:
     if largest_ms > values["maximum_delay_ms"]:
         maximum, largest = format_duration(values["maximum_delay_ms"]), format_duration(largest_ms)
         spot.first_written("maximum_delay", *causes).problem(
-            f"the largest delay is {largest} ({how}), but maximum_delay is {maximum}; "
-            f'write maximum_delay = "{largest}" or more, or a shorter delay'
+            f"the largest delay is {largest} ({how}), but maximum_delay is {maximum}",
+            f'write maximum_delay = "{largest}" or more, or a shorter delay',
         )
 
 
@@ -140,14 +142,14 @@ def retries(values: Values, spot: Spot) -> None:
     if _have(values, "retry_base_ms", "retry_cap_ms") and values["retry_base_ms"] > values["retry_cap_ms"]:
         base = format_duration(values["retry_base_ms"])
         spot.first_written("retry_cap", "retry_base").problem(
-            f'retry_cap is shorter than retry_base; write retry_cap = "{base}" or more'
+            "retry_cap is shorter than retry_base", f'write retry_cap = "{base}" or more'
         )
 
 
 def webhook(values: Values, spot: Spot) -> None:
     if values.get("secrets") == ():
         spot.first_written("secret").warning(
-            'digests are not signed, so a receiver can not know whose they are; write secret = "env:NAME"'
+            "digests are not signed, so a receiver can not know whose they are", 'write secret = "env:NAME"'
         )
     if not _have(values, "url", "allow_http"):
         return
@@ -157,18 +159,18 @@ def webhook(values: Values, spot: Spot) -> None:
             (spot / "url").warning(f"digests go to {parts.hostname} in the clear")
         else:
             (spot / "url").problem(
-                f"http:// would send digests to {parts.hostname} in the clear; write https://, or allow_http = true"
+                f"http:// would send digests to {parts.hostname} in the clear", "write https://, or allow_http = true"
             )
 
 
 def nsq_sink(values: Values, spot: Spot) -> None:
     if values.get("nsqd_tcp_addresses") == ():
-        (spot / "nsqd_tcp_addresses").problem('has nothing in it; write one like ["127.0.0.1:4150"]')
+        (spot / "nsqd_tcp_addresses").problem("has nothing in it", 'write one like ["127.0.0.1:4150"]')
     _warn_of_http_ports(values, spot)
     if values.get("max_body_bytes", 0) > NSQD_MAX_MSG_BYTES:
         (spot / "max_body").warning(
-            'is more than most nsqds take (--max-msg-size, by default 1 MiB); write "1MiB" or less, '
-            "or start them with as much"
+            "is more than most nsqds take (--max-msg-size, by default 1 MiB)",
+            'write "1MiB" or less, or start them with as much',
         )
 
 
@@ -178,8 +180,8 @@ def admin(values: Values, spot: Spot) -> None:
     listen: Address | None = values["listen"]
     if listen is not None and not is_loopback(listen.host) and values["token"] is None:
         (spot / "listen").problem(
-            f'{show(str(listen))} can be reached from other machines; write token = "env:NAME" as well, '
-            f'or listen = "127.0.0.1:{listen.port}"'
+            f"{show(str(listen))} can be reached from other machines",
+            f'write token = "env:NAME" as well, or listen = "127.0.0.1:{listen.port}"',
         )
 
 
@@ -196,8 +198,8 @@ def lease_and_timeouts(scheduler: Values, sinks: Mapping[str, Values], root: Spo
     lease_spot = root / "scheduler" / "lease"
     spot = lease_spot if lease_spot.written else (root / "sinks" / name).first_written("timeout")
     spot.problem(
-        f"scheduler.lease is {lease}, less than twice the timeout of sink {show(name)}, {timeout}; "
-        f'write lease = "{needed}" or more under [scheduler], or timeout = "{format_duration(lease_ms // 2)}" or less'
+        f"scheduler.lease is {lease}, less than twice the timeout of sink {show(name)}, {timeout}",
+        f'write lease = "{needed}" or more under [scheduler], or timeout = "{format_duration(lease_ms // 2)}" or less',
     )
 
 
@@ -227,7 +229,7 @@ def routes(routes: Sequence[Values], policies: Sequence[str], sinks: Sequence[st
         if name is not None and name in first_of_name:
             other = f"routes[{first_of_name[name]}]"
             spot.first_written("name").problem(
-                f'{show(name)} is the name of {other} too; write name = "{name}-2" or so'
+                f"{show(name)} is the name of {other} too", f'write name = "{name}-2" or so'
             )
         elif name is not None:
             first_of_name[name] = index
@@ -236,7 +238,39 @@ def routes(routes: Sequence[Values], policies: Sequence[str], sinks: Sequence[st
             if wanted is not None and wanted not in known:
                 guess = nearest(wanted, known)
                 way = f'did you mean "{guess}"?' if guess else f"write [{table}.{wanted}]"
-                spot.first_written(key).problem(f"there is no {key} {show(wanted)}; {way}")
+                spot.first_written(key).problem(f"there is no {key} {show(wanted)}", way)
+
+        if route.get("timeline") and not Template.parse(route["timeline"]).fields:
+            spot.first_written("timeline").warning(
+                "has no field: all events of the route go into one timeline",
+                suggested_field(route["timeline"], "user:{user.id}") + ", unless that is meant",
+            )
+
+
+def waits(nsq: Values, redis: Values, root: Spot) -> None:
+    """A write that hangs longer than nsqd waits comes back, and is written again, while it hangs."""
+    if not _have(nsq, "msg_timeout_ms") or not _have(redis, "timeout_ms"):
+        return
+    msg_timeout_ms = nsq["msg_timeout_ms"] or NSQD_MSG_TIMEOUT_MS
+    if redis["timeout_ms"] >= msg_timeout_ms:
+        timeout, msg_timeout = format_duration(redis["timeout_ms"]), format_duration(msg_timeout_ms)
+        whose = "nsq.msg_timeout" if nsq["msg_timeout_ms"] else "the msg_timeout of most nsqds"
+        spot = root / "redis" / "timeout"
+        (spot if spot.written else root / "nsq" / "msg_timeout").warning(
+            f"redis.timeout is {timeout}, and {whose} is {msg_timeout}: nsqd hands messages over again while they wait",
+            f'write timeout = "{format_duration(msg_timeout_ms // 2)}" or less under [redis]',
+        )
+
+
+def unused(routes: Sequence[Values], tree: Mapping[str, Any], root: Spot) -> None:
+    for table, key in (("policies", "policy"), ("sinks", "sink")):
+        used = {route.get(key) for route in routes}
+        named = tree.get(table)
+        for name in named if isinstance(named, dict) else ():
+            if name not in used:
+                (root / table / name).warning(
+                    f"no route has this {key}", f'write {key} = "{name}" in one, or leave it out'
+                )
 
 
 def dead_letters(nsq: Values, routes: Sequence[Values], root: Spot) -> None:
@@ -244,7 +278,7 @@ def dead_letters(nsq: Values, routes: Sequence[Values], root: Spot) -> None:
     for index, route in enumerate(routes):
         if topic and route.get("topic") == topic:
             (root / "routes" / index / "topic").problem(
-                f"{show(topic)} is nsq.dead_letter_topic; dead letters would come back as events; write another topic"
+                f"{show(topic)} is nsq.dead_letter_topic; dead letters would come back as events", "write another topic"
             )
 
 
@@ -258,18 +292,21 @@ def nsq_topics(nsq: Values, sinks: Mapping[str, Values], routes: Sequence[Values
         if topic is None:
             continue
         if topic == nsq.get("dead_letter_topic"):
-            spot.problem(f"{show(topic)} is nsq.dead_letter_topic, which holds dead letters alone; write another topic")
+            spot.problem(
+                f"{show(topic)} is nsq.dead_letter_topic, which holds dead letters alone", "write another topic"
+            )
             continue
         readers = [route for route in routes if route.get("topic") == topic]
         if any(route.get("sink") == name and route.get("match") == () for route in readers) and read_at & {*addresses}:
             spot.problem(
-                f"{show(topic)} is the topic of a route with this sink; its digests would come back as its events; "
-                "write another topic"
+                f"{show(topic)} is the topic of a route with this sink; its digests would come back as its events",
+                "write another topic",
             )
         elif readers:
             spot.warning(
                 f"{show(topic)} is the topic of a route, too: where the nsqds are the same, "
-                "digests come back as events; write another topic, unless that is meant"
+                "digests come back as events",
+                "write another topic, unless that is meant",
             )
 
 
@@ -277,4 +314,4 @@ def secret_to_sinks(nsq: Values, sinks: Mapping[str, Values], root: Spot) -> Non
     """Their nsqds hear it as well. Of those in [nsq] itself it has been said."""
     far = next((each for each in map(_first_far, sinks.values()) if each is not None), None)
     if far is not None and _first_far(nsq) is None and _is_secret_in_the_clear(nsq):
-        (root / "nsq" / "auth_secret").warning(f"goes to {far} in the clear; write [nsq.tls] as well")
+        (root / "nsq" / "auth_secret").warning(f"goes to {far} in the clear", "write [nsq.tls] as well")

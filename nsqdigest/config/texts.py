@@ -17,10 +17,11 @@ from nsq.protocol import valid_channel_name, valid_topic_name
 from nsqdigest.config import redis_urls
 from nsqdigest.config.model import Secret
 from nsqdigest.config.problems import Wrong
-from nsqdigest.events import Template, TemplateError, check_path
 from nsqdigest.hosts import is_url_host
+from nsqdigest.templates import Template, TemplateError, path_of
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_FIELD_LIKE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _SECRET_WAY = 'write whsec_ and the base64 of 24 to 64 random bytes (such as "openssl rand -base64 32" prints)'
 
@@ -65,35 +66,43 @@ def template(text: str) -> str:
     try:
         Template.parse(text)
     except TemplateError as error:
-        raise _of_template(text, error) from None
+        raise Wrong(error.problem, error.remedy) from None
     return text
 
 
-def optional_template(text: str) -> str:
-    return template(text) if text else ""
+def optional_key_template(text: str) -> str:
+    """Without a field each event would supersede the one before it."""
+    if text and not Template.parse(template(text)).fields:
+        raise Wrong("has no field, so that all events would have the same key", suggested_field(text, "{id}"))
+    return text
+
+
+def suggested_field(text: str, otherwise: str) -> str:
+    """The remedy where a template has no field: its text may be one."""
+    return f'write "{{{text}}}"' if _FIELD_LIKE.fullmatch(text) else f'write one like "{otherwise}"'
 
 
 def field_path(text: str) -> str:
+    """A field, `meta.at` or `{meta.at}`; the braces go."""
     try:
-        check_path(text)
+        return path_of(text)
     except TemplateError as error:
-        raise _of_template(text, error) from None
-    return text
+        raise Wrong(error.problem, error.remedy) from None
 
 
 def optional_field_path(text: str) -> str:
     return field_path(text) if text else ""
 
 
-def _of_template(text: str, error: TemplateError) -> Wrong:
-    """Its own words; the text, which they begin with where it is not empty, is in front of every problem anyway."""
-    what, _, way = str(error).removeprefix(f'"{text}" ').rpartition("; ")
-    return Wrong(what if what.startswith(("has", "is", "can")) else f"can not be used: {what}", way)
-
-
 def file_name(text: str) -> str:
     if not text or "\0" in text:
         raise Wrong("is not a file's name", 'write one, or "-" for stdout')
+    return whole_path(text)
+
+
+def whole_path(text: str) -> str:
+    if text.startswith("~"):
+        raise Wrong("begins with ~, which only a shell replaces", "write the whole path")
     return text
 
 

@@ -180,7 +180,7 @@ def test_each_mistake_comes_with_the_way_out(shell: Shell) -> None:
     shell.write(SIX_MISTAKES)
     lines = shell.run("check").stderr.splitlines()
     ways_out = [
-        "write one from 1 to 65535", 'did you mean "max_in_flight"?', 'write "5m"', "write https://", "{{",
+        "write one from 1 to 65535", 'did you mean "max_in_flight"?', 'write "5m"', "write https://", "write one like",
         'did you mean "out"?',
     ]  # fmt: skip
     assert [way_out in line for line, way_out in zip(lines, ways_out, strict=True)] == [True] * 6

@@ -28,8 +28,8 @@ def test_its_addresses_are_those_of_the_demo() -> None:
     assert sink.secrets
 
 
-def test_it_gives_no_advice() -> None:
-    assert DEMO.warnings == ()
+def test_the_only_advice_is_that_all_warnings_share_a_timeline_and_that_is_meant() -> None:
+    assert [warning.path for warning in DEMO.warnings] == ["routes[1].timeline"]
 
 
 def test_no_event_waits_longer_than_the_demo_allows_for() -> None:

@@ -1,4 +1,4 @@
-"""Bodies to records: templates and paths, matching, names, timestamps, and every way in which an event is refused."""
+"""Bodies to records: matching, names, timestamps, and every way in which an event is refused."""
 
 from __future__ import annotations
 
@@ -19,9 +19,6 @@ from nsqdigest.events import (
     Record,
     Rejected,
     Router,
-    Template,
-    TemplateError,
-    check_path,
 )
 from nsqdigest.transport.frames import Message
 
@@ -75,70 +72,6 @@ def timeline_of(value: str) -> bytes:
     return record_of(b'{"user":%s}' % value.encode()).timeline
 
 
-# -- templates and paths
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("all", ("all",)),
-        ("{user}", (("user",),)),
-        ("{user.id}", (("user", "id"),)),
-        ("user:{user.id}", ("user:", ("user", "id"))),
-        ("{a}{b}", (("a",), ("b",))),
-        ("{a}-{b.c}-", (("a",), "-", ("b", "c"), "-")),
-        ("{{{a}}}", ("{", ("a",), "}")),
-        ("{{a}}", ("{a}",)),
-        ("{{{{", ("{{",)),
-        ("{user name}", (("user name",),)),
-        ("{größe}", (("größe",),)),
-        ("{@type}", (("@type",),)),
-    ],
-)
-def test_a_template_is_literal_text_and_paths(text: str, parts: tuple[Any, ...]) -> None:
-    assert Template.parse(text).parts == parts
-
-
-def test_the_fields_of_a_template_are_its_paths_in_order() -> None:
-    assert Template.parse("{b.c}:{a}").fields == ("b.c", "a")
-
-
-@pytest.mark.parametrize(
-    ("text", "way_out"),
-    [
-        ("", "can not be empty"),
-        ("{", 'has a lone "{"; close the field with "}", or write "{{"'),
-        ("}", 'has a lone "}"; write "}}"'),
-        ("user:{id", 'has a lone "{"'),
-        ("user:id}", 'has a lone "}"'),
-        ("{a{b}}", 'has a lone "{"'),
-        ("{{a}", 'has a lone "}"'),
-        ("{}", "is not a path of a field"),
-        ("{a.}", "is not a path of a field"),
-        ("{.a}", "is not a path of a field"),
-        ("{a..b}", "is not a path of a field"),
-        ("{ a }", "is not a path of a field"),
-        ('{a"b}', "can not be a path"),
-        ("{a\\b}", "can not be a path"),
-        ("{a\nb}", "can not be a path"),
-    ],
-)
-def test_a_template_that_can_not_be_one_is_refused_with_the_way_out(text: str, way_out: str) -> None:
-    with pytest.raises(TemplateError) as caught:
-        Template.parse(text)
-    assert way_out in str(caught.value)
-
-
-def test_a_path_is_its_names() -> None:
-    assert check_path("a.b.c") == ("a", "b", "c")
-
-
-@pytest.mark.parametrize("text", ["", ".", "a.", ".a", "a..b", " a", "a .b", 'a"', "a\x00"])
-def test_a_path_that_can_not_be_one_is_refused(text: str) -> None:
-    with pytest.raises(TemplateError):
-        check_path(text)
-
-
 # -- the record
 
 
@@ -171,10 +104,6 @@ def test_a_record_says_whether_it_may_be_a_repeat(possible_repeat: bool) -> None
 
 def test_a_template_without_fields_puts_all_events_into_one_timeline() -> None:
     assert record_of(b'{"anything":1}', route("all")).timeline == b"all"
-
-
-def test_braces_of_the_text_stay() -> None:
-    assert record_of(b'{"user":"ada"}', route("{{{user}}}")).timeline == b"{ada}"
 
 
 def test_an_empty_object_has_a_place_where_no_field_is_wanted() -> None:

@@ -25,6 +25,7 @@ DECISIONS = (
     "rdy",
     "sink_state",
     "store_types",
+    "templates",
 )
 TRANSPORT = tuple(f"transport.{name}" for name in ("compression", "directory", "frames", "negotiation", "publishing"))
 DOCTOR = ("doctor.findings", "doctor.judgements", "doctor.report", "doctor.rights", "doctor.running")

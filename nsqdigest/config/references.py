@@ -1,0 +1,33 @@
+"""How a value refers to one that stands elsewhere: `env:NAME` and `file:PATH`, as the whole value (pure).
+
+Other tools write it in other ways, or within a text. Here such text would be the value itself: a password that is
+"${PASSWORD}". Messages hold nothing of the value but a variable's name.
+"""
+
+from __future__ import annotations
+
+import re
+
+_WHOLE = re.compile(
+    r"""(?:\$\{(?P<shell>[A-Za-z_]\w*)\} | \$(?:env:)?(?P<bare>[A-Za-z_]\w*) | %(?P<windows>[A-Za-z_]\w*)%
+      | \{\{\s*(?:env\s*"?\.?)?(?P<mustache>[A-Za-z_]\w*)"?\s*\}\} | \{(?:env\.|\$)(?P<caddy>[A-Za-z_]\w*)\}
+      | \s*(?:env|ENV|Env):\s*(?P<spelled>[A-Za-z_]\w*)\s*)""",
+    re.VERBOSE,
+)
+_WITHIN = (
+    (re.compile(r"\benv:", re.IGNORECASE), "env: within the text is only text"),
+    (re.compile(r"\bfile:(?!//)", re.IGNORECASE), "file: within the text is only text"),
+    (re.compile(r"\$\{|\$\("), "${ is only text: nothing replaces it"),
+    (re.compile(r"\{\{|<%|\{env\.|\{\$"), "this is a template of another tool: nothing fills it in"),
+)
+
+
+def stray(text: str) -> tuple[str, str] | None:
+    """Problem and remedy of a text that was meant to refer to another value."""
+    if whole := _WHOLE.fullmatch(text):
+        name = next(filter(None, whole.groups()))
+        return f"{name} is not looked up when it is written like this", f'write "env:{name}"'
+    for pattern, problem in _WITHIN:
+        if pattern.search(text):
+            return problem, 'put the whole value into a variable and write "env:NAME" alone'
+    return None
