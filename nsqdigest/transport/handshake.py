@@ -193,10 +193,11 @@ class _Handshake:
         self.step = "TLS"
         assert self._options.tls is not None
         try:
-            beginning = stream.start_tls(False, self._options.tls.context, server_hostname=self._address.host)
+            self._address.host.encode("idna")  # as `start_tls` does, which loses the socket where this fails
         except UnicodeError as error:
-            name = self._address.host
-            raise ConnectionLost(f"{self._where}: TLS cannot ask for the name {name!r}: {error}") from None
+            raise ConnectionLost(f"{self._where}: TLS cannot ask for its name: {error}") from None
+        try:
+            beginning = stream.start_tls(False, self._options.tls.context, server_hostname=self._address.host)
         except ValueError:  # of a stream that has bytes left
             raise ProtocolError(f"{self._where} spoke on in the clear where TLS was to begin") from None
         self._stream = None  # its socket is the other's now, which closes it where this fails

@@ -8,6 +8,7 @@ Always so:
   that takes too long says so.
 - A command that was written is not cancelled with its caller: its room is taken until nsqd answers or the connection
   ends.
+- An nsqd that is not connected, rests no more and has no publishes is forgotten: addresses come and go.
 - An nsqd that can not be reached rests, longer and longer. Publishes wait for the end of a short rest, and fail at once
   with the reason in a longer one.
 
@@ -125,12 +126,16 @@ class Publisher:
         rests_until_s = {address: peer.rests_until_s for address, peer in self._peers.items()}
         problem = PublishError("no nsqd to publish to was named", applied=Applied.NO)
         for address in publishing.in_order(addresses, rests_until_s, time.monotonic()):
+            peer = self._peer(address)
+            peer.users += 1
             try:
-                return await self._next_at(self._peer(address), topic, bodies, start, delay_ms)
+                return await self._next_at(peer, topic, bodies, start, delay_ms)
             except PublishError as error:
                 if error.applied is Applied.AMBIGUOUS or error.code or self._is_closing:
                     raise
                 problem = error
+            finally:
+                peer.users -= 1
         raise problem
 
     async def _next_at(self, peer: _Peer, topic: str, bodies: Sequence[bytes], start: int, delay_ms: int) -> int:
@@ -195,6 +200,8 @@ class Publisher:
     def _peer(self, address: Address) -> _Peer:
         peer = self._peers.get(address)
         if peer is None:
+            now_s = time.monotonic()
+            self._peers = {known: other for known, other in self._peers.items() if not other.is_idle(now_s)}
             peer = self._peers[address] = _Peer(address, self._options, self._bounds, self._uniform)
         return peer
 
@@ -216,6 +223,8 @@ class _Peer:
         self.address = address
         self.max_body_bytes = publishing.MAX_BODY_BYTES
         self.rests_until_s = 0.0
+        self.users = 0
+        """Publishes that hold it."""
         self._options = options
         self._bounds = bounds
         self._uniform = uniform
@@ -231,6 +240,10 @@ class _Peer:
     @property
     def connected(self) -> int:
         return len(self._under_way)
+
+    def is_idle(self, now_s: float) -> bool:
+        """Whether nothing is lost by forgetting it: nobody publishes to it, nothing is connected, its rest is over."""
+        return not (self.users or self._under_way or self._opening is not None or self.rests_until_s > now_s)
 
     async def connection(self) -> NsqConnection:
         """The one with the least under way, counted as busy from here on. A further one is opened, for whoever comes

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import ssl
 import struct
 from collections.abc import Awaitable, Callable
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 from nsqdigest.config import Address, Secret, Tls
 from nsqdigest.embedded.nsqd import EmbeddedNsqd
 from nsqdigest.errors import ConnectionLost, NsqdigestError, NsqdMismatch, NsqdRefused, ProtocolError
+from nsqdigest.resolver import Resolver
 from nsqdigest.transport import handshake, tls
 from nsqdigest.transport.compression import Deflate, Snappy, Stage
 from nsqdigest.transport.connection import TURN_BYTES, ConnectionOptions, NsqConnection
@@ -234,6 +236,24 @@ async def test_heartbeats_are_answered_while_auth_takes_its_time(name: str) -> N
         connection = connect(told, compression=name, auth_secret=Secret("s"))
         await connection.open()
         await ends(connection)
+
+
+async def test_a_name_that_tls_cannot_ask_for_is_told_as_that(
+    client: tls.TlsClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resolver may accept what TLS does not."""
+
+    async def speak(peer: Peer) -> None:
+        await peer.identify(then=answer(tls_v1=True))
+
+    async def look_up(_: object, __: str, port: int, **___: object) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (HOST, port))]
+
+    monkeypatch.setattr(Resolver, "look_up", look_up)
+    async with Told(speak) as told:
+        told.address = told.address._replace(host="x" * 64)
+        with pytest.raises(ConnectionLost, match="TLS cannot ask for its name"):
+            await connect(told, tls=client).open()
 
 
 async def test_auth_has_more_time_than_nsqd_gives_its_auth_server(monkeypatch: pytest.MonkeyPatch) -> None:

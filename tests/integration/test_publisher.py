@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import re
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -381,6 +382,25 @@ async def test_an_nsqd_that_hangs_up_on_each_publish_is_not_connected_to_at_once
     hang_up_on(embedded, "PUB")
     assert (await problem_of(under_way(publisher, embedded, topic, 1)[0])).applied is Applied.AMBIGUOUS
     assert (await problem_of(under_way(publisher, embedded, topic, 1)[0])).applied is Applied.NO
+    assert len(embedded.connections) == 1
+
+
+async def test_an_nsqd_that_is_gone_is_forgotten(embedded: EmbeddedNsqd, make: Make, topic: str) -> None:
+    """Addresses of nsqds that move are new each time."""
+    publisher = make(rest_cap_ms=1)
+    await publisher.publish(address_of(embedded), topic, [b"x"])
+
+    async def publish_to_another() -> None:
+        with pytest.raises(PublishError):
+            await publisher.publish(Address(HOST, free_port()), topic, [b"x"])
+
+    for _ in range(10):
+        await publish_to_another()
+    await until(lambda: all(peer.rests_until_s < time.monotonic() for peer in publisher._peers.values()), what="a rest")
+    await publish_to_another()
+    assert len(publisher._peers) == 2
+    assert address_of(embedded) in publisher._peers, "it is connected"
+    await publisher.publish(address_of(embedded), topic, [b"y"])
     assert len(embedded.connections) == 1
 
 
