@@ -36,6 +36,7 @@ setup-bench:
 setup-servers:
 	@scripts/setup-redis $(VENV) oldest
 	@scripts/setup-valkey
+	@scripts/setup-promtool
 	@scripts/go-build servers $(NSQ)/nsqd $(NSQ)/nsqlookupd
 
 install:

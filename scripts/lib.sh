@@ -99,3 +99,50 @@ apt_install() {
     quietly "${install[@]}" || { say "$advice"; return 1; }
   fi
 }
+
+# Packages of the distribution without root: from the mirrors that the machine's own apt sources name, with apt folders of
+# its own, so that nothing outside of .servers changes. apt checks the signatures as ever.
+
+# debian_sources SUITE_SUFFIX…: a sources list, of each repository with this release, the release and these suites of it.
+debian_sources() {
+  local release signed_by= known uri suffix
+  release=$(. /etc/os-release && printf '%s' "${VERSION_CODENAME:-}")
+  # Newer releases of Debian no longer trust this key for every repository.
+  [ ! -r /usr/share/keyrings/debian-archive-keyring.gpg ] || signed_by=signed-by=/usr/share/keyrings/debian-archive-keyring.gpg
+  apt-get indextargets --format '$(RELEASE) $(REPO_URI)' 'Identifier: Packages' 'Component: main' | sort -u |
+    while read -r known uri; do
+      [ "$known" = "$release" ] || continue
+      for suffix in "$@"; do
+        printf "deb [target=Packages $signed_by] %s %s main\n" "$uri" "$release$suffix"
+      done
+    done
+}
+
+# debian_folder WORK SUITE_SUFFIX…: makes WORK ready for debian_unpack. Answers 1 where this is no Debian.
+debian_folder() {
+  local work=$1
+  shift
+  command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || return 1
+  mkdir -p "$work/lists/partial" "$work/archives/partial"
+  cat >"$work/apt.conf" <<CONF
+#clear APT::Update::Post-Invoke;
+#clear APT::Update::Post-Invoke-Success;
+Dir::Etc::SourceList "$work/sources.list";
+Dir::Etc::SourceParts "-";
+Dir::State::Lists "$work/lists";
+Dir::Cache "$work";
+APT::Sandbox::User "$(id -un)";
+CONF
+  debian_sources "$@" >"$work/sources.list" && [ -s "$work/sources.list" ] || return 1
+  quietly apt-get -c "$work/apt.conf" -q update || say "apt-get update failed in part; trying with what it got"
+}
+
+# debian_unpack WORK PACKAGE…: into WORK/unpacked.
+debian_unpack() {
+  local work=$1 package
+  shift
+  (cd "$work" && quietly apt-get -c apt.conf -q download "$@") || return 1
+  for package in "$work"/*.deb; do
+    dpkg-deb -x "$package" "$work/unpacked" && rm "$package" || return 1
+  done
+}

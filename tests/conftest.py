@@ -105,6 +105,14 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
+@pytest.fixture
+def promtool() -> Path:
+    try:
+        return find_binary("promtool")
+    except MissingServer as problem:
+        without_server(problem)
+
+
 # -- processes of one test
 
 
