@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from nsqdigest.errors import Applied, StoreError, Unreachable
+from support.daemon import Daemon
 from support.publishing import Background
 from support.redis_sets import SentinelSet
-from support.servers import RedisServer
 from support.stage import PROVE, Stage
 from support.stores import OpenStore, add, rec
 from support.waiting import until, wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.every_redis]
 
-EVENTS = 100_000 if PROVE else 12_000
-EVENTS_PER_S = 4_000
+EVENTS = 173_000 if PROVE else 16_000
+EVENTS_PER_S = 2_000
 SETTLED_WITHIN_S = 60.0
 
 
@@ -68,35 +68,59 @@ async def test_names_and_urls_that_do_not_fit(tmp_path: Path, open_store: OpenSt
         assert (await open_store(one.url).start()).version
 
 
-def killed(primary: RedisServer, wait: Callable[[RedisServer], RedisServer]) -> None:
+Fault = Callable[[SentinelSet, Daemon], None]
+
+
+def killed(sentinels: SentinelSet, _daemon: Daemon) -> None:
+    primary = sentinels.primary
     primary.kill()
-    wait(primary)
+    sentinels.wait_for_another(primary)
     primary.start()
 
 
-def stopped(primary: RedisServer, wait: Callable[[RedisServer], RedisServer]) -> None:
+def stopped(sentinels: SentinelSet, _daemon: Daemon) -> None:
+    primary = sentinels.primary
     primary.pause()
-    wait(primary)
+    sentinels.wait_for_another(primary)
     primary.resume()
 
 
-@pytest.mark.parametrize("fault", [killed, stopped])
-def test_a_failover_under_load_loses_nothing(
-    stage: Stage,
-    sentinels: SentinelSet,
-    fault: Callable[[RedisServer, Callable[[RedisServer], RedisServer]], None],
+def killed_after_its_replicas_fell_silent(sentinels: SentinelSet, daemon: Daemon) -> None:
+    """What it did last is in no replica."""
+    primary = sentinels.primary
+    replicas = [server for server in sentinels.servers if server is not primary]
+    for replica in replicas:
+        replica.pause()
+    said = daemon.log_text().count("redis-replicas")
+    wait_until(lambda: daemon.log_text().count("redis-replicas") > said, 10, "intake to hear of it")
+    primary.kill()
+    for replica in replicas:
+        replica.resume()
+    sentinels.wait_for_another(primary)
+    primary.start()
+
+
+FAULTS: tuple[Fault, ...] = (killed, stopped) * 3 if PROVE else (stopped, killed_after_its_replicas_fell_silent)
+
+
+@pytest.mark.parametrize("run", range(10 if PROVE else 1))
+def test_failovers_under_load_lose_nothing_and_show_nothing_in_two_digests(
+    stage: Stage, sentinels: SentinelSet, run: int
 ) -> None:
+    """What a failover undoes was never told to anybody: no FIN and no digest before the replicas have it."""
     stage.use(sentinels)
     nsqd = stage.nsqd()
     stage.receiver()
     daemon = stage.daemon({"redis": {"durability": "replica"}, "nsq": {"msg_timeout": "5s"}})
     daemon.start()
     with Background(stage.publisher(nsqd), EVENTS, per_s=EVENTS_PER_S) as load:
-        wait_until(lambda: load.reached(0.3), 60, "a part of the load")
         wait_until(lambda: stage.receivers[0].posts, 20, "the first digest")
-        before = daemon.metric("records_added_total")
-        fault(sentinels.primary, sentinels.wait_for_another)
-        wait_until(lambda: daemon.metric("records_added_total") > before, 20, "it to flow again")
+        for number, fault in enumerate(FAULTS, 1):
+            wait_until(lambda: load.reached(number / (len(FAULTS) + 1)), 60, "a part of the load")  # noqa: B023
+            before = daemon.metric("records_added_total")
+            fault(sentinels, daemon)
+            wait_until(lambda: daemon.metric("records_added_total") > before, 20, "it to flow again")  # noqa: B023
     stage.wait_until_all_is_delivered(SETTLED_WITHIN_S)
     stage.check()
+    assert stage.shown_twice() == []
     assert daemon.said("store.data_lost") == []

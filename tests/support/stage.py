@@ -194,6 +194,11 @@ class Stage:
             missing = still_owed()
             assert not missing, f"{missing} of {len(owed)} events are in no accepted digest; ledger: {self.ledger()}"
 
+    def shown_twice(self) -> list[str]:
+        """Events in two accepted digests, of two ids."""
+        times = Counter(value["id"] for receiver in self.receivers for value in receiver.values())
+        return [identity for identity, count in times.items() if count > 1]
+
     def check(self, *, quiet: bool = False) -> None:
         """At the end: nothing lost, no id with two bodies, a balanced ledger, no mistakes of the program; `quiet`:
         nothing came twice either."""
@@ -205,7 +210,7 @@ class Stage:
             if quiet:
                 assert receiver.accepted_more_than_once() == {}
         if quiet:
-            assert [identity for identity, times in Counter(values).items() if times > 1] == []
+            assert self.shown_twice() == []
         ledger = self.ledger()
         assert balances(ledger), ledger
         assert (ledger.get("open", 0), ledger.get("snapshots", 0), ledger.get("buried", 0)) == (0, 0, 0)
