@@ -128,7 +128,7 @@ class Redis:
     durability: Literal["reply", "replica", "fsync"]
     replicas: int
     partitions: int
-    """As the file has it; 0: `partition_count` decides."""
+    """As the file has it; 0: `partition_count` decides. On a single server one is best: a batch is one script call."""
 
     @property
     def shown_url(self) -> str:

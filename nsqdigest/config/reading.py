@@ -96,8 +96,6 @@ def parse_text(text: str, source: str, environ: Mapping[str, str]) -> Config:
     overrides.advise_on_unknown(findings)
     if findings.problems:
         raise ConfigError(findings.problems)
-    # On a single server, the only kind there is, one partition is best: a batch is then one script call.
-    sections["redis"]["partitions"] = sections["redis"]["partitions"] or 1
     return Config(
         source=source,
         policies=MappingProxyType({key: POLICY.build(name=key, **values) for key, values in policies.items()}),

@@ -11,16 +11,18 @@ import pytest
 from redis.crc import key_slot
 
 from nsqdigest.audit import balances
+from nsqdigest.config import load
 from nsqdigest.errors import Applied, StoreError, Unreachable
 from nsqdigest.policy import Schedule
 from nsqdigest.store_types import Answer, Opened
 from nsqdigest.timelines import Timelines
+from support.daemon import toml
 from support.ports import HOST
 from support.publishing import Background
 from support.redis_sets import ClusterServer, RedisCluster
 from support.stage import NAMESPACE, PROVE, Stage
 from support.store import Scripts, inconsistencies
-from support.stores import OpenStore, add, limited_url, rec
+from support.stores import PLAN, OpenStore, add, limited_url, rec
 from support.waiting import until, wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.every_redis]
@@ -75,6 +77,30 @@ async def test_partitions_are_spread_over_the_servers(store: Timelines, cluster:
     await asyncio.gather(*(add(store, partition=partition) for partition in range(PARTITIONS)))
     assert all(server.cli("DBSIZE") > PARTITIONS for server in cluster.servers)
     assert (await store.ledger("r"))["added"] == PARTITIONS
+
+
+async def test_a_file_that_names_a_cluster_spreads_its_timelines(cluster: RedisCluster, tmp_path: Path) -> None:
+    for server in cluster.servers:
+        server.cli("FLUSHALL")
+    path = tmp_path / "nsqdigest.toml"
+    route = {"name": "r", "topic": "events", "timeline": "{user}", "sink": "out"}
+    settings = {
+        "nsq": {"nsqd_tcp_addresses": ["127.0.0.1:4150"]},
+        "redis": {"url": cluster.url, "namespace": "test"},
+        "sinks.out": {"type": "log"},
+    }
+    path.write_text(toml(settings, [route]), encoding="utf-8")
+    store = Timelines(load(path, {}).redis, [PLAN], 1000)
+    try:
+        await store.start()
+        for number in range(300):
+            timeline = b"t%d" % number
+            await add(store, rec(timeline=timeline), partition=store.partition_of(timeline))
+        assert cluster.cli("HGET", "{test:0}:layout", "partitions") == b"32"
+        assert (await store.ledger("r"))["added"] == 300
+        assert all(server.cli("DBSIZE") > PARTITIONS for server in cluster.servers)
+    finally:
+        await store.close(5)
 
 
 @pytest.fixture

@@ -154,8 +154,11 @@ def test_the_tree_is_frozen() -> None:
 
 
 def test_one_partition_is_what_0_means_on_a_single_server() -> None:
-    assert read(SMALLEST).redis.partitions == 1
-    assert read(SMALLEST + "[redis]\npartitions = 4").redis.partitions == 4
+    assert read(SMALLEST).redis.partition_count == 1
+    assert read(SMALLEST + "[redis]\npartitions = 4").redis.partition_count == 4
+    for scheme in ("redis+cluster", "rediss+cluster"):
+        assert read(SMALLEST + f'[redis]\nurl = "{scheme}://h1,h2"').redis.partition_count == 32
+    assert read(SMALLEST + '[redis]\nurl = "redis+cluster://h1"\npartitions = 1').redis.partition_count == 1
 
 
 def test_the_example_file_is_what_the_declarations_say() -> None:
