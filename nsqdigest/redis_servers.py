@@ -4,8 +4,10 @@
   the one. A doubt costs the next call one look, which all calls of that moment share; so a failover costs one failed
   call for each that was under way, and no call is ever sent to two servers because of a doubt.
 - Nothing of it is cancelled (a cancelled call of the driver may go on as if it were not): who waits may go.
-- Sentinels are believed by the highest epoch among the answers of a majority of those named. A server of a Cluster is
-  believed when it says that the Cluster is well; when none does, whoever answers.
+- Sentinels are believed by the highest epoch among the answers of a majority of those named; fewer answers are none: a
+  split may have left them with the old primary. A server of a Cluster is believed when it says that the Cluster is
+  well; when none does, whoever answers.
+- A server that the last look no longer names is forgotten, and its connections are closed when its last call has ended.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from redis.exceptions import AskError
 
@@ -75,7 +77,7 @@ class _Single(Servers):
 
     async def doubt(self, node: Node) -> None:
         # Its name, or the address behind it, may lead to another server by now.
-        await node.let_go()
+        node.doubt()
 
     async def close(self) -> None:
         await self._node.close()
@@ -87,7 +89,8 @@ class _Looking(Servers):
     def __init__(self) -> None:
         self._is_doubted = True
         self._look_under_way: asyncio.Task[None] | None = None
-        self._asked: set[asyncio.Task[list[Any] | Exception]] = set()
+        self._ending: set[asyncio.Task[Any]] = set()
+        """Questions that nobody waits for any more, and servers that are being forgotten."""
 
     @abstractmethod
     async def _look(self) -> None:
@@ -103,8 +106,10 @@ class _Looking(Servers):
         self._is_doubted = False  # before it: a doubt that comes meanwhile may be about what it finds
         try:
             await self._look()
-        except BaseException:
+        except BaseException as error:
             self._is_doubted = True
+            if isinstance(error, Exception) and not isinstance(error, StoreError):
+                raise StoreError("redis-unknown", f"looking for servers: {error!r}", Applied.NO) from error
             raise
         finally:
             self._look_under_way = None
@@ -115,8 +120,7 @@ class _Looking(Servers):
         """As they come. Those that are late, or that nobody waits for any more, come to an end of their own."""
         waiting = {asyncio.create_task(_ask(node, commands), name=f"look at {node}"): node for node in nodes}
         for task in waiting:
-            self._asked.add(task)
-            task.add_done_callback(self._asked.discard)
+            self._ends_by_itself(task)
         until_s = time.monotonic() + _LOOK_S
         while waiting and (left_s := until_s - time.monotonic()) > 0:
             done, _ = await asyncio.wait(waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
@@ -130,8 +134,15 @@ class _Looking(Servers):
             self._look_under_way.cancel()
             await asyncio.gather(self._look_under_way, return_exceptions=True)
         await asyncio.gather(*(node.close() for node in self._all_nodes()))
-        if self._asked:
-            await asyncio.wait(self._asked, timeout=_LOOK_S)
+        if self._ending:
+            await asyncio.wait(self._ending, timeout=_LOOK_S)
+
+    def _ends_by_itself(self, task: asyncio.Task[Any]) -> None:
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    def _forget(self, node: Node) -> None:
+        self._ends_by_itself(asyncio.create_task(node.retire(), name=f"forget {node}"))
 
     @abstractmethod
     def _all_nodes(self) -> Iterable[Node]: ...
@@ -156,7 +167,6 @@ class _Sentinels(_Looking):
         self._url, self._connections, self._timeout_s = url, connections, timeout_s
         look_s = min(timeout_s, _LOOK_S)
         self._sentinels = [Node(f"sentinel {at}", url.of_sentinel(at), 2, look_s) for at in url.servers]
-        self._primaries: dict[Address, Node] = {}
         self._primary: Node | None = None
 
     async def of(self, slot: int) -> Node:
@@ -171,45 +181,66 @@ class _Sentinels(_Looking):
     async def doubt(self, node: Node) -> None:
         if node is self._primary:
             self._is_doubted = True
-        await node.let_go()
+        node.doubt()
 
     async def _look(self) -> None:
-        heard: list[tuple[int, Address]] = []
-        down: set[Address] = set()
+        heard: list[_Named] = []
         troubles: list[str] = []
         # Both, in this order: while the one who leads a failover ends it, MASTER still tells of the old primary.
         words = (b"GET-MASTER-ADDR-BY-NAME", b"MASTER")
         commands: list[Command] = [[b"SENTINEL", word, self._url.name] for word in words]
         async with aclosing(self._answers(self._sentinels, commands)) as answers:
             async for sentinel, answer in answers:
-                if isinstance(answer, Exception) or not all(isinstance(told, list) for told in answer):
+                named = _named_primary(answer)
+                if named is None:
                     troubles.append(f"{sentinel}: {_what(answer)}")
                     continue
-                (host, port), told = answer
-                fields = dict(zip(told[::2], told[1::2], strict=False))
-                address = Address(host.decode(), int(port))
-                heard.append((int(fields[b"config-epoch"]), address))
-                if (host, port) == (fields[b"ip"], fields[b"port"]) and b"o_down" in fields[b"flags"].split(b","):
-                    down.add(address)
-                if len(heard) > len(self._sentinels) // 2:
+                heard.append(named)
+                if self._is_majority(heard):
                     break
-        if not heard:
-            name = self._url.name
+        if not self._is_majority(heard):
+            count = f"{len(heard)} of {len(self._sentinels)} Sentinels name"
             raise StoreError(
-                "redis-sentinel", f'no Sentinel knows a primary "{name}": {"; ".join(sorted(troubles))}', Applied.NO
+                "redis-sentinel",
+                f'{count} a primary "{self._url.name}", a majority has to: {"; ".join(sorted(troubles))}',
+                Applied.NO,
             )
-        _, address = max(heard)
-        if address in down:
+        address = max(heard).address
+        if any(named.is_down for named in heard if named.address == address):
             # Not tried: should it come back now, it may be empty and not know yet that it is to be a replica.
             raise StoreError("redis-sentinel", f"the Sentinels hold {address} for down and have no other", Applied.NO)
-        if address not in self._primaries:
-            self._primaries[address] = Node(
-                str(address), self._url.of_server(address), self._connections, self._timeout_s
-            )
-        self._primary = self._primaries[address]
+        primary = self._primary
+        if primary is None or primary.address != address:
+            url = self._url.of_server(address)
+            self._primary = Node(str(address), url, self._connections, self._timeout_s, address=address)
+            if primary is not None:
+                self._forget(primary)
+
+    def _is_majority(self, heard: list[_Named]) -> bool:
+        return 2 * len(heard) > len(self._sentinels)
 
     def _all_nodes(self) -> Iterable[Node]:
-        return (*self._sentinels, *self._primaries.values())
+        return self._sentinels if self._primary is None else (*self._sentinels, self._primary)
+
+
+class _Named(NamedTuple):
+    """The primary, as a Sentinel knows it."""
+
+    epoch: int
+    address: Address
+    is_down: bool
+
+
+def _named_primary(answer: list[Any] | Exception) -> _Named | None:
+    """None: it named none, or answered something else."""
+    try:
+        (host, port), told = cast("list[Any]", answer)
+        fields = dict(zip(told[::2], told[1::2], strict=True))
+        is_told_of = (host, port) == (fields[b"ip"], fields[b"port"])
+        is_down = is_told_of and b"o_down" in fields[b"flags"].split(b",")
+        return _Named(int(fields[b"config-epoch"]), Address(host.decode(), int(port)), is_down)
+    except (TypeError, ValueError, LookupError, AttributeError):
+        return None
 
 
 class _Cluster(_Looking):
@@ -234,11 +265,11 @@ class _Cluster(_Looking):
 
     async def doubt(self, node: Node) -> None:
         self._is_doubted = True
-        await node.let_go()
+        node.doubt()
 
     async def redirected(self, asked: Node, slot: int, to: AskError, *, for_good: bool) -> Node:
         """`for_good`: MOVED. The map is read anew before the next call; this one knows its way already."""
-        node = self._node(Address(to.host or self._address_of(asked).host, to.port))
+        node = self._node(Address(to.host or _host_of(asked), to.port))
         if for_good:
             self._slots[slot] = node
             self._is_doubted = True
@@ -246,42 +277,58 @@ class _Cluster(_Looking):
 
     def _node(self, address: Address) -> Node:
         if address not in self._nodes:
-            self._nodes[address] = Node(str(address), self._url.of_server(address), self._connections, self._timeout_s)
+            url = self._url.of_server(address)
+            self._nodes[address] = Node(str(address), url, self._connections, self._timeout_s, address=address)
         return self._nodes[address]
-
-    def _address_of(self, node: Node) -> Address:
-        return next(address for address, each in self._nodes.items() if each is node)
 
     async def _look(self) -> None:
         asked = [self._node(address) for address in dict.fromkeys((*self._url.servers, *self._nodes))]
-        found: dict[int, Node] = {}
+        found: dict[int, Address] = {}
+        is_well = False
         troubles: list[str] = []
         async with aclosing(self._answers(asked, [[b"CLUSTER", b"INFO"], [b"CLUSTER", b"SLOTS"]])) as answers:
             async for node, answer in answers:
-                if isinstance(answer, Exception) or not isinstance(answer[1], list):
+                slots = _slots(node, answer)
+                if slots is None:
                     if not isinstance(answer, Exception) and "cluster support disabled" in str(answer[1]):
                         raise StoreError("redis-mode", f"{node} {_NO_CLUSTER}", Applied.NO)
                     troubles.append(f"{node}: {_what(answer)}")
                     continue
-                is_well = isinstance(answer[0], bytes) and b"cluster_state:ok" in answer[0]
+                is_well = _is_well(answer)
                 if is_well or not found:
-                    found = self._read_slots(node, answer[1])
+                    found = slots
                 if is_well:
                     break
         if not found:
             raise StoreError(
                 "redis-cluster", f"no server of the Cluster answers: {'; '.join(sorted(troubles))}", Applied.NO
             )
-        self._slots = found
-
-    def _read_slots(self, asked: Node, ranges: list[Any]) -> dict[int, Node]:
-        own_host = self._address_of(asked).host
-        slots: dict[int, Node] = {}
-        for first, last, primary, *_ in ranges:
-            host = primary[0].decode() if primary[0] else ""
-            node = self._node(Address(own_host if host in ("", "?") else host, int(primary[1])))
-            slots.update(dict.fromkeys(range(first, last + 1), node))
-        return slots
+        self._slots = {slot: self._node(address) for slot, address in found.items()}
+        if is_well:
+            for address in self._nodes.keys() - {*self._url.servers, *found.values()}:
+                self._forget(self._nodes.pop(address))
 
     def _all_nodes(self) -> Iterable[Node]:
         return self._nodes.values()
+
+
+def _host_of(node: Node) -> str:
+    assert node.address is not None
+    return node.address.host
+
+
+def _is_well(answer: list[Any] | Exception) -> bool:
+    return isinstance(answer, list) and isinstance(answer[0], bytes) and b"cluster_state:ok" in answer[0]
+
+
+def _slots(asked: Node, answer: list[Any] | Exception) -> dict[int, Address] | None:
+    """Who has which slot, as this server sees it. None: it answered something else."""
+    try:
+        slots: dict[int, Address] = {}
+        for first, last, (name, port, *_), *_ in cast("list[Any]", answer)[1]:
+            host = name.decode() if name else ""
+            address = Address(_host_of(asked) if host in ("", "?") else host, int(port))
+            slots.update(dict.fromkeys(range(first, last + 1), address))
+        return slots
+    except (TypeError, ValueError, LookupError, AttributeError):
+        return None

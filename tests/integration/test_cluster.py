@@ -6,14 +6,16 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis.crc import key_slot
 
 from nsqdigest.audit import balances
-from nsqdigest.config import load
+from nsqdigest.config import Address, load
 from nsqdigest.errors import Applied, StoreError, Unreachable
 from nsqdigest.policy import Schedule
+from nsqdigest.redis_servers import _Cluster
 from nsqdigest.store_types import Answer, Opened
 from nsqdigest.timelines import Timelines
 from support.daemon import toml
@@ -84,7 +86,7 @@ async def test_a_file_that_names_a_cluster_spreads_its_timelines(cluster: RedisC
         server.cli("FLUSHALL")
     path = tmp_path / "nsqdigest.toml"
     route = {"name": "r", "topic": "events", "timeline": "{user}", "sink": "out"}
-    settings = {
+    settings: dict[str, dict[str, Any]] = {
         "nsq": {"nsqd_tcp_addresses": ["127.0.0.1:4150"]},
         "redis": {"url": cluster.url, "namespace": "test"},
         "sinks.out": {"type": "log"},
@@ -101,6 +103,15 @@ async def test_a_file_that_names_a_cluster_spreads_its_timelines(cluster: RedisC
         assert all(server.cli("DBSIZE") > PARTITIONS for server in cluster.servers)
     finally:
         await store.close(5)
+
+
+async def test_servers_that_the_map_no_longer_names_are_forgotten(store: Timelines, cluster: RedisCluster) -> None:
+    servers = store._client._servers
+    assert isinstance(servers, _Cluster)
+    gone = [servers._node(Address(HOST, port)) for port in (1, 2)]
+    await asyncio.gather(*(node.exchange([[b"PING"]]) for node in gone), return_exceptions=True)
+    await store.look()
+    assert {each.port for each in servers._nodes} == {server.port for server in cluster.servers}
 
 
 @pytest.fixture

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from nsqdigest.errors import Applied, StoreError, Unreachable
 from support.daemon import Daemon
+from support.ports import HOST
 from support.publishing import Background
 from support.redis_sets import SentinelSet
 from support.stage import PROVE, Stage
@@ -53,7 +56,7 @@ async def test_it_follows_a_failover_and_knows_when_nobody_does(sentinels: Senti
     with pytest.raises(StoreError) as raised:
         await add(store)
     assert raised.value.reason == "redis-connection"
-    with pytest.raises(StoreError, match='no Sentinel knows a primary "main"') as raised:
+    with pytest.raises(StoreError, match='0 of 3 Sentinels name a primary "main"') as raised:
         await add(store)
     assert (raised.value.reason, raised.value.applied) == ("redis-sentinel", Applied.NO)
 
@@ -66,6 +69,58 @@ async def test_names_and_urls_that_do_not_fit(tmp_path: Path, open_store: OpenSt
         with pytest.raises(Unreachable, match=r"is a Sentinel; write redis\+sentinel://"):
             await open_store(f"redis://{address}").start()
         assert (await open_store(one.url).start()).version
+
+
+async def test_a_minority_of_sentinels_is_not_believed(sentinels: SentinelSet, open_store: OpenStore) -> None:
+    """It may be the one that a split has left with the old primary."""
+    store = open_store(sentinels.url, timeout_ms=500)
+    await store.start()
+    sentinels.sentinels[1].kill()
+    await store.look()
+    sentinels.sentinels[2].kill()
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r'1 of 3 Sentinels name a primary "main", a majority has to') as raised:
+            await store.look()
+        assert (raised.value.reason, raised.value.applied) == ("redis-sentinel", Applied.NO)
+    sentinels.sentinels[2].start()
+    assert await store.look()
+
+
+NAMES = b"*2\r\n$9\r\n127.0.0.1\r\n$4\r\n6379\r\n"
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        NAMES + b"*0\r\n",
+        NAMES + b"*1\r\n$2\r\nip\r\n",
+        NAMES + b"*2\r\n$12\r\nconfig-epoch\r\n$1\r\nx\r\n",
+        b"*1\r\n$9\r\n127.0.0.1\r\n*0\r\n",
+        b"*2\r\n$1\r\n\xff\r\n$4\r\nport\r\n*0\r\n",
+        b"*2\r\n:1\r\n:2\r\n*2\r\n:1\r\n*0\r\n",
+        b":1\r\n:2\r\n",
+        b"*-1\r\n*-1\r\n",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    ],
+    ids=["no fields", "half a field", "no number", "no port", "no text", "numbers", "no lists", "nothing", "no Redis"],
+)
+async def test_an_odd_answer_of_a_sentinel_is_told_with_its_name(open_store: OpenStore, answers: bytes) -> None:
+    """No Sentinel of ours gives one, so here it is a server of the test's own."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while words := await reader.read(65536):
+                writer.write(answers if b"SENTINEL" in words else b"+OK\r\n" * words.count(b"*"))
+        writer.close()
+
+    server = await asyncio.start_server(answer, HOST, 0)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        with pytest.raises(StoreError, match=f"sentinel {HOST}:{port}") as raised:
+            await open_store(f"redis+sentinel://{HOST}:{port}/main/0", timeout_ms=500).start()
+    finally:
+        server.close()
+    assert (raised.value.reason, raised.value.applied) == ("redis-sentinel", Applied.NO)
 
 
 Fault = Callable[[SentinelSet, Daemon], None]

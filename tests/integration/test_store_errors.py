@@ -493,3 +493,37 @@ async def test_closing_does_not_wait_for_ever(far_store: Timelines, proxy: Proxy
     proxy.mode = Mode.PAUSE
     await send_and_cancel(far_store, proxy, rec(b"cancelled"))
     await far_store.close(0.01)
+
+
+async def test_a_doubt_about_a_server_breaks_no_call(open_store: OpenStore, redis_url: str) -> None:
+    """A doubt replaces idle connections; a call that takes one in that moment gets its answer all the same."""
+    store = open_store(redis_url)
+    await store.start()
+    servers = store._client._servers
+    node = await servers.of(0)
+
+    async def call(number: int) -> None:
+        for turn in range(40):
+            assert (await add(store, rec(b"%d of %d" % (turn, number)))).added == 1
+
+    callers = asyncio.gather(*(call(number) for number in range(8)))
+    while not callers.done():
+        await servers.doubt(node)
+        await asyncio.sleep(0)
+    await callers
+
+
+async def test_after_a_doubt_no_connection_of_before_is_used(open_store: OpenStore, redis_server: RedisServer) -> None:
+    store = open_store(redis_server.url, connections=1)
+    await store.start()
+
+    def connections() -> set[str]:
+        with redis_server.client() as client:
+            return {each["id"] for each in client.client_list() if each["name"] == "nsqdigest"}
+
+    before = connections()
+    await add(store)
+    assert connections() == before
+    await store._client._servers.doubt(await store._client._servers.of(0))
+    await add(store)
+    await until(lambda: connections() and not connections() & before)
