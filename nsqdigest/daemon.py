@@ -44,6 +44,7 @@ from nsqdigest.store_types import RoutePlan
 from nsqdigest.store_watch import StoreWatch
 from nsqdigest.timelines import Timelines
 from nsqdigest.transport.connection import ConnectionOptions, options_of
+from nsqdigest.transport.depths import Depths
 from nsqdigest.transport.discovery import Discovery
 from nsqdigest.transport.publisher import Publisher
 
@@ -121,6 +122,7 @@ class Daemon:
             uniform=uniform,
         )
         self._lag = LoopLag()
+        self._depths = Depths(self.discovery, topics, config.nsq.channel, self.metrics)
         self.status = Status(
             config,
             self.metrics,
@@ -204,6 +206,7 @@ class Daemon:
             consumer.start()
         self.discovery.start()
         self._lag.start()
+        self._depths.start()
         # What was built so far lives as long as the daemon: the collector need not look at it again.
         gc.collect()
         gc.freeze()
@@ -258,6 +261,7 @@ class Daemon:
             *self.scheduler.tasks,
             *self.discovery.tasks,
             *self._lag.tasks,
+            *self._depths.tasks,
             *(task for consumer in self.consumers for task in consumer.tasks),
         ]
         failure = await self._failures.first_of(parts)
@@ -287,6 +291,7 @@ class Daemon:
 
     async def _close(self) -> None:
         await self._lag.stop()
+        await self._depths.stop()
         await self._publisher.close()
         for post in self._posts.values():
             await post.sink.close()

@@ -132,7 +132,7 @@ METRICS: dict[str, Declared] = {
         ("topic", "reason"), "Lookups that failed, over all nsqlookupds.", reason=LookupProblem
     ),
     "channel_depth": _gauge(
-        ("topic",), "Messages that wait in nsqd for this channel, over the nsqds that a nsqlookupd names."
+        ("topic",), "Messages that wait in nsqd for this channel; only of nsqds that a nsqlookupd names."
     ),
     "starved": _gauge(("topic",), "1: max_in_flight is what limits the rate."),
     **_of_controller("backoff", "topic", "flowing"),

@@ -44,6 +44,7 @@ _SHOWN_CHARACTERS = 60
 class _Producer(msgspec.Struct):
     broadcast_address: str
     tcp_port: int
+    http_port: int = 0
 
 
 class _Lookup(msgspec.Struct):
@@ -64,6 +65,8 @@ class Named(NamedTuple):
     addresses: frozenset[tuple[str, int]]
     unusable: frozenset[str]
     """What some nsqds broadcast in place of an address."""
+    http: frozenset[tuple[str, int]] = frozenset()
+    """Where these nsqds answer HTTP."""
 
 
 def read_answer(status: int, body: bytes) -> Named:
@@ -91,14 +94,16 @@ def read_answer(status: int, body: bytes) -> Named:
         raise LookupFailed(LookupProblem.GARBAGE, "not the answer of a nsqlookupd: it has no list of producers")
     if len(producers) > MOST_PRODUCERS:
         raise LookupFailed(LookupProblem.TOO_LARGE, f"names {len(producers)} nsqds; {MOST_PRODUCERS} is the most")
-    addresses, unusable = set(), set()
+    addresses, unusable, http = set(), set(), set()
     for producer in producers:
         host = usual_host(producer.broadcast_address)
         if 1 <= producer.tcp_port <= 65535 and is_host(host):
             addresses.add((host, producer.tcp_port))
+            if 1 <= producer.http_port <= 65535:
+                http.add((host, producer.http_port))
         else:
             unusable.add(f"{producer.broadcast_address[:_SHOWN_CHARACTERS]}:{producer.tcp_port}")
-    return Named(frozenset(addresses), frozenset(unusable))
+    return Named(frozenset(addresses), frozenset(unusable), frozenset(http))
 
 
 def usual_host(host: str) -> str:

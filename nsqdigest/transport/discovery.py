@@ -51,6 +51,8 @@ class Lookupd:
         self.has_answered = False
         self.unusable: dict[str, frozenset[str]] = {}
         """By topic, what it named that is no address."""
+        self.http: dict[str, frozenset[Address]] = {}
+        """By topic, where the nsqds that it named answer HTTP."""
         self.slots = asyncio.Semaphore(AT_ONCE)
 
     @property
@@ -86,6 +88,10 @@ class Discovery:
     def is_heard(self) -> bool:
         """Whether any nsqlookupd answers."""
         return any(lookupd.is_well for lookupd in self.lookupds)
+
+    def http_addresses_of(self, topic: str) -> set[Address]:
+        """Of the nsqds that some nsqlookupd named at last."""
+        return {address for lookupd in self.lookupds for address in lookupd.http.get(topic, ())}
 
     def start(self) -> None:
         if self.lookupds:
@@ -134,6 +140,7 @@ class Discovery:
         if named.addresses:
             self._unknown.discard(topic)
         self._say_unusable(lookupd, topic, named.unusable)
+        lookupd.http[topic] = frozenset(Address(host, port) for host, port in named.http)
         self._topics[topic](str(lookupd.address), [Address(host, port) for host, port in named.addresses])
         return None
 
@@ -195,10 +202,17 @@ def open_session() -> aiohttp.ClientSession:
 
 async def ask(session: aiohttp.ClientSession, lookupd: Address, topic: str) -> tuple[int, bytes]:
     """Status and body of an answer to `/lookup`, for `read_answer`. Raises LookupFailed."""
+    return await get(session, lookupd, "/lookup", {"topic": topic})
+
+
+async def get(
+    session: aiohttp.ClientSession, address: Address, path: str, params: Mapping[str, str]
+) -> tuple[int, bytes]:
+    """Status and body of an answer of a nsqlookupd or an nsqd. Raises LookupFailed."""
     try:
         async with (
             asyncio.timeout(ANSWER_WITHIN_S),
-            session.get(f"http://{lookupd}/lookup", params={"topic": topic}, allow_redirects=False) as answer,
+            session.get(f"http://{address}{path}", params=dict(params), allow_redirects=False) as answer,
         ):
             return answer.status, await _bounded(answer.content)
     except LookupFailed:

@@ -15,6 +15,7 @@ from nsqdigest.transport.directory import (
     Change,
     Directory,
     Entry,
+    Named,
     poll_wait_s,
     read_answer,
     usual_host,
@@ -66,7 +67,7 @@ def test_the_envelope_of_old_versions_is_opened() -> None:
     ],
 )
 def test_a_topic_that_nobody_has_is_an_ordinary_answer(status: int, body: bytes) -> None:
-    assert read_answer(status, body) == (frozenset(), frozenset())
+    assert read_answer(status, body) == Named(frozenset(), frozenset())
 
 
 @pytest.mark.parametrize(
