@@ -34,7 +34,7 @@ class Unusable(Exception):
 def check(body: bytes, event_bytes: int, depth: int) -> None:
     """Raises Unusable for what the decoder would take, or would choke on, and a receiver should not get."""
     if len(body) > event_bytes:
-        raise Unusable(DeadLetterReason.TOO_LARGE, f"the body has {len(body)} bytes; limits.event allows {event_bytes}")
+        raise too_large(len(body), event_bytes)
     if not body.isascii():
         try:
             str(body, "utf-8")
@@ -45,6 +45,10 @@ def check(body: bytes, event_bytes: int, depth: int) -> None:
         raise Unusable(DeadLetterReason.TOO_DEEP, f"nested deeper than {depth}, which is what limits.depth allows")
     if len(body) > LONGEST_NUMBER and _has_too_long_number(body):
         raise Unusable(DeadLetterReason.NOT_JSON, f"a number of more than {LONGEST_NUMBER} digits")
+
+
+def too_large(size_bytes: int, event_bytes: int) -> Unusable:
+    return Unusable(DeadLetterReason.TOO_LARGE, f"the body has {size_bytes} bytes; limits.event allows {event_bytes}")
 
 
 def is_deeper_than(body: bytes, depth: int) -> bool:

@@ -27,7 +27,7 @@ from itertools import chain
 from typing import NamedTuple, Protocol
 
 from nsqdigest import log
-from nsqdigest.dead_letters import DeadLetters, Letter
+from nsqdigest.dead_letters import BODY_BYTES, DeadLetters, Letter, shortened
 from nsqdigest.errors import DeadLetterReason
 from nsqdigest.events import Record, Rejected, Router
 from nsqdigest.filing import Filed, FiledRoute, Filing
@@ -38,6 +38,8 @@ from nsqdigest.transport.connection import NsqConnection
 from nsqdigest.transport.frames import Message
 
 UNDER_WAY = 2
+OVERSIZE_BYTES = 16 << 20
+"""Of messages larger than limits.event, on their way to the dead-letter topic."""
 _POSSIBLE_REPEAT_FRACTION = 0.75
 
 _log = log.get("consumer")
@@ -118,14 +120,48 @@ class Commits:
         """What waits, decoded, for a write to end."""
         self._writes: dict[asyncio.Task[None], _Batch] = {}
         self._letters = LetterQueue(topic, dead_letters, metrics, host)
+        self._is_full = False
         self._group = asyncio.TaskGroup()
         """Owns the task of each write and of each connection's letters."""
 
     # -- what the consumer does with it
 
     def put(self, arrival: Arrival) -> None:
-        self._inbox.append(arrival)
-        self._inbox_filled.set()
+        if max([len(message.body) for message in arrival.messages]) > self._router.event_bytes:
+            arrival = self._refuse_oversize(arrival)
+        if arrival.messages:
+            self._inbox.append(arrival)
+            self._inbox_filled.set()
+
+    def _refuse_oversize(self, arrival: Arrival) -> Arrival:
+        """What is larger than limits.event never waits for a write: of it only what a letter holds is kept, all of them
+        together in OVERSIZE_BYTES, and what is beyond goes back. Returns the others."""
+        connection, messages, epoch, _ = arrival
+        limit, left = self._router.event_bytes, OVERSIZE_BYTES - self._letters.held_bytes
+        letters: list[Letter] = []
+        beyond: list[Message] = []
+        for message in messages:
+            size_bytes = len(message.body)
+            if size_bytes <= limit:
+                continue
+            if min(size_bytes, BODY_BYTES) > left:
+                beyond.append(message)
+                continue
+            letters.append(Letter(message, self._router.too_large(size_bytes), shortened(message)))
+            left -= len(message.body)
+        if letters:
+            self._letters.put(connection, letters, self._group)
+        self._host.give_back(connection, beyond)
+        self._is_full |= bool(beyond)
+        self._host.heard(Verdict.NOT_ASKED, {epoch: len(letters) + len(beyond)})
+        refused = {id(message) for message in (*beyond, *(letter.message for letter in letters))}
+        return arrival._replace(messages=[message for message in messages if id(message) not in refused])
+
+    @property
+    def is_full(self) -> bool:
+        """Whether oversize messages had to go back, and their letters have not made room since."""
+        self._is_full &= self._letters.held_bytes > OVERSIZE_BYTES // 2
+        return self._is_full
 
     def is_overdue(self, now_s: float) -> bool:
         """Whether something here has been held for so long that nsqd takes it back, or will soon. (Letters do not

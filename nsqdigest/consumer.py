@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from nsqdigest import log, tasks
 from nsqdigest.backoff import Controller, Decision, State
-from nsqdigest.commits import Arrival, Commits, Verdict, possible_repeat_after_s
+from nsqdigest.commits import OVERSIZE_BYTES, Arrival, Commits, Verdict, possible_repeat_after_s
 from nsqdigest.decisions import tell
 from nsqdigest.errors import NsqdigestError, NsqdRefused
+from nsqdigest.events import NAMES_BYTES
 from nsqdigest.links import Links
 from nsqdigest.rdy import Planner, is_starved
 from nsqdigest.transport.connection import ConnectionOptions, NsqConnection
@@ -46,6 +47,11 @@ FAREWELL_S = 1.0
 """What nsqd gets to answer CLS, and to read the rest, when nothing else is waited for."""
 
 _log = log.get("consumer")
+
+
+def most_held_bytes(settings: Nsq, event_bytes: int) -> int:
+    """What a topic holds at most: bodies, dead letters of larger ones, names."""
+    return settings.max_in_flight * event_bytes + OVERSIZE_BYTES + NAMES_BYTES
 
 
 class Consumer:
@@ -96,8 +102,8 @@ class Consumer:
         """What was finished when its time was nearly up, with its epoch: nsqd may say that it came too late."""
         self._wake: asyncio.TimerHandle | None = None
         self._draining = False
-        self._is_overdue = False
-        """Whether something in work has been held for about its msg_timeout."""
+        self._is_held_back = False
+        """Whether nothing is asked for until something in work is settled."""
         self._turned_s = time.monotonic()
         self._suspect_until_s = 0.0
         self._repeats_after_s = math.inf
@@ -202,7 +208,7 @@ class Consumer:
             now_s = time.monotonic()
             self._notice_standstill(now_s)
             self._turned_s = now_s
-            self._notice_overdue(now_s)
+            self._notice_what_is_held(now_s)
             self._metrics.set("starved", self.is_starved, topic=self.topic)
             for connection in self._planner.stalled(self._seats, now_s):
                 _log.warning(
@@ -216,13 +222,13 @@ class Consumer:
                     hint="others of this topic flow; if the depth in this nsqd's /stats grows, restart it",
                 )
 
-    def _notice_overdue(self, now_s: float) -> None:
-        """What nsqd takes back it hands over again, to be given back or stored twice: until what is in work is settled
-        nothing more is asked for."""
-        is_overdue = self._commits.is_overdue(now_s)
-        if is_overdue == self._is_overdue:
+    def _notice_what_is_held(self, now_s: float) -> None:
+        """What is overdue nsqd takes back and hands over again, to be given back or stored twice; what is too large has
+        no room. Until that is settled nothing more is asked for."""
+        is_overdue, is_full = self._commits.is_overdue(now_s), self._commits.is_full
+        if (is_overdue or is_full) == self._is_held_back:
             return
-        self._is_overdue = is_overdue
+        self._is_held_back = is_overdue or is_full
         if is_overdue:
             _log.warning(
                 "consumer.topic.overdue",
@@ -230,6 +236,12 @@ class Consumer:
                 in_flight=self.in_flight,
                 hint="Redis is slower than msg_timeout allows, or this process stood still: RDY is 0 until what is in "
                 "flight is stored; keep redis.timeout below nsq.msg_timeout",
+            )
+        elif is_full:
+            _log.warning(
+                "consumer.topic.oversize",
+                topic=self.topic,
+                hint="more messages above limits.event than dead letters can be sent: RDY is 0 until they are",
             )
         self._apply()
 
@@ -357,7 +369,7 @@ class Consumer:
     def _apply(self) -> None:
         """Sends the differences between the RDY that is wanted and the RDY that is set."""
         self._seats = [connection for connection in self._seats if connection.is_open or connection.in_flight]
-        plan = self._planner.plan(self.decision, self._seats, time.monotonic(), is_overdue=self._is_overdue)
+        plan = self._planner.plan(self.decision, self._seats, time.monotonic(), is_held_back=self._is_held_back)
         for connection, count in plan.changes:
             connection.set_rdy(count)
         self._set_timer(plan.again_at_s)

@@ -23,7 +23,7 @@ from nsqdigest.backoff import PROBE_MESSAGE_WITHIN_S, Controller, Curve, longest
 from nsqdigest.commits import UNDER_WAY
 from nsqdigest.config import Backoff, Config, LogSink, NsqSink, Route, WebhookSink
 from nsqdigest.config import Sink as SinkSettings
-from nsqdigest.consumer import Consumer
+from nsqdigest.consumer import Consumer, most_held_bytes
 from nsqdigest.courier import ScheduledRoute, SinkPost
 from nsqdigest.dead_letters import DeadLetters
 from nsqdigest.delivery import retry_wait_ms
@@ -46,7 +46,7 @@ from nsqdigest.timelines import Timelines
 from nsqdigest.transport.connection import ConnectionOptions, options_of
 from nsqdigest.transport.depths import Depths
 from nsqdigest.transport.discovery import Discovery
-from nsqdigest.transport.publisher import Publisher
+from nsqdigest.transport.publisher import Bounds, Publisher
 
 _log = log.get("daemon")
 
@@ -216,8 +216,14 @@ class Daemon:
             "daemon.started",
             version=__version__, config=self._config.source, topics=[consumer.topic for consumer in self.consumers],
             admin=str(self._config.admin.listen) if self._config.admin.listen else "off",
-            longest_recovery_s=self._longest_recovery_s,
+            longest_recovery_s=self._longest_recovery_s, intake_at_most_mib=self._intake_at_most_mib,
         )  # fmt: skip
+
+    @property
+    def _intake_at_most_mib(self) -> int:
+        """What the intake holds at most: of each topic, and of dead letters that nsqd has not acknowledged yet."""
+        topic_bytes = most_held_bytes(self._config.nsq, self._config.limits.event_bytes)
+        return (len(self.consumers) * topic_bytes + Bounds().size_bytes) >> 20
 
     @property
     def _longest_recovery_s(self) -> float:

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
+from sys import getsizeof
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -42,7 +43,10 @@ _SMALLEST_MS_TIMESTAMP = 1e11
 _LATEST_MS = 2**53 // 1000  # in microseconds it is a score in Redis, exact up to 2^53
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
-_KNOWN_NAMES_KEPT = 200_000
+NAMES_BYTES = 16 << 20
+"""Of the names of timelines that a topic remembers."""
+_ENTRY_BYTES = 110
+"""Of a dict, for each entry."""
 
 
 class EventRoute(NamedTuple):
@@ -204,33 +208,37 @@ def _renderer(template: Template, readers: Mapping[tuple[str, ...], _Read]) -> C
     return render
 
 
-class _Names:
-    """Checks names (of timelines, of records) and encodes them; remembers the ones it has seen."""
+def _encoded(text: str, what: str, limit_bytes: int) -> bytes:
+    """A name (of a timeline, of a record) as it goes into Redis."""
+    if not text:
+        raise Unusable(DeadLetterReason.BAD_FIELD, f"the {what} would be empty")
+    if control := _CONTROL.search(text):
+        raise Unusable(DeadLetterReason.BAD_FIELD, f"the {what} has the control character U+{ord(control.group()):04X}")
+    encoded = text.encode()
+    if len(encoded) > limit_bytes:
+        raise Unusable(
+            DeadLetterReason.BAD_FIELD, f"the {what} has {len(encoded)} bytes; limits.key allows {limit_bytes}"
+        )
+    return encoded
 
-    def __init__(self, what: str, limit_bytes: int) -> None:
-        self._what = what
+
+class _Timelines(dict[str, bytes]):
+    """Names of timelines, checked and encoded: they come again and again. (Keys of records do not, and are not kept.)
+    When they take up more than NAMES_BYTES all are forgotten."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__()
         self._limit_bytes = limit_bytes
-        self.known: dict[str, bytes] = {}
+        self._held_bytes = 0
 
-    def encode(self, text: str) -> bytes:
-        known = self.known.get(text)
-        if known is not None:
-            return known
-        if not text:
-            raise Unusable(DeadLetterReason.BAD_FIELD, f"the {self._what} would be empty")
-        if control := _CONTROL.search(text):
-            raise Unusable(
-                DeadLetterReason.BAD_FIELD, f"the {self._what} has the control character U+{ord(control.group()):04X}"
-            )
-        encoded = text.encode()
-        if len(encoded) > self._limit_bytes:
-            raise Unusable(
-                DeadLetterReason.BAD_FIELD,
-                f"the {self._what} has {len(encoded)} bytes; limits.key allows {self._limit_bytes}",
-            )
-        if len(self.known) >= _KNOWN_NAMES_KEPT:
-            self.known.clear()
-        self.known[text] = encoded
+    def __missing__(self, text: str) -> bytes:
+        encoded = _encoded(text, "timeline's name", self._limit_bytes)
+        size_bytes = getsizeof(text) + getsizeof(encoded) + _ENTRY_BYTES
+        if self._held_bytes + size_bytes > NAMES_BYTES:
+            self.clear()
+            self._held_bytes = 0
+        self._held_bytes += size_bytes
+        self[text] = encoded
         return encoded
 
 
@@ -285,9 +293,7 @@ class Router:
 
     def __init__(self, routes: Sequence[EventRoute], limits: EventLimits) -> None:
         self._limits = limits
-        self._timelines = _Names("timeline's name", limits.key_bytes)
-        self._known_timelines = self._timelines.known
-        self._keys = _Names("record's key", limits.key_bytes)
+        self._timelines = _Timelines(limits.key_bytes)
         timelines = [Template.parse(route.timeline) for route in routes]
         keys = [Template.parse(route.key) if route.key else None for route in routes]
         paths = {path for template in (*timelines, *keys) if template for path in template.paths}
@@ -317,6 +323,15 @@ class Router:
             for route, timeline, key in zip(routes, timelines, keys, strict=True)
         ]
 
+    @property
+    def event_bytes(self) -> int:
+        """A larger body is refused, whatever is in it."""
+        return self._limits.event_bytes
+
+    def too_large(self, size_bytes: int) -> Rejected:
+        unusable = bodies.too_large(size_bytes, self._limits.event_bytes)
+        return Rejected(unusable.reason, unusable.detail)
+
     def records_of(
         self, message: Message, now_ms: int, possible_repeat: bool, add: Callable[[Record], None]
     ) -> Rejected | int:
@@ -335,12 +350,11 @@ class Router:
             if match and not all(_matches(read(event), wanted) for read, wanted in match):
                 continue
             try:
-                text = render_timeline(event, body)
-                timeline = self._known_timelines.get(text) or self._timelines.encode(text)
+                timeline = self._timelines[render_timeline(event, body)]
                 if render_key is None:
                     key = b"%s-%d" % (message.id, message.timestamp_ns)
                 else:
-                    key = self._keys.encode(render_key(event, body))
+                    key = _encoded(render_key(event, body), "record's key", self._limits.key_bytes)
                 if read_timestamp is None:
                     timestamp_us = message.timestamp_ns // 1000
                 else:

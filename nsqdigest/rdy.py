@@ -96,12 +96,12 @@ class Planner(Generic[S]):
 
     # -- what is wanted
 
-    def plan(self, decision: Decision, seats: Sequence[S], now_s: float, *, is_overdue: bool = False) -> Plan[S]:
-        """What to send now. The caller sends all of it, in this order. `is_overdue`: something in work has been held
-        for about its msg_timeout, so nothing is asked for: nsqd would hand over what is still being worked on."""
+    def plan(self, decision: Decision, seats: Sequence[S], now_s: float, *, is_held_back: bool = False) -> Plan[S]:
+        """What to send now. The caller sends all of it, in this order. `is_held_back`: nothing is asked for until what
+        is in work is settled."""
         self._places = {seat: self._places.get(seat) or _Place() for seat in seats}
         well = [seat for seat in seats if seat.is_well]
-        if is_overdue:
+        if is_held_back:
             well = []
         again_s = [now_s + UNWELL_AGAIN_S] if decision.limit and len(well) < len(seats) else []
         if decision.state is State.PROBING:

@@ -347,9 +347,9 @@ PLANS = of(
         "                if given >= seat.rdy:\n",
     ),
     (
-        "what is overdue is asked for again",
-        "nothing is asked for while something is overdue",
-        "        if is_overdue:\n            well = []\n",
+        "held back, it asks on",
+        "held back, nothing is asked for",
+        "        if is_held_back:\n            well = []\n",
         "",
     ),
     (

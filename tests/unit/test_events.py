@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from nsqdigest import bodies
 from nsqdigest.errors import DeadLetterReason as Reason
 from nsqdigest.events import (
+    NAMES_BYTES,
     EventLimits,
     EventRoute,
     Record,
@@ -631,3 +633,21 @@ def test_the_depth_of_any_json_is_what_it_is(value: Any) -> None:
     assert not bodies.is_deeper_than(body, max(1, actual))
     if actual > 1:
         assert bodies.is_deeper_than(body, actual - 1)
+
+
+def test_names_take_no_more_memory_than_they_may_and_keys_none() -> None:
+    router = Router([route("{t}", key="{k}")], LIMITS._replace(key_bytes=512))
+
+    def feed(field: str, other: str, count: int) -> int:
+        for number in range(count):
+            body = b'{"%b":"%0400d","%b":"same"}' % (field.encode(), number, other.encode())
+            assert router.records_of(Message(b"0" * 16, 1, 1, body), 1, False, lambda record: None) == 1
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = feed("k", "t", 100)
+        assert feed("k", "t", 30_000) - before < 1 << 20
+        assert feed("t", "k", 60_000) - before < NAMES_BYTES + (1 << 20)
+    finally:
+        tracemalloc.stop()

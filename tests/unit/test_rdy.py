@@ -55,8 +55,8 @@ class Sender:
             seat.rdy = count
         return sent
 
-    def plan_overdue(self, decision: Decision, now_s: float) -> Sent:
-        plan: Plan[Seat] = self.planner.plan(decision, self.seats, now_s, is_overdue=True)
+    def plan_held_back(self, decision: Decision, now_s: float) -> Sent:
+        plan: Plan[Seat] = self.planner.plan(decision, self.seats, now_s, is_held_back=True)
         self.again_at_s = plan.again_at_s
         for seat, count in plan.changes:
             seat.rdy = count
@@ -424,12 +424,12 @@ def test_a_connection_near_its_rdy_is_starved(rdy: int, in_flight: int, starved:
 
 
 @pytest.mark.parametrize("decision", [flowing(10), probing()], ids=["flowing", "probing"])
-def test_while_something_is_overdue_nothing_is_asked_for_and_then_as_before(decision: Decision) -> None:
+def test_while_something_is_held_back_nothing_is_asked_for_and_then_as_before(decision: Decision) -> None:
     sender = Sender(*seats(2))
     sender.plan(decision, 0.0)
     before = sender.rdys()
     assert sum(before) > 0
-    sender.plan_overdue(decision, 1.0)
+    sender.plan_held_back(decision, 1.0)
     assert sender.rdys() == [0, 0]
     assert sender.again_at_s == 1.0 + UNWELL_AGAIN_S
     sender.plan(decision, 1.0 + RESERVED_S)
