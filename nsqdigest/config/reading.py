@@ -86,7 +86,6 @@ def parse_text(text: str, source: str, environ: Mapping[str, str]) -> Config:
     routes = _read_routes(tree, root / "routes")
     sinks = {key: values for key, (_, values) in kinds_and_sinks.items()}
     rules.lease_and_timeouts(sections["scheduler"], sinks, root)
-    rules.store_timeout(sections["redis"], sections["nsq"], root)
     rules.routes(routes, tuple(policies), tuple(sinks), root)
     rules.dead_letters(sections["nsq"], routes, root)
     rules.nsq_topics(sections["nsq"], sinks, routes, root)

@@ -203,21 +203,6 @@ def lease_and_timeouts(scheduler: Values, sinks: Mapping[str, Values], root: Spo
     )
 
 
-def store_timeout(redis: Values, nsq: Values, root: Spot) -> None:
-    """While a write hangs for longer than msg_timeout, nsqd takes back what is being written."""
-    if not (_have(redis, "timeout_ms") and _have(nsq, "msg_timeout_ms")):
-        return
-    msg_timeout_ms = nsq["msg_timeout_ms"] or NSQD_MSG_TIMEOUT_MS
-    if redis["timeout_ms"] < msg_timeout_ms:
-        return
-    timeout, msg_timeout = format_duration(redis["timeout_ms"]), format_duration(msg_timeout_ms)
-    whose = "nsq.msg_timeout" if nsq["msg_timeout_ms"] else "nsqd's default msg_timeout"
-    (root / "redis" / "timeout").warning(
-        f"{timeout} is not less than {whose}, {msg_timeout}: nsqd hands over again what a slow Redis still has; "
-        "write a shorter timeout"
-    )
-
-
 def routes(routes: Sequence[Values], policies: Sequence[str], sinks: Sequence[str], root: Spot) -> None:
     """Every route has a name of its own, and the policy and the sink that it names exist."""
     first_of_name: dict[str, int] = {}

@@ -542,16 +542,6 @@ def test_backoff_that_could_not_wait_its_base() -> None:
     assert read(text.replace('"1s"', '"0s"')).backoff.max_duration_ms == 0
 
 
-def test_a_redis_timeout_that_is_not_below_msg_timeout_is_warned_of() -> None:
-    redis = '[redis]\nurl = "redis://h/0"\ntimeout = "%s"\n'
-    assert read(SMALLEST.replace("[nsq]", redis % "59s" + "[nsq]")).warnings == ()
-    (warning,) = read(SMALLEST.replace("[nsq]", redis % "60s" + "[nsq]")).warnings
-    assert "redis.timeout: 1m is not less than nsqd's default msg_timeout, 1m: nsqd hands over again" in warning
-    own = SMALLEST.replace("[nsq]", redis % "5s" + '[nsq]\nmsg_timeout = "5s"')
-    (warning,) = read(own).warnings
-    assert "redis.timeout: 5s is not less than nsq.msg_timeout, 5s" in warning
-
-
 # -- sinks
 
 
