@@ -18,6 +18,7 @@ FATES = ("open", "snapshots", "delivered", "superseded", "buried", "deleted")
 DROPPED = ("capacity", "timelines", "duplicate", "adopted")
 """The reasons that there are; what else the ledger has counts as well."""
 _DROPPED_FIELD = "dropped:"
+_UNFINISHED_FIELD = "unfinished:"
 
 _HEADINGS = ("added", "open", "in snapshots", "delivered", "superseded", "dropped", "buried", "deleted")
 _TOTAL = "all routes"
@@ -66,6 +67,11 @@ def balances(ledger: Mapping[str, int]) -> bool:
     return Account.of(ledger).missing == 0
 
 
+def unfinished(ledger: Mapping[str, int]) -> int:
+    """Calls that were cut off between two writes, before they counted what they had done."""
+    return sum(number for field, number in ledger.items() if field.startswith(_UNFINISHED_FIELD))
+
+
 class RouteAudit(NamedTuple):
     name: str
     is_configured: bool
@@ -76,6 +82,26 @@ class RouteAudit(NamedTuple):
     @property
     def account(self) -> Account:
         return Account.of(*self.ledgers)
+
+    @property
+    def cut_off(self) -> dict[int, int]:
+        """Partitions where calls were cut off before they counted, and how many."""
+        calls = {partition: unfinished(ledger) for partition, ledger in enumerate(self.ledgers)}
+        return {partition: number for partition, number in calls.items() if number}
+
+    @property
+    def negative(self) -> dict[int, str]:
+        """Partitions where a counter is below 0, and which one: there cannot be fewer records than none."""
+        return {
+            partition: field
+            for partition, ledger in enumerate(self.ledgers)
+            for field in sorted(ledger)
+            if ledger[field] < 0
+        }
+
+    @property
+    def is_exact(self) -> bool:
+        return not self.off and not self.negative and not self.cut_off
 
     @property
     def off(self) -> dict[int, int]:
@@ -109,7 +135,7 @@ class Audit(NamedTuple):
 
     @property
     def balanced(self) -> bool:
-        return not any(route.off for route in self.routes) and not (self.recount and self.recount.differences)
+        return all(route.is_exact for route in self.routes) and not (self.recount and self.recount.differences)
 
     @property
     def account(self) -> Account:
@@ -120,7 +146,7 @@ class Audit(NamedTuple):
         answer["routes"] = {
             route.name: {
                 **route.account.as_json(),
-                "balanced": not route.off,
+                "balanced": route.is_exact,
                 "timelines": route.timelines,
                 "configured": route.is_configured,
             }
@@ -218,7 +244,7 @@ def _undelivered(account: Account) -> str:
 
 def _table(audit: Audit) -> list[str]:
     rows: list[Sequence[str]] = [("route", *_HEADINGS, "")]
-    rows += [(route.name, *_figures(route.account), "DOES NOT BALANCE" if route.off else "") for route in audit.routes]
+    rows += [(route.name, *_figures(route.account), _mark(route)) for route in audit.routes]
     if len(audit.routes) > 1:
         rows.append((_TOTAL, *_figures(audit.account), ""))
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS) + 1)]
@@ -232,6 +258,12 @@ def _table(audit: Audit) -> list[str]:
         ).rstrip()
         for row in rows
     ]
+
+
+def _mark(route: RouteAudit) -> str:
+    if route.off or route.negative:
+        return "DOES NOT BALANCE"
+    return "NOT EXACT" if route.cut_off else ""
 
 
 def _figures(account: Account) -> Iterable[str]:
@@ -256,6 +288,20 @@ def _recounted(recount: Recount | None) -> list[str]:
     return lines
 
 
+def _cut_off(audit: Audit) -> list[str]:
+    lines = [
+        f'  route "{route.name}", partition {partition}: {number:,} call{"" if number == 1 else "s"} stopped half-way'
+        for route in audit.routes
+        for partition, number in route.cut_off.items()
+    ]
+    if lines:
+        lines.append(
+            "Redis refused a command within a script: look for redis-auth and redis-script in the daemons' logs."
+        )
+        lines.append("A running daemon recounts such a route within a quarter of a lease.")
+    return lines
+
+
 def _verdict(audit: Audit) -> list[str]:
     if audit.balanced:
         if audit.is_new:
@@ -263,11 +309,19 @@ def _verdict(audit: Audit) -> list[str]:
         if audit.account.buried:
             return [f"balanced: every record is accounted for, but {_undelivered(audit.account)}"]
         return ["balanced: every record that was added is accounted for"]
-    lines = ["DOES NOT BALANCE"] if any(route.off for route in audit.routes) else ["THE COUNTERS ARE NOT WHAT IS THERE"]
+    if any(route.off or route.negative for route in audit.routes):
+        lines = ["DOES NOT BALANCE"]
+    elif audit.recount is not None and audit.recount.differences:
+        lines = ["THE COUNTERS ARE NOT WHAT IS THERE"]
+    else:
+        return ["THE COUNTERS ARE NOT EXACT", *_cut_off(audit)]
     for route in audit.routes:
         for partition, missing in route.off.items():
             what = f"{records(missing)} missing" if missing > 0 else f"{records(-missing)} too many"
             lines.append(f'  route "{route.name}", partition {partition}: {what}')
+        for partition, field in route.negative.items():
+            lines.append(f'  route "{route.name}", partition {partition}: "{field}" is below 0')
+    lines += _cut_off(audit)
     lines.append(
         "Redis lost something (look for store.data_lost in the daemons' logs, and for a restart, a failover or an "
         "eviction), or"

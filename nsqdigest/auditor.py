@@ -10,12 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import msgspec
+from typing import TYPE_CHECKING, NamedTuple
 
 from nsqdigest.audit import Audit, Found, FoundDead, Recount, RouteAudit, records
-from nsqdigest.dead_store import Details
+from nsqdigest.dead_store import route_and_total
 from nsqdigest.errors import StoreMismatch
 from nsqdigest.layout import RECORDS_PER_CALL, mismatch, shown_timeline
 from nsqdigest.operators import Operators
@@ -205,18 +203,9 @@ class Auditor:
             ids, texts, numbers[::3], numbers[1::3], numbers[2::3], strict=True
         ):
             if since is not None:
-                route, counted = _told(text)
+                route, counted = route_and_total(text)
                 answers.append((digest_id, route, FoundDead(counted, members, values)))
         return answers
-
-
-def _told(text: Any) -> tuple[str, int | None]:
-    """Of which route a dead digest is, and how many records it had."""
-    try:
-        facts = Details.decode(text).facts
-    except (msgspec.MsgspecError, TypeError, KeyError):
-        return "", None
-    return facts.route, facts.total
 
 
 def _compare(partition: int, routes: Sequence[str], ledgers: _Ledgers, sums: _Sums) -> list[str]:

@@ -178,13 +178,14 @@ class Daemon:
         )
 
     def _route_plan(self, route: Route) -> RoutePlan:
-        policy = self._config.policies[route.policy]
+        policy, sink = self._config.policies[route.policy], self._config.sinks[route.sink]
         return RoutePlan(
             route.name,
             policy.capacity,
             policy.increment_delay_ms,
             policy.dedupe_window_ms,
             merges=policy.on_retry == "merge",
+            longest_ms=max(self._plans[route.policy].longest_ms, sink.retry_cap_ms, sink.retry_after_max_ms),
         )
 
     def _store_is_back(self) -> None:

@@ -49,6 +49,15 @@ class Details(NamedTuple):
         return cls(facts, written["reason"], written.get("detail", ""), written.get("attempts", 0))
 
 
+def route_and_total(text: bytes | None) -> tuple[str, int | None]:
+    """Of which route a dead digest is, and how many records it had; "" and None where its details are unreadable."""
+    try:
+        facts = Details.decode(text or b"").facts
+    except (msgspec.MsgspecError, TypeError, KeyError):
+        return "", None
+    return facts.route, facts.total
+
+
 class Dead(NamedTuple):
     partition: int
     since_ms: int

@@ -173,6 +173,11 @@ METRICS: dict[str, Declared] = {
     "store_up": _gauge((), "1: Redis answers as it should."),
     "store_request_seconds": _histogram(("script",), "How long Redis took to answer a script.", _REQUESTS_S),
     "store_errors_total": _counter(("reason",), "Redis calls that failed, of the scheduler.", reason=_REASONS_OF_STORE),
+    "store_repairs_total": _counter(
+        ("kind",),
+        "What maintenance put right: instants of a wrong clock, timelines that were nowhere, their count, ledgers.",
+        kind=("instant", "timeline", "count", "ledger"),
+    ),
     "store_records_lost_total": _counter(("route",), "Records that Redis acknowledged and lost."),
     "store_partitions_lost_total": _counter((), "Partitions that were found emptied."),
     "store_server_changes_total": _counter((), "Restarts and failovers of Redis that were noticed."),

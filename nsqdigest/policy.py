@@ -37,6 +37,11 @@ class Plan:
             self._after = (policy.minimum_delay_ms,)
         self._first_ms = policy.intervals_ms[0] if policy.intervals_ms else policy.minimum_delay_ms
 
+    @property
+    def longest_ms(self) -> int:
+        """No instant that follows from this policy lies further ahead."""
+        return max(self._first_ms, *self._after, self._policy.maximum_delay_ms)
+
     def beginning(self, now_ms: int) -> Schedule:
         if self._policy.immediate:
             return Schedule(now_ms, now_ms)

@@ -250,9 +250,12 @@ class Scheduler:
                 timer.unheard.remove(unheard)
 
     async def _maintain(self, timer: _Timer) -> None:
-        returned = await self._store.maintenance(timer.partition, list(self._routes))
-        if returned:
-            _log.warning("scheduler.lease.ran_out", timelines=returned, partition=timer.partition)
+        done = await self._store.maintenance(timer.partition, list(self._routes), self._settings.lease_ms)
+        if done.ran_out:
+            _log.warning("scheduler.lease.ran_out", timelines=done.ran_out, partition=timer.partition)
+        for kind, repaired in done.repairs().items():
+            self._metrics.add("store_repairs_total", repaired, kind=kind)
+            _log.warning("scheduler.store.repaired", kind=kind, number=repaired, partition=timer.partition)
 
     async def _claim(self, timer: _Timer) -> float:
         """Claims what there is room for. Answers in how many seconds this partition has more."""

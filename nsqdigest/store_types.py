@@ -17,6 +17,38 @@ class RoutePlan(NamedTuple):
     dedupe_window_ms: int
     merges: bool = False
     """A digest left over takes newer records in."""
+    longest_ms: int = 366 * 86_400_000
+    """No instant of its schedule lies further ahead: the longest delay of its policy, or of a retry."""
+
+
+class Mended(NamedTuple):
+    """A route whose ledger was not exact and is again."""
+
+    route: str
+    difference: int
+    """So many records more are there than the ledger had; below 0: fewer."""
+
+
+class Maintained(NamedTuple):
+    """What maintenance found in a partition, and put right."""
+
+    ran_out: int
+    """Leases."""
+    brought_back: int
+    """Instants that lay further ahead than the policies allow: a clock was wrong."""
+    found: int
+    """Timelines that neither waited nor were leased."""
+    miscounted: int
+    """By how much the count of timelines was off."""
+    mended: tuple[Mended, ...]
+
+    def repairs(self) -> dict[str, int]:
+        """How many of each kind, where there were any."""
+        found = {
+            "instant": self.brought_back, "timeline": self.found, "count": abs(self.miscounted),
+            "ledger": len(self.mended),
+        }  # fmt: skip
+        return {what: number for what, number in found.items() if number}
 
 
 class Added(NamedTuple):

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from nsqdigest.dead_store import DeadStore
 from nsqdigest.errors import StoreMismatch
-from nsqdigest.layout import RECORDS_PER_CALL, SCHEMA, Keys, mismatch, pack_batch, partition_limit
+from nsqdigest.layout import SCHEMA, Keys, mismatch, pack_batch, partition_limit
 from nsqdigest.losses import Losses
 from nsqdigest.operators import Operators
 from nsqdigest.partitions import Partitions
@@ -34,12 +34,14 @@ from nsqdigest.store_types import (
     Answer,
     Claim,
     Claimed,
+    Maintained,
     NotOpened,
     Opened,
     RoutePlan,
     StoredRecord,
     WrongTypes,
 )
+from nsqdigest.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from nsqdigest.config import Redis as RedisSettings
@@ -72,6 +74,7 @@ class Timelines:
         }
         self.dead = DeadStore(self._at, dead_digests)
         self.operators = Operators(self._at)
+        self._upkeep = Upkeep(self._at, self.operators, self._plans)
         self.figures = StoreFigures(self._at, self.operators)
         self.clock = self._client.clock
         self.epochs: list[str] = []
@@ -212,9 +215,9 @@ class Timelines:
         ]
         return Claimed(claims, int(float(answer[1])) if answer[1] else None)
 
-    async def maintenance(self, partition: int, routes: Sequence[str]) -> int:
-        keys = self._route_keys(partition, routes)
-        return int((await self._run(partition, "maintenance", keys, [b"", RECORDS_PER_CALL]))[0])
+    async def maintenance(self, partition: int, routes: Sequence[str], lease_ms: int) -> Maintained:
+        """`lease_ms`: of whoever claims; a longer one was given by a clock that was ahead."""
+        return await self._upkeep.maintain(partition, routes, lease_ms)
 
     async def release(self, partition: int, routes: Sequence[str], token: str) -> int:
         """What a claim took whose answer nobody heard. Answers how many timelines came back."""
@@ -244,6 +247,9 @@ class Timelines:
             return NotOpened.STALE
         if word == b"empty":
             return NotOpened.EMPTY
+        if word == b"burying":
+            await self._bury_again(claim, answer[1].decode(), int(answer[2]))
+            return NotOpened.STALE
         self.clock.heard(answer[1])
         opened_ms, iteration, total, first_us, last_us, *others = (int(float(told)) for told in answer[3:])
         return Opened(
@@ -328,6 +334,10 @@ class Timelines:
              *self._memory(claim), details],
         )  # fmt: skip
         return self._answer(answer)
+
+    async def _bury_again(self, claim: Claim, digest_id: str, next_earliest_ms: int) -> None:
+        """Ends what a bury that was cut off began; its details are in the dead store already."""
+        await self.bury(claim, digest_id, Schedule(next_earliest_ms, next_earliest_ms), b"")
 
     # -- reading
 

@@ -93,7 +93,7 @@ async def maintain_many(store: Timelines, timed: Timed) -> float:
     mine = [Record(0, b"user:%d" % number, b"k", 1, b"{}", False) for number in range(BATCH)]
     await store.add(ROUTE, 0, mine, at_once(store))
     await store.claim(0, [(ROUTE, 0)], [BATCH], 0)
-    return await timed(store.maintenance(0, [ROUTE]))
+    return await timed(store.maintenance(0, [ROUTE], 60_000))
 
 
 async def delete_large(store: Timelines, timed: Timed) -> float:

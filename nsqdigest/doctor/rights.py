@@ -12,8 +12,8 @@ _EVERYWHERE = (
     "client setname nsqdigest", "info server", "time", "evalsha 0 0", "script load 0",
     "type @", "exists @", "unlink @", "rename @ @", "pexpire @ 1", "pttl @",
     "get @", "incr @", "incrby @ 1", "decr @",
-    "hget @ f", "hmget @ f", "hgetall @", "hset @ f v", "hdel @ f", "hexists @ f", "hlen @", "hincrby @ f 1",
-    "hscan @ 0",
+    "hget @ f", "hmget @ f", "hgetall @", "hset @ f v", "hsetnx @ f v", "hdel @ f", "hexists @ f", "hlen @",
+    "hincrby @ f 1", "hscan @ 0",
     "zadd @ 1 m", "zrem @ m", "zcard @", "zcount @ 0 1", "zscore @ m", "zmscore @ m", "zrange @ 0 1",
     "zrangebyscore @ 0 1", "zremrangebyrank @ 0 1", "zunionstore @ 1 @",
 )  # fmt: skip

@@ -43,6 +43,7 @@ end
 for number = plain + 1, plain + (#KEYS - FIXED_KEYS - 2 * plain) / 4 do
   names[number] = string.sub(KEYS[FIXED_KEYS + 2 * plain + 4 * (number - plain) - 3], name_from)
 end
+begin_count(ledger, 'added')
 local known = call('HMGET', schedules, unpack(names))
 local places = tonumber(ARGV[6]) - (tonumber(call('GET', timeline_count)) or 0)
 
@@ -75,12 +76,12 @@ for number = 1, #names do
       fate = DUPLICATE
     elseif held >= capacity and not call('ZSCORE', index, key) then
       fate, is_loser = into_full_set(index, values, key, score, value)
-    elseif held < capacity and call('ZADD', index, 'NX', score, key) == 1 then
-      call('HSET', values, key, value)
+    elseif held < capacity and call('HSETNX', values, key, value) == 1 and call('ZADD', index, 'NX', score, key) == 1 then
       fate, held = KEPT, held + 1
     else
       fate, is_loser = contend(index, values, key, score, value)
       met_known_key = true
+      held = fate == KEPT and held + 1 or held
     end
     -- Told by the next digest: what lost for the first time, for all that is known.
     local lost = LOSSES[fate]
@@ -89,10 +90,10 @@ for number = 1, #names do
     end
     fates[fate] = fates[fate] + 1
   end
-  if is_new and met_known_key then
-    -- Perhaps left by a call that Redis broke off between two writes (a right was missing): it would wait for ever, so it is
-    -- taken in here. Else (a key twice in this batch) there is nothing more than what was counted.
-    local there = call('ZCARD', index)
+  if met_known_key then
+    -- An earlier call may have been cut off after it wrote records and before it counted them: count what is there. Else (a key
+    -- twice in this batch, or in the set before) there is nothing more than what was counted.
+    local there = math.max(held, call('ZCARD', index))
     left_over, held = left_over + there - held, there
   end
   if held > held_before then
@@ -117,21 +118,19 @@ end
 if #beginnings > 0 then
   call('ZADD', waiting, unpack(beginnings))
   put_down(agenda, waiting, first_due)
-  call('INCRBY', timeline_count, #beginnings / 2)
 end
 if #changed > 0 then
   call('HSET', schedules, unpack(changed))
+end
+if #beginnings > 0 then
+  call('INCRBY', timeline_count, #beginnings / 2)
 end
 local added = left_over
 for fate = KEPT, DUPLICATE do
   added = added + fates[fate]
 end
-local counted = added ~= 0 and call('HINCRBY', ledger, 'added', added) or tonumber(call('HGET', ledger, 'added') or 0)
-count(ledger, 'open', opened)
-count(ledger, 'superseded', fates[SUPERSEDED])
-count(ledger, 'dropped:capacity', fates[OVER_CAPACITY])
-count(ledger, 'dropped:timelines', fates[OVER_TIMELINES])
-count(ledger, 'dropped:duplicate', fates[DUPLICATE])
-count(ledger, 'repeated', fates[REPEATED])
+local counted = end_count(ledger, 'added', { 'added', added, 'open', opened, 'superseded', fates[SUPERSEDED],
+  'dropped:capacity', fates[OVER_CAPACITY], 'dropped:timelines', fates[OVER_TIMELINES], 'dropped:duplicate', fates[DUPLICATE],
+  'repeated', fates[REPEATED] })
 return { now, added, fates[SUPERSEDED], fates[OVER_CAPACITY], fates[OVER_TIMELINES], fates[DUPLICATE], fates[REPEATED], due_at_once,
   counted }

@@ -21,47 +21,54 @@ local known = redis.call('HGET', schedules, timeline)
 if not known then
   return { 'unknown' }
 end
-redis.call('ZREM', waiting, timeline)
-strike_out(agenda, waiting)
-redis.call('ZREM', leased, timeline)
-redis.call('HDEL', tokens, timeline)
-redis.call('HDEL', schedules, timeline)
+begin_writes(agenda)
+begin_count(ledger, 'dropped:adopted')
+begin_count(to_ledger, 'added')
 
 local open, in_snapshot, held = redis.call('ZCARD', index), redis.call('ZCARD', snapshot), redis.call('ZCARD', to_index)
-local superseded = unite(snapshot, snapshot_values, to_index, to_values) + unite(index, values, to_index, to_values)
+local met_of_digest, copied_of_digest = unite(snapshot, snapshot_values, to_index, to_values)
+local met, copied = unite(index, values, to_index, to_values)
+met, copied = met + met_of_digest, copied + copied_of_digest
+local superseded = met - copied
 local over_capacity = trim(to_index, to_values, capacity)
 local records = redis.call('ZCARD', to_index)
 
 local told = redis.call('HMGET', head, 'iteration', 'superseded', 'capacity')
 local lost = redis.call('HMGET', losses, 's' .. timeline, 'c' .. timeline)
-redis.call('HDEL', losses, 's' .. timeline, 'c' .. timeline)
-count(to_losses, 's' .. timeline, superseded + (told[2] or 0) + (lost[1] or 0))
-count(to_losses, 'c' .. timeline, over_capacity + (told[3] or 0) + (lost[2] or 0))
+local function tell(letter, by)
+  if by ~= 0 then
+    redis.call('HINCRBY', to_losses, letter .. timeline, by)
+  end
+end
+tell('s', superseded + (told[2] or 0) + (lost[1] or 0))
+tell('c', over_capacity + (told[3] or 0) + (lost[2] or 0))
 
 local theirs, base, bound = redis.call('HGET', to_schedules, timeline), struct.unpack(SCHEDULE, known)
 if theirs then
   base, bound = struct.unpack(SCHEDULE, theirs)
-  redis.call('DECR', timeline_count)
 else
+  redis.call('HSET', to_head, 'iteration', (told[1] or 0) - (in_snapshot > 0 and 1 or 0))
   redis.call('ZADD', to_waiting, base, timeline)
   put_down(agenda, to_waiting, base)
-  redis.call('HSET', to_head, 'iteration', (told[1] or 0) - (in_snapshot > 0 and 1 or 0))
 end
 redis.call('HSET', to_schedules, timeline, struct.pack(SCHEDULE, base, bound, records))
-redis.call('UNLINK', head)
 
 if redis.call('EXISTS', memory) == 1 then
   local left_ms = math.max(redis.call('PTTL', memory), redis.call('PTTL', to_memory))
   redis.call('ZUNIONSTORE', to_memory, 2, to_memory, memory, 'AGGREGATE', 'MIN')
   redis.call('PEXPIRE', to_memory, left_ms)
-  redis.call('UNLINK', memory)
 end
+end_count(to_ledger, 'added', { 'added', open + in_snapshot - copied, 'open', records - held, 'superseded', superseded,
+  'dropped:capacity', over_capacity })
 
-count(ledger, 'open', -open)
-count(ledger, 'snapshots', -in_snapshot)
-count(ledger, 'dropped:adopted', open + in_snapshot)
-count(to_ledger, 'added', open + in_snapshot)
-count(to_ledger, 'open', records - held)
-count(to_ledger, 'superseded', superseded)
-count(to_ledger, 'dropped:capacity', over_capacity)
+redis.call('UNLINK', head, index, values, snapshot, snapshot_values, memory)
+redis.call('HDEL', losses, 's' .. timeline, 'c' .. timeline)
+end_count(ledger, 'dropped:adopted', { 'dropped:adopted', open + in_snapshot, 'open', -open, 'snapshots', -in_snapshot })
+redis.call('HDEL', schedules, timeline)
+if theirs then
+  redis.call('DECR', timeline_count)
+end
+redis.call('ZREM', waiting, timeline)
+strike_out(agenda, waiting)
+end_lease(leased, tokens, timeline)
 return { 'adopted', open + in_snapshot }

@@ -19,7 +19,7 @@
 local dead, dead_details, dead_index, dead_values = unpack(KEYS, 15, 18)
 local now, timeline, token, id = now_ms(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 
-local told = redis.call('HMGET', head, 'id', 'closed', 'total')
+local told = redis.call('HMGET', head, 'id', 'closed')
 if told[2] == id then
   return { 'already' }
 end
@@ -27,16 +27,21 @@ if redis.call('HGET', tokens, timeline) ~= token or told[1] ~= id then
   return { 'stale' }
 end
 
-local total = tonumber(told[3])
-wait_again(waiting, leased, tokens, schedules, agenda, timeline, tonumber(ARGV[5]), tonumber(ARGV[6]),
-  tonumber(ARGV[7]), redis.call('ZCARD', index))
+local total = redis.call('ZCARD', snapshot) -- not the head's: a call that was cut off may have moved it
+begin_writes(agenda)
+wait_again(waiting, schedules, agenda, timeline, tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]),
+  redis.call('ZCARD', index))
 -- A redelivered event is in the dead digest already: shown in the next one, too, it would come twice with a revival.
 remember(memory, snapshot, tonumber(ARGV[8]), tonumber(ARGV[9]))
+if redis.call('HEXISTS', dead_details, id) == 0 then
+  redis.call('HSET', dead_details, id, ARGV[10])
+end
+redis.call('ZADD', dead, now, id)
+begin_count(ledger, 'buried')
+redis.call('HSET', head, 'burying', id)
 move(snapshot, dead_index)
 move(snapshot_values, dead_values)
-redis.call('ZADD', dead, now, id)
-redis.call('HSET', dead_details, id, ARGV[10])
 end_digest(head, id)
-count(ledger, 'snapshots', -total)
-count(ledger, 'buried', total)
+end_count(ledger, 'buried', { 'buried', total, 'snapshots', -total })
+end_lease(leased, tokens, timeline)
 return { 'buried', redis.call('ZCARD', dead) }

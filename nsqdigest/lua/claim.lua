@@ -49,24 +49,25 @@ for route = 1, (#KEYS - 1) / 4 do
         answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = route, timeline, due
       end
     end
+    begin_writes(agenda)
     if #taken > 0 then
-      redis.call('ZREM', waiting, unpack(taken))
+      redis.call('HSET', schedules, unpack(kept))
       redis.call('ZADD', leased, unpack(leases))
       redis.call('HSET', tokens, unpack(owners))
-      redis.call('HSET', schedules, unpack(kept))
+      redis.call('ZREM', waiting, unpack(taken))
       room[budget] = room[budget] - #taken
     end
     if #later > 0 then
-      -- A full Redis refuses ZADD as a first write, and claims must go on there: ZREM opens the way.
-      redis.call('ZREM', waiting, later[2])
       redis.call('ZADD', waiting, unpack(later))
     end
   end
   local first = redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')
   if first[2] ~= (redis.call('ZSCORE', agenda, waiting) or nil) then
-    redis.call('ZREM', agenda, waiting)
+    begin_writes(agenda)
     if first[2] then
       redis.call('ZADD', agenda, first[2], waiting)
+    else
+      redis.call('ZREM', agenda, waiting)
     end
   end
   if first[2] and (next_due == nil or tonumber(first[2]) < next_due) then

@@ -14,7 +14,7 @@
 
 local timeline, token, id = ARGV[1], ARGV[2], ARGV[3]
 
-local told = redis.call('HMGET', head, 'id', 'closed', 'total')
+local told = redis.call('HMGET', head, 'id', 'closed')
 if told[2] == id then
   return { 'already' }
 end
@@ -22,12 +22,14 @@ if redis.call('HGET', tokens, timeline) ~= token or told[1] ~= id then
   return { 'stale' }
 end
 
-local total = tonumber(told[3])
-wait_again(waiting, leased, tokens, schedules, agenda, timeline, tonumber(ARGV[4]), tonumber(ARGV[5]),
-  tonumber(ARGV[6]), redis.call('ZCARD', index))
+local total = redis.call('ZCARD', snapshot) -- not the head's: a call that was cut off may have removed it
+begin_writes(agenda)
+wait_again(waiting, schedules, agenda, timeline, tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]),
+  redis.call('ZCARD', index))
+begin_count(ledger, 'delivered')
 remember(memory, snapshot, tonumber(ARGV[7]), tonumber(ARGV[8]))
 redis.call('UNLINK', snapshot, snapshot_values)
 end_digest(head, id)
-count(ledger, 'snapshots', -total)
-count(ledger, 'delivered', total)
+end_count(ledger, 'delivered', { 'delivered', total, 'snapshots', -total })
+end_lease(leased, tokens, timeline)
 return { 'closed' }

@@ -11,20 +11,24 @@
 
 local timeline = ARGV[1]
 
-local known = redis.call('HDEL', schedules, timeline) == 1
+local known = redis.call('HEXISTS', schedules, timeline) == 1
 local open, in_snapshot = redis.call('ZCARD', index), redis.call('ZCARD', snapshot)
--- Of a timeline that is not known its memory may be left, or records that a broken-off add did not count.
+begin_writes(agenda)
+if known then
+  begin_count(ledger, 'deleted')
+end
+-- Of a timeline that is not known its memory may be left, or records that an add which was cut off did not count.
 redis.call('UNLINK', head, index, values, snapshot, snapshot_values, memory)
-if not known then
-  return { 'unknown' }
+redis.call('HDEL', losses, 's' .. timeline, 'c' .. timeline)
+if known then
+  end_count(ledger, 'deleted', { 'deleted', open + in_snapshot, 'open', -open, 'snapshots', -in_snapshot })
+  redis.call('HDEL', schedules, timeline)
+  redis.call('DECR', timeline_count)
 end
 redis.call('ZREM', waiting, timeline)
 strike_out(agenda, waiting)
-redis.call('ZREM', leased, timeline)
-redis.call('HDEL', tokens, timeline)
-redis.call('HDEL', losses, 's' .. timeline, 'c' .. timeline)
-redis.call('DECR', timeline_count)
-count(ledger, 'open', -open)
-count(ledger, 'snapshots', -in_snapshot)
-count(ledger, 'deleted', open + in_snapshot)
+end_lease(leased, tokens, timeline)
+if not known then
+  return { 'unknown' }
+end
 return { 'deleted', open + in_snapshot }

@@ -9,12 +9,14 @@
 
 local dead, dead_details, dead_index, dead_values, ledger = unpack(KEYS)
 local id = ARGV[1]
-if redis.call('ZREM', dead, id) == 0 then
+if not redis.call('ZSCORE', dead, id) then
   return { 'unknown' }
 end
+redis.call('HDEL', dead_details, '') -- is never there: it opens the way, for a full Redis refuses HINCRBY as a first write
 local total = redis.call('ZCARD', dead_index)
-redis.call('HDEL', dead_details, id)
+begin_count(ledger, 'deleted')
 redis.call('UNLINK', dead_index, dead_values)
-count(ledger, 'buried', -total)
-count(ledger, 'deleted', total)
+end_count(ledger, 'deleted', { 'deleted', total, 'buried', -total })
+redis.call('HDEL', dead_details, id)
+redis.call('ZREM', dead, id) -- last: what is listed can be dropped again
 return { 'dropped', total }

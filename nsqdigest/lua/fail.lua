@@ -13,9 +13,11 @@ local timeline, instant, posts = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[4])
 if redis.call('HGET', tokens, timeline) ~= ARGV[2] then
   return { 'stale' }
 end
-wait_again(waiting, leased, tokens, schedules, agenda, timeline, instant, instant, 0, redis.call('ZCARD', index))
+begin_writes(agenda)
+wait_again(waiting, schedules, agenda, timeline, instant, instant, 0, redis.call('ZCARD', index))
 if posts > 0 and redis.call('HEXISTS', head, 'id') == 1 then
   redis.call('HINCRBY', head, 'attempts', posts)
   redis.call('HINCRBY', head, 'tries', posts)
 end
+end_lease(leased, tokens, timeline)
 return { 'waiting' }

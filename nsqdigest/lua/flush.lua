@@ -21,7 +21,7 @@ if not redis.call('ZSCORE', waiting, timeline) then
 end
 local base, bound, records = struct.unpack(SCHEDULE, known)
 if bound > now then
-  redis.call('ZREM', waiting, timeline)
+  begin_writes(agenda)
   redis.call('ZADD', waiting, math.min(base, now), timeline)
   put_down(agenda, waiting, math.min(base, now))
   redis.call('HSET', schedules, timeline, struct.pack(SCHEDULE, math.min(base, now), now, records))

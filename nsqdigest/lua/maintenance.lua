@@ -1,46 +1,105 @@
--- maintenance: timelines whose lease ran out (their worker died or hangs) wait again, due when they were due before.
+-- maintenance: puts right what no other call would, route by route. Timelines whose lease ran out (their worker died or hangs)
+-- wait again, due when they were due before. Instants that lie further ahead than any policy allows (a clock was once wrong)
+-- come back to that. A census finds timelines that are known and neither wait nor are leased, and lets them wait.
 --
--- KEYS  per route: waiting zset, leased zset, tokens hash, schedule hash; then the agenda zset
--- ARGV  1 now (ms, '' = Redis' clock)   2 most timelines per route (1-500)
--- RETURNS { how many came back }
+-- KEYS  per route: waiting zset, leased zset, tokens hash, schedule hash, losses hash, ledger hash; then count of timelines, agenda
+-- ARGV  1 now (ms, '' = Redis' clock)   2 most timelines per route and kind of work (1-500)   3 longest lease (ms)
+--       then per route: the longest delay (ms) there is   where its census goes on ('0': from the start)
+-- RETURNS { leases that ran out, instants brought back, timelines that were nowhere, timelines that are counted but not there,
+--           then per route that needs more: its number, where its census goes on, 1 where its ledger is not exact, else 0 }
 -- ERRORS none of its own.
 --
 -- @include lib/now.lua
 -- @include lib/schedule.lua
 
-local PER_CALL = 500 -- of keys: unpack has its limit
-local now, limit = now_ms(ARGV[1]), tonumber(ARGV[2])
-local returned = 0
-
--- Most often nothing at all is leased: one look tells.
-local anything_leased = 0
-for first = 2, #KEYS, 4 * PER_CALL do
-  local leases = {}
-  for number = first, math.min(first + 4 * PER_CALL, #KEYS) - 1, 4 do
-    leases[#leases + 1] = KEYS[number]
-  end
-  anything_leased = anything_leased + redis.call('EXISTS', unpack(leases))
+local COUNTED_AS = { 'added', 'superseded', 'delivered', 'buried', 'deleted', 'dropped:adopted' }
+local MARKS = {}
+for number, field in ipairs(COUNTED_AS) do
+  MARKS[number] = 'unfinished:' .. field
 end
-if anything_leased == 0 then
-  return { 0 }
-end
+local timeline_count, agenda = KEYS[#KEYS - 1], KEYS[#KEYS]
+local now, limit, lease_ms = now_ms(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local ran_out, brought_back, found, there = 0, 0, 0, 0
+local answer = { 0, 0, 0, 0 }
+begin_writes(agenda)
 
-for route = 1, (#KEYS - 1) / 4 do
-  local waiting, leased, tokens, schedules = unpack(KEYS, 4 * route - 3, 4 * route)
+-- leased -> waiting. What claim left as base is the instant at which the timeline was due; without it (never, unless data
+-- was lost) it is due now.
+local function end_leases(waiting, leased, tokens, schedules)
   local names = redis.call('ZRANGEBYSCORE', leased, '-inf', now, 'LIMIT', 0, limit)
   if #names > 0 then
-    local packed, schedule, first_due = redis.call('HMGET', schedules, unpack(names)), {}, math.huge
+    local packed, scores, first_due = redis.call('HMGET', schedules, unpack(names)), {}, math.huge
     for number = 1, #names do
-      -- Claim left the instant at which the timeline was due as both; without it (never, unless data was lost) it is due now.
       local instant = packed[number] and struct.unpack(SCHEDULE, packed[number]) or now
-      schedule[#schedule + 1], schedule[#schedule + 2] = instant, names[number]
+      scores[#scores + 1], scores[#scores + 2] = instant, names[number]
       first_due = math.min(first_due, instant)
     end
-    redis.call('ZREM', leased, unpack(names))
+    redis.call('ZADD', waiting, unpack(scores))
+    put_down(agenda, waiting, first_due)
     redis.call('HDEL', tokens, unpack(names))
-    redis.call('ZADD', waiting, unpack(schedule))
-    put_down(KEYS[#KEYS], waiting, first_due)
-    returned = returned + #names
+    redis.call('ZREM', leased, unpack(names))
+  end
+  return #names
+end
+
+-- No instant lies further ahead than `longest` unless a clock did.
+local function bring_back(waiting, leased, schedules, longest)
+  local latest_lease, latest = now + lease_ms, now + longest
+  local leases = redis.call('ZRANGEBYSCORE', leased, '(' .. latest_lease, '+inf', 'LIMIT', 0, limit)
+  for _, timeline in ipairs(leases) do
+    redis.call('ZADD', leased, latest_lease, timeline)
+  end
+  local names = redis.call('ZRANGEBYSCORE', waiting, '(' .. latest, '+inf', 'LIMIT', 0, limit)
+  for _, timeline in ipairs(names) do
+    local known = redis.call('HGET', schedules, timeline)
+    if known then
+      local base, bound, records = struct.unpack(SCHEDULE, known)
+      redis.call('HSET', schedules, timeline, struct.pack(SCHEDULE, math.min(base, latest), math.min(bound, latest), records))
+    end
+    redis.call('ZADD', waiting, latest, timeline)
+    put_down(agenda, waiting, latest)
+  end
+  return #leases + #names
+end
+
+-- A page of the timelines that are known. Returns how many were nowhere, and where the next page begins.
+local function find_lost(waiting, leased, schedules, cursor)
+  local page = redis.call('HSCAN', schedules, cursor, 'COUNT', limit)
+  local lost = 0
+  for place = 1, #page[2], 2 do
+    local timeline, packed = page[2][place], page[2][place + 1]
+    if not redis.call('ZSCORE', waiting, timeline) and not redis.call('ZSCORE', leased, timeline) then
+      local base = struct.unpack(SCHEDULE, packed)
+      redis.call('ZADD', waiting, 'NX', base, timeline)
+      put_down(agenda, waiting, base)
+      lost = lost + 1
+    end
+  end
+  return lost, page[1]
+end
+
+for route = 1, (#KEYS - 2) / 6 do
+  local waiting, leased, tokens, schedules, _, ledger = unpack(KEYS, 6 * route - 5, 6 * route)
+  local longest, cursor = tonumber(ARGV[2 + 2 * route]), ARGV[3 + 2 * route]
+  ran_out = ran_out + end_leases(waiting, leased, tokens, schedules)
+  brought_back = brought_back + bring_back(waiting, leased, schedules, longest)
+  local known = redis.call('HLEN', schedules)
+  there = there + known
+  if cursor ~= '0' or known ~= redis.call('ZCARD', waiting) + redis.call('ZCARD', leased) then
+    local lost
+    lost, cursor = find_lost(waiting, leased, schedules, cursor)
+    found = found + lost
+  end
+  local inexact = 0
+  for _, unfinished in ipairs(redis.call('HMGET', ledger, unpack(MARKS))) do
+    if unfinished and unfinished ~= '0' then
+      inexact = 1
+    end
+  end
+  if cursor ~= '0' or inexact == 1 then
+    answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = route, cursor, inexact
   end
 end
-return { returned }
+answer[1], answer[2], answer[3] = ran_out, brought_back, found
+answer[4] = (tonumber(redis.call('GET', timeline_count)) or 0) - there
+return answer

@@ -8,7 +8,7 @@
 -- @include lib/schedule.lua
 
 local LEASED_AT_MOST = 5000
-local token, returned = ARGV[1], 0
+local agenda, token, returned = KEYS[#KEYS], ARGV[1], 0
 for route = 1, (#KEYS - 1) / 4 do
   local waiting, leased, tokens, schedules = unpack(KEYS, 4 * route - 3, 4 * route)
   local owners = redis.call('HLEN', tokens) <= LEASED_AT_MOST and redis.call('HGETALL', tokens) or {}
@@ -18,7 +18,9 @@ for route = 1, (#KEYS - 1) / 4 do
       local known = redis.call('HGET', schedules, timeline)
       if known then
         local base, bound, records = struct.unpack(SCHEDULE, known)
-        wait_again(waiting, leased, tokens, schedules, KEYS[#KEYS], timeline, base, bound, 0, records)
+        begin_writes(agenda)
+        wait_again(waiting, schedules, agenda, timeline, base, bound, 0, records)
+        end_lease(leased, tokens, timeline)
         returned = returned + 1
       end
     end

@@ -21,23 +21,33 @@
 local dead, dead_details, dead_index, dead_values = unpack(KEYS, 15, 18)
 local now, id, timeline = now_ms(ARGV[1]), ARGV[2], ARGV[3]
 
-if redis.call('HEXISTS', schedules, timeline) == 1 then
+local known, under_way = redis.call('HEXISTS', schedules, timeline) == 1, redis.call('EXISTS', snapshot) == 1
+if known and under_way then
+  begin_writes(agenda)
+  redis.call('HDEL', dead_details, id) -- both are left where a call was cut off here
+  redis.call('ZREM', dead, id)
   return { 'already' }
 end
-if not redis.call('ZSCORE', dead, id) or redis.call('EXISTS', dead_index) == 0 then
+local records = under_way and snapshot or dead_index
+if not redis.call('ZSCORE', dead, id) or redis.call('EXISTS', records) == 0 then
   return { 'unknown' }
 end
-redis.call('ZREM', dead, id)
-redis.call('HDEL', dead_details, id)
-move(dead_index, snapshot)
-move(dead_values, snapshot_values)
-redis.call('HSET', head, 'id', id, 'attempts', ARGV[4], 'opened', ARGV[5], 'iteration', ARGV[6], 'superseded', ARGV[7],
-  'capacity', ARGV[8], 'next', ARGV[9], 'since', now, 'tries', 0)
-local total = describe(head, snapshot)
-redis.call('HSET', schedules, timeline, struct.pack(SCHEDULE, now, now, 0))
+begin_writes(agenda)
+begin_count(ledger, 'buried')
+redis.call('HDEL', head, 'closed') -- it may have been revived and buried before, and its timeline not yet forgotten
 redis.call('ZADD', waiting, now, timeline)
 put_down(agenda, waiting, now)
-redis.call('INCR', timeline_count)
-count(ledger, 'buried', -total)
-count(ledger, 'snapshots', total)
-return { 'revived', total }
+redis.call('HSET', head, 'id', id, 'attempts', ARGV[4], 'opened', ARGV[5], 'iteration', ARGV[6], 'superseded', ARGV[7],
+  'capacity', ARGV[8], 'next', ARGV[9], 'since', now, 'tries', 0, described(records))
+redis.call('HSET', schedules, timeline, struct.pack(SCHEDULE, now, now, 0))
+if not known then
+  redis.call('INCR', timeline_count)
+end
+local moved = redis.call('ZCARD', dead_index)
+move(dead_values, snapshot_values) -- before the index: what open finds there is whole
+move(dead_index, snapshot)
+end_count(ledger, 'buried', { 'snapshots', moved, 'buried', -moved })
+redis.call('HDEL', dead_details, id)
+redis.call('ZREM', dead, id)
+end_lease(leased, tokens, timeline)
+return { 'revived', redis.call('ZCARD', snapshot) }

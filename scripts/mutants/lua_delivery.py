@@ -70,8 +70,8 @@ CLAIM = of(
     (
         "its first write is one that a full Redis refuses",
         "deliveries go on when Redis is full",
-        "      redis.call('ZREM', waiting, later[2])\n",
-        "",
+        "    begin_writes(agenda)\n    if #taken",
+        "    if #taken",
     ),
     (
         "the agenda is never put off",
@@ -111,8 +111,8 @@ OPEN = of(
     (
         "a digest left over is begun anew",
         "a snapshot is frozen",
-        "local unfinished = redis.call('HEXISTS', head, 'id') == 1",
-        "local unfinished = redis.call('HEXISTS', head, 'id') == 1 and newer == 0",
+        "local unfinished = id and redis.call('EXISTS', snapshot) == 1",
+        "local unfinished = id and newer == 0 and redis.call('EXISTS', snapshot) == 1",
     ),
     ("a forgotten timeline is still counted", "forgetting makes room", "  redis.call('DECR', timeline_count)\n", ""),
     (
@@ -127,7 +127,12 @@ OPEN = of(
         "redis.call('ZADD', leased, now + tonumber(ARGV[4]), timeline)",
         "redis.call('ZADD', leased, now, timeline)",
     ),
-    ("the iteration stands still", "iteration counts digests", "'iteration', 1)", "'iteration', 0)"),
+    (
+        "the iteration stands still",
+        "iteration counts digests",
+        "iteration = iteration + 1",
+        "iteration = iteration + 0",
+    ),
     (
         "the schedule goes on counting what is gone",
         "the schedule counts the open set",
@@ -137,26 +142,26 @@ OPEN = of(
     (
         "losses are told again",
         "what was lost since the digest before is told once",
-        "  redis.call('HDEL', losses, 's' .. timeline, 'c' .. timeline)\n  redis.call('HINCRBY'",
-        "  redis.call('HINCRBY'",
+        "  redis.call('HDEL', losses, 's' .. timeline, 'c' .. timeline)\n  redis.call('HSET', schedules",
+        "  redis.call('HSET', schedules",
     ),
     (
         "losses are not told",
         "a digest says what was lost since the one before",
-        "superseded + (lost[1] or 0))",
-        "superseded)",
+        "'superseded', superseded + (lost[1] or 0),",
+        "'superseded', superseded,",
     ),
     (
         "what was superseded by a merge is in the snapshots, too",
         "the ledger balances",
-        "count(ledger, 'snapshots', newer - superseded - over_capacity)",
-        "count(ledger, 'snapshots', newer)",
+        "'snapshots', more,",
+        "'snapshots', newer,",
     ),
     (
         "the next digest is promised by another iteration",
         "delays grow with the iteration",
-        "math.min(6 + redis",
-        "math.min(7 + redis",
+        "'next', ARGV[math.min(6 + iteration, #ARGV)], 'superseded', superseded + (lost",
+        "'next', ARGV[math.min(7 + iteration, #ARGV)], 'superseded', superseded + (lost",
     ),
     (
         "a merged digest is as young as its id",
@@ -173,8 +178,8 @@ OPEN = of(
     (
         "a merged digest is as large as it gets",
         "capacity is exact in a merged digest",
-        "over_capacity = trim(snapshot, snapshot_values, merge_capacity)",
-        "over_capacity = 0",
+        "trimmed = merge_capacity > 0 and trim(snapshot, snapshot_values, merge_capacity) or 0",
+        "trimmed = 0",
     ),
     (
         "merged though its policy keeps it frozen",
@@ -202,12 +207,12 @@ ENDS = (
         ),
         ("a second close is stale", "closed already is an answer", "if told[2] == id then", "if false then"),
         ("the snapshot stays", "what was delivered goes", "redis.call('UNLINK', snapshot, snapshot_values)\n", ""),
-        ("what was delivered is not counted", "the ledger balances", "count(ledger, 'delivered', total)\n", ""),
+        ("what was delivered is not counted", "the ledger balances", "{ 'delivered', total, ", "{ 'delivered', 0, "),
         (
             "what came meanwhile does not postpone",
             "the schedule counts the open set",
-            "tonumber(ARGV[6]), redis.call('ZCARD', index))",
-            "tonumber(ARGV[6]), 0)",
+            "  redis.call('ZCARD', index))",
+            "  0)",
         ),
     ),
     *of(
@@ -236,8 +241,8 @@ ENDS = (
         (
             "counted as delivered",
             "the ledger says what became of a record",
-            "count(ledger, 'buried', total)",
-            "count(ledger, 'delivered', total)",
+            "end_count(ledger, 'buried', { 'buried', total,",
+            "end_count(ledger, 'buried', { 'delivered', total,",
         ),
     ),
     *of(
@@ -269,7 +274,7 @@ ENDS = (
         (
             "its first write is one that a full Redis refuses",
             "deliveries go on when Redis is full",
-            "redis.call('ZREM', leased, timeline)\n",
+            "begin_writes(agenda)\n",
             "",
         ),
         tests=("tests/lua/test_renew.py", SERVERS),
@@ -303,7 +308,12 @@ RETURNS = (
             "now",
         ),
         ("the token stays", "whoever lost the lease is stale", "    redis.call('HDEL', tokens, unpack(names))\n", ""),
-        ("any number in one call", "work is bounded", "'LIMIT', 0, limit)", "'LIMIT', 0, 500)"),
+        (
+            "any number in one call",
+            "work is bounded",
+            "'-inf', now, 'LIMIT', 0, limit)",
+            "'-inf', now, 'LIMIT', 0, 500)",
+        ),
         ("a lost schedule stops it", "lost data stops nobody", " or now\n", " or error('no schedule')\n"),
     ),
 )

@@ -10,8 +10,8 @@ MUTANTS = (
         (
             "of what is not dead, too",
             "an unknown one is told",
-            "if redis.call('ZREM', dead, id) == 0 then",
-            "redis.call('ZREM', dead, id)\nif false then",
+            "if not redis.call('ZSCORE', dead, id) then",
+            "if false then",
         ),
         (
             "its values stay",
@@ -19,12 +19,12 @@ MUTANTS = (
             "redis.call('UNLINK', dead_index, dead_values)",
             "redis.call('UNLINK', dead_index)",
         ),
-        ("not counted as deleted", "the ledger balances", "count(ledger, 'deleted', total)\n", ""),
+        ("not counted as deleted", "the ledger balances", "{ 'deleted', total, ", "{ 'deleted', 0, "),
         ("its reason stays", "what is dropped goes", "redis.call('HDEL', dead_details, id)\n", ""),
     ),
     *of(
         "delete",
-        ("its worker goes on", "whoever had it leased is stale", "redis.call('HDEL', tokens, timeline)\n", ""),
+        ("its worker goes on", "whoever had it leased is stale", "end_lease(leased, tokens, timeline)\n", ""),
         (
             "its memory stays",
             "no key of it is left",
@@ -35,8 +35,8 @@ MUTANTS = (
         (
             "its digest is not counted",
             "the ledger balances",
-            "count(ledger, 'deleted', open + in_snapshot)",
-            "count(ledger, 'deleted', open)",
+            "{ 'deleted', open + in_snapshot,",
+            "{ 'deleted', open,",
         ),
         (
             "its losses stay",
@@ -71,23 +71,23 @@ MUTANTS = (
         (
             "twice",
             "a digest is revived once",
-            "if redis.call('HEXISTS', schedules, timeline) == 1 then",
+            "if known and under_way then",
             "if false then",
         ),
-        ("it stays dead, too", "a digest is in one place", "redis.call('ZREM', dead, id)\n", ""),
-        ("its reason stays", "a digest is in one place", "redis.call('HDEL', dead_details, id)\n", ""),
+        ("it stays dead, too", "a digest is in one place", "redis.call('ZREM', dead, id)\nend_lease", "end_lease"),
+        ("its reason stays", "a digest is in one place", "redis.call('HDEL', dead_details, id)\nredis", "redis"),
         ("its attempts begin anew", "attempts of one id are counted on", "'attempts', ARGV[4]", "'attempts', 0"),
-        ("it is not counted", "the ledger balances", "count(ledger, 'snapshots', total)\n", ""),
+        ("it is not counted", "the ledger balances", "{ 'snapshots', moved, ", "{ 'snapshots', 0, "),
         ("its timeline is not counted", "timelines are counted", "redis.call('INCR', timeline_count)\n", ""),
     ),
     *of(
         "adopt",
-        ("its worker goes on", "whoever had it leased is stale", "redis.call('HDEL', tokens, timeline)\n", ""),
+        ("its worker goes on", "whoever had it leased is stale", "end_lease(leased, tokens, timeline)\n", ""),
         (
             "only its open set",
             "all its records go over",
-            "unite(snapshot, snapshot_values, to_index, to_values) + unite(index",
-            "unite(index",
+            "local met_of_digest, copied_of_digest = unite(snapshot, snapshot_values, to_index, to_values)",
+            "local met_of_digest, copied_of_digest = 0, 0",
         ),
         (
             "more than the new route's capacity",
@@ -117,14 +117,14 @@ MUTANTS = (
         (
             "it is added out of nothing",
             "both ledgers balance",
-            "count(ledger, 'dropped:adopted', open + in_snapshot)\n",
-            "",
+            "{ 'dropped:adopted', open + in_snapshot, ",
+            "{ 'dropped:adopted', 0, ",
         ),
         (
             "the schedule there does not count it",
             "the schedule counts the open set",
-            "struct.pack(SCHEDULE, base, bound, records))\nredis.call('UNLINK', head)",
-            "struct.pack(SCHEDULE, base, bound, held))\nredis.call('UNLINK', head)",
+            "struct.pack(SCHEDULE, base, bound, records))",
+            "struct.pack(SCHEDULE, base, bound, held))",
         ),
     ),
     *of(

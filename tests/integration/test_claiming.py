@@ -22,7 +22,7 @@ from nsqdigest.metrics import Metrics
 from nsqdigest.policy import Plan, Schedule
 from nsqdigest.scheduler import Scheduler
 from nsqdigest.sinks.base import Outcome, Parcel, Verdict
-from nsqdigest.store_types import Claimed, RoutePlan
+from nsqdigest.store_types import Claimed, Maintained, RoutePlan
 from nsqdigest.timelines import Timelines
 from support.settings import POLICY, ROUTE, SINK
 from support.stores import rec, redis_settings
@@ -77,9 +77,9 @@ class WatchedStore(Timelines):
         self.released.append((time.monotonic(), token))
         return await super().release(partition, routes, token)
 
-    async def maintenance(self, partition: int, routes: Sequence[str]) -> int:
+    async def maintenance(self, partition: int, routes: Sequence[str], lease_ms: int) -> Maintained:
         self.maintained_s.append(time.monotonic())
-        return await super().maintenance(partition, routes)
+        return await super().maintenance(partition, routes, lease_ms)
 
 
 class ToldSink:

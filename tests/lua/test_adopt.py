@@ -191,7 +191,8 @@ def test_a_thousand_records_go_over(store: Scripts) -> None:
     store.add(*(Rec(T, b"%d" % n, NOW_MS + 2 * n) for n in range(0, 1000, 2)), route="new", capacity=5000)
     store.adopt(T, "new", capacity=5000)
     assert store.open_set(T, "new") == {b"%d" % n: (NOW_MS + n * (2 - n % 2), b"{}") for n in range(1000)}
-    assert store.ledger("new") == {"added": 1500, "open": 1000, "superseded": 500}
+    # One record was there before, the very same: it is nothing that was added.
+    assert store.ledger("new") == {"added": 1499, "open": 1000, "superseded": 499}
 
 
 def test_a_record_whose_value_is_gone_stops_nobody(store: Scripts) -> None:

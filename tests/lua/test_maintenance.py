@@ -119,12 +119,63 @@ def test_a_lease_that_ran_out_is_found_among_any_number_of_routes(store: Scripts
     assert store.maintenance(routes) == 0
 
 
+HOUR_MS = 3_600_000
+YEAR_MS = 365 * 24 * HOUR_MS
+
+
+def test_what_a_clock_far_ahead_had_put_off_comes_back_to_the_longest_delay(store: Scripts) -> None:
+    """Redis' clock was a year ahead while a digest was closed, and while another timeline was claimed."""
+    store.now_ms = NOW_MS + YEAR_MS
+    store.add(Rec(T, b"k", NOW_MS), Rec(b"u", b"k", NOW_MS), base_ms=NOW_MS + YEAR_MS)
+    store.opened(claim := store.claim_one(T), "id-1")
+    store.close(claim, base_ms=NOW_MS + YEAR_MS, bound_ms=NOW_MS + YEAR_MS + HOUR_MS)
+    store.now_ms = NOW_MS
+    assert store.maintained(longest_ms=HOUR_MS, longest_lease_ms=LEASE_MS).brought_back == 2
+    assert store.waiting() == {T: NOW_MS + HOUR_MS}
+    assert store.schedule(T) == (NOW_MS + HOUR_MS, NOW_MS + HOUR_MS, 0)
+    assert store.leased() == {b"u": NOW_MS + LEASE_MS}
+    store.now_ms = NOW_MS + LEASE_MS
+    assert store.maintained(longest_ms=HOUR_MS, longest_lease_ms=LEASE_MS).ran_out == 1
+    assert store.waiting() == {T: NOW_MS + HOUR_MS, b"u": NOW_MS + LEASE_MS + HOUR_MS}
+
+
+def test_what_lies_within_the_longest_delay_stays(store: Scripts) -> None:
+    lease(store)
+    store.add(Rec(b"u", b"k", NOW_MS), base_ms=NOW_MS + HOUR_MS)
+    before = store.dump()
+    assert store.maintained(longest_ms=HOUR_MS, longest_lease_ms=LEASE_MS).brought_back == 0
+    assert store.dump() == before
+
+
+def test_a_timeline_that_is_nowhere_waits_again_page_by_page(store: Scripts) -> None:
+    names = [b"%d" % number for number in range(1200)]
+    for start in (0, 400, 800):
+        store.add(*(Rec(name, b"k", NOW_MS) for name in names[start : start + 400]), limit=9999)
+    store.command("ZREM", store.key("waiting", "r"), *names[::2])
+    found, cursor = 0, b"0"
+    for _ in range(20):
+        done = store.maintained(limit=100, cursors={"r": cursor})
+        found += done.found
+        cursor, is_off = done.more.get("r", (b"0", False))
+        assert not is_off
+    assert found == 600
+    assert store.waiting() == dict.fromkeys(names, NOW_MS)
+
+
+def test_a_count_that_is_off_is_told_and_set_right(store: Scripts) -> None:
+    lease(store)
+    store.command("INCRBY", store.key("count"), 3)
+    assert store.maintained().miscounted == 3
+    assert store.census() == -3
+    assert (store.timeline_count(), store.maintained().miscounted) == (1, 0)
+
+
 def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     lease(store)
     store.now_ms = NOW_MS + LEASE_MS
     store.maintenance()
     assert store.watch is not None
     assert store.watch.touched["maintenance"] == {
-        *store.keys("waiting leased tokens schedule", "r"),
-        store.key("agenda"),
+        *store.keys("waiting leased tokens schedule ledger", "r"),
+        *map(store.key, ["count", "agenda"]),
     }

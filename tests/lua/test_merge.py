@@ -189,6 +189,7 @@ def test_every_kind_of_key_it_touches(left_over: Scripts) -> None:
     merged(left_over, capacity=2)
     expected = {
         *left_over.keys("leased tokens schedule losses ledger", "r"),
+        left_over.key("agenda"),
         *left_over.keys("head set values digest digest-values", "r", T),
     }
     assert left_over.watch.touched["open"] == expected

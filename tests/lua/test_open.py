@@ -209,8 +209,8 @@ def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     store.open(store.claim_one(T))
     assert store.watch is not None
     expected = {
-        *store.keys("leased tokens schedule losses ledger", "r"),
-        store.key("count"),
+        *store.keys("waiting leased tokens schedule losses ledger", "r"),
+        *map(store.key, ["count", "agenda"]),
         *store.keys("head set values digest digest-values", "r", T),
     }
     assert store.watch.touched["open"] == expected

@@ -72,4 +72,4 @@ def test_of_an_unknown_timeline_there_is_nothing_to_renew(store: Scripts) -> Non
 def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     store.renew(claimed(store))
     assert store.watch is not None
-    assert store.watch.touched["renew"] == set(store.keys("leased tokens", "r"))
+    assert store.watch.touched["renew"] == {*store.keys("leased tokens", "r"), store.key("agenda")}

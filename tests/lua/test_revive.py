@@ -197,7 +197,7 @@ def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     }
     expected = {
         *of_the_dead,
-        *store.keys("waiting schedule ledger", "r"),
+        *store.keys("waiting leased tokens schedule ledger", "r"),
         store.key("count"),
         store.key("agenda"),
         *store.keys("head digest digest-values", "r", OWN),

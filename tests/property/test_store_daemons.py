@@ -235,8 +235,8 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
     @rule(which=numbers, fate=fates)
     def maintenance(self, which: int, fate: Fate) -> None:
         for partition in range(2):
-            returned = self.asked(self.daemons[which % 2].store.maintenance(partition, list(ROUTES)), fate)
-            self.saw("lease ran out", returned or 0)
+            returned = self.asked(self.daemons[which % 2].store.maintenance(partition, list(ROUTES), LEASE_MS), fate)
+            self.saw("lease ran out", returned.ran_out if returned else 0)
 
     @rule(step_ms=st.sampled_from([1, 7, 20, 60, LEASE_MS, 3_600_000, 86_400_000]))
     def time_passes(self, step_ms: int) -> None:
@@ -473,7 +473,7 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
         for _ in range(4):
             self.time_passes(10 * 86_400_000)
             for partition in range(2):
-                self.wait(daemon.store.maintenance(partition, list(ROUTES)))
+                self.wait(daemon.store.maintenance(partition, list(ROUTES), LEASE_MS))
                 for worker in self.claims(daemon, partition, list(ROUTES), [500, 500]):
                     self.act(worker, "open")
                     self.read_all(worker, 3)

@@ -67,6 +67,15 @@ class Claimed(NamedTuple):
         return [claim.timeline for claim in self.claims]
 
 
+class Maintained(NamedTuple):
+    ran_out: int
+    brought_back: int
+    found: int
+    miscounted: int
+    more: dict[str, tuple[bytes, bool]]
+    """By route: where its census goes on, and whether its ledger is not exact."""
+
+
 class Opened(NamedTuple):
     word: str
     now_ms: int
@@ -222,7 +231,7 @@ class Scripts:
         arguments: list[bytes | str | int] = [self._now(), claim.timeline, claim.token, lease_ms, new_id]
         arguments += [merge_capacity, *next_earliest_ms]
         answer = self.run("open", keys, arguments)
-        if len(answer) == 1:
+        if len(answer) in (1, 3):  # empty, stale; burying
             return str(answer[0].decode())
         word, now_ms, digest_id, *numbers = answer
         return Opened(word.decode(), now_ms, digest_id.decode(), *map(int, numbers))
@@ -289,8 +298,38 @@ class Scripts:
         return self._word(answer), answer[1] if len(answer) > 1 else None
 
     def maintenance(self, routes: Sequence[str] = ("r",), limit: int = 500) -> int:
-        keys = self.of_routes(routes)
-        return int(self.run("maintenance", keys, [self._now(), limit])[0])
+        """How many leases ran out."""
+        return self.maintained(routes, limit).ran_out
+
+    def maintained(
+        self,
+        routes: Sequence[str] = ("r",),
+        limit: int = 500,
+        *,
+        longest_ms: int = 1 << 50,
+        longest_lease_ms: int = 1 << 50,
+        cursors: Mapping[str, bytes] | None = None,
+    ) -> Maintained:
+        kinds = "waiting leased tokens schedule losses ledger"
+        keys = [*(key for name in routes for key in self.keys(kinds, name)), self.key("count"), self.key("agenda")]
+        of_routes = [word for name in routes for word in (longest_ms, (cursors or {}).get(name, b"0"))]
+        answer = self.run("maintenance", keys, [self._now(), limit, longest_lease_ms, *of_routes])
+        more = zip(answer[4::3], answer[5::3], answer[6::3], strict=True)
+        ran_out, brought_back, found, miscounted = answer[:4]
+        by_route = {routes[number - 1]: (cursor, bool(off)) for number, cursor, off in more}
+        return Maintained(ran_out, brought_back, found, miscounted, by_route)
+
+    def mend(self, timelines: Sequence[bytes], route: str = "r", buried: int = 0) -> tuple[str, int | None]:
+        """The word, and the difference."""
+        keys = [*self.fixed(route), *(key for name in timelines for key in self.keys("head set digest", route, name))]
+        had = self.command("HGET", self.key("ledger", route), "buried") or 0
+        answer = self.run("mend", keys, [buried, had, *timelines])
+        return self._word(answer), answer[1] if len(answer) > 1 else None
+
+    def census(self, routes: Sequence[str] = ("r",)) -> int:
+        """By how much the count of timelines was off."""
+        keys = [self.key("count"), self.key("agenda"), *(self.key("schedule", name) for name in routes)]
+        return int(self.run("census", keys, [])[0])
 
     def release(self, token: str = "token", routes: Sequence[str] = ("r",)) -> int:
         keys = self.of_routes(routes)
@@ -339,12 +378,19 @@ class Scripts:
         return self._word(answer), answer[1] if len(answer) > 1 else None
 
     def audit(self, routes: Sequence[str] = ("r",)) -> tuple[int, dict[str, tuple[int, dict[str, int]]]]:
-        """Timelines that are counted, and by route those that are there and the ledger."""
+        """Timelines that are counted, and by route those that are there, and those counters that are not 0."""
         counted, *found = self.run(
             "audit", [self.key("count"), *(key for name in routes for key in self.keys("ledger schedule", name))], []
         )
         ledgers = [
-            (there, {field.decode(): int(value) for field, value in zip(pairs[::2], pairs[1::2], strict=True)})
+            (
+                there,
+                {
+                    field.decode(): int(value)
+                    for field, value in zip(pairs[::2], pairs[1::2], strict=True)
+                    if int(value)
+                },
+            )
             for there, *pairs in found
         ]
         return counted, dict(zip(routes, ledgers, strict=True))
@@ -413,6 +459,10 @@ class Scripts:
         packed = self.command("HGET", self.key("schedule", route), timeline)
         return None if packed is None else SCHEDULE.unpack(packed)
 
+    def schedules(self, route: str = "r") -> list[bytes]:
+        """The timelines that are known."""
+        return list(self._hash(self.key("schedule", route)))
+
     def open_set(self, timeline: bytes, route: str = "r") -> dict[bytes, tuple[int, bytes]]:
         return self._records("set values", timeline, route)
 
@@ -433,6 +483,10 @@ class Scripts:
         """Those of the counters that are not 0."""
         counters = self._hash(self.key("ledger", route))
         return {field.decode(): int(value) for field, value in counters.items() if int(value)}
+
+    def unfinished(self, route: str = "r") -> dict[str, int]:
+        """Calls that were cut off before they counted, by the field in which they would have."""
+        return {field: count for field, count in self.ledger(route).items() if field.startswith("unfinished:")}
 
     def losses(self, route: str = "r") -> dict[bytes, int]:
         return {field: int(value) for field, value in self._hash(self.key("losses", route)).items()}

@@ -133,14 +133,10 @@ class Model:
         self.agenda: dict[str, int] = {}
         """By route an instant before which nothing of it is due; only claim puts it off."""
         self.ledgers: dict[str, Counter[str]] = {route: Counter() for route in policies}
-        self.counted: set[tuple[str, str]] = set()
-        """Fields of ledgers that are there, even if they are 0 by now."""
         self.ever_counted = False
 
     def count(self, route: str, name: str, by: int) -> None:
-        if by:
-            self.ledgers[route][name] += by
-            self.counted.add((route, name))
+        self.ledgers[route][name] += by
 
     def put_down(self, route: str, due_ms: int) -> None:
         self.agenda[route] = min(due_ms, self.agenda.get(route, due_ms))
@@ -407,7 +403,8 @@ class Model:
 
     def revive(self, digest: Digest, iteration: int, place: Place, now_ms: int) -> tuple[str, int | None]:
         """`digest` is what was buried but for its records, which are taken from the dead store; `place` its own."""
-        if place in self.timelines:
+        own = self.timelines.get(place)
+        if own is not None and own.digest:
             return "already", None
         if digest.id not in self.dead:
             return "unknown", None
@@ -453,10 +450,13 @@ class Model:
         target = self.timelines.setdefault((to, place[1]), new)
         if target is new:
             self.put_down(to, new.score_ms)
-        shown, held = of.digest.records if of.digest else {}, len(target.records)
+        shown, held, before = of.digest.records if of.digest else {}, len(target.records), dict(target.records)
         capacity = max(len(target.records) + len(shown) + len(of.records), 1)
         target.records, met, _ = united(target.records, shown, capacity)
+        same = sum(before.get(key) == record for key, record in shown.items())
+        same += sum(target.records.get(key) == record for key, record in of.records.items())
         target.records, met_too, _ = united(target.records, of.records, capacity)
+        met, moved = met - same, len(shown) + len(of.records)
         target.records, _, over = united(target.records, {}, self.policies[to].capacity)
         target.filed += [Rec(place[1], key, *record) for part in (shown, of.records) for key, record in part.items()]
         target.superseded += met + met_too + of.superseded + (of.digest.superseded if of.digest else 0)
@@ -464,11 +464,10 @@ class Model:
         if (memory := self.memories.pop(place, None)) is not None:
             theirs = self.memories.setdefault((to, place[1]), {})
             theirs |= {key: max(stamp, theirs.get(key, -1)) for key, stamp in memory.items()}
-        moved = len(shown) + len(of.records)
         self.count(place[0], "dropped:adopted", moved)
         self.count(place[0], "open", -len(of.records))
         self.count(place[0], "snapshots", -len(shown))
-        self.count(to, "added", moved)
+        self.count(to, "added", moved - same)
         self.count(to, "open", len(target.records) - held)
         self.count(to, "superseded", met + met_too)
         self.count(to, "dropped:capacity", over)
@@ -476,7 +475,7 @@ class Model:
 
     def audit(self) -> tuple[int, dict[str, tuple[int, dict[str, int]]]]:
         def ledger(route: str) -> dict[str, int]:
-            return {name: self.ledgers[route][name] for of, name in self.counted if of == route}
+            return {name: number for name, number in self.ledgers[route].items() if number}
 
         there = Counter(route for route, _ in self.timelines)
         return len(self.timelines), {route: (there[route], ledger(route)) for route in self.policies}
@@ -525,8 +524,8 @@ class Model:
             put(store.key("dead"), digest_id.encode(), since_ms)
             put(store.key("dead:details"), digest_id.encode(), details)
             put_records(store.key("dead-set", digest_id), store.key("dead-values", digest_id), records)
-        for route, counter in self.counted:
-            put(store.key("ledger", route), counter.encode(), b"%d" % self.ledgers[route][counter])
+        for route, counters in self.ledgers.items():
+            keys[store.key("ledger", route)] = {name.encode(): b"%d" % number for name, number in counters.items()}
         for route, due_ms in self.agenda.items():
             put(store.key("agenda"), store.key("waiting", route), due_ms)
         if self.ever_counted:

@@ -51,6 +51,25 @@ def test_two_faults_do_not_make_up_for_each_other() -> None:
     assert not Audit((route(one_missing), route(one_too_many, name="other"))).balanced
 
 
+def test_a_counter_below_nothing_never_balances() -> None:
+    """Some other one makes up for it in the sum."""
+    ledger = {"added": 1, "open": -1, "delivered": 2}
+    assert balances(ledger)
+    audit = Audit((route(ledger),))
+    assert not audit.balanced
+    assert '  route "events", partition 0: "open" is below 0' in report(audit)
+
+
+def test_a_call_that_was_cut_off_is_told_and_not_balanced() -> None:
+    audit = Audit((route({}, {**LEDGER, "unfinished:added": 2, "unfinished:delivered": 0}),))
+    assert not audit.balanced
+    text = "\n".join(report(audit))
+    assert "THE COUNTERS ARE NOT EXACT" in text
+    assert '  route "events", partition 1: 2 calls stopped half-way' in text
+    assert "Redis lost something" not in text
+    assert Audit((route({**LEDGER, "unfinished:added": 0}),)).balanced
+
+
 def test_what_differs_from_its_counters_is_not_balanced_and_what_only_moved_is() -> None:
     assert not Audit((route(LEDGER),), Recount(("a difference",))).balanced
     assert Audit((route(LEDGER),), Recount((), ("it moved",))).balanced

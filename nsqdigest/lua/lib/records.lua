@@ -2,10 +2,18 @@
 -- first; of equal timestamps the larger value wins a key, and the smaller key counts as the newer. (With lib/bytes.lua.)
 local KEPT, SUPERSEDED, OVER_CAPACITY, OVER_TIMELINES, DUPLICATE, REPEATED = 1, 2, 3, 4, 5, 6
 
--- A record whose key is there already: the newer stays. An exact copy changes nothing. Returns also whether it was the
--- newcomer that lost.
+-- Here as everywhere a value is written before its place in the index: a record that stands there has its value, wherever the
+-- script was cut off.
+
+-- A record whose key is there already: the newer stays. An exact copy changes nothing. (One whose value alone is there, left
+-- by a call that was cut off, is new.) Returns also whether it was the newcomer that lost.
 local function contend(index, values, key, score, value)
-  local own_score, present_score = tonumber(score), tonumber(redis.call('ZSCORE', index, key))
+  local own_score, present_score = tonumber(score), tonumber(redis.call('ZSCORE', index, key) or nil)
+  if not present_score then
+    redis.call('HSET', values, key, value)
+    redis.call('ZADD', index, score, key)
+    return KEPT
+  end
   local wins = own_score < present_score
   if own_score == present_score then
     local present = redis.call('HGET', values, key)
@@ -15,8 +23,8 @@ local function contend(index, values, key, score, value)
     wins = not present or larger_bytes(value, present)
   end
   if wins then
-    redis.call('ZADD', index, score, key)
     redis.call('HSET', values, key, value)
+    redis.call('ZADD', index, score, key)
   end
   return SUPERSEDED, not wins
 end
@@ -28,8 +36,8 @@ local function into_full_set(index, values, key, score, value)
   local own_score, oldest_score = tonumber(score), tonumber(oldest[2])
   local fits = own_score < oldest_score or (own_score == oldest_score and larger_bytes(oldest[1], key))
   if fits then
-    redis.call('ZADD', index, score, key)
     redis.call('HSET', values, key, value)
+    redis.call('ZADD', index, score, key)
     redis.call('ZREM', index, oldest[1])
     redis.call('HDEL', values, oldest[1])
   end

@@ -22,12 +22,22 @@ local function strike_out(agenda, waiting)
   end
 end
 
--- leased -> waiting. Begins with writes that a full Redis does not refuse.
-local function wait_again(waiting, leased, tokens, schedules, agenda, timeline, base, bound, increment, records)
+-- A script may be stopped between any two of its writes (a right is taken away, a key has another type), so each adds
+-- first and removes last: what is cut off leaves a timeline in two places, never in none, and the next claim or maintenance
+-- mends that. A full Redis refuses the first write of a script if that could need memory: this one cannot, and opens the way.
+local function begin_writes(agenda)
+  redis.call('ZREM', agenda, '') -- is never there
+end
+
+-- leased -> waiting, in two halves: what the script does else stands between them.
+local function wait_again(waiting, schedules, agenda, timeline, base, bound, increment, records)
   local due = due_ms(base, bound, increment, records)
-  redis.call('ZREM', leased, timeline)
-  redis.call('HDEL', tokens, timeline)
   redis.call('HSET', schedules, timeline, struct.pack(SCHEDULE, base, bound, records))
   redis.call('ZADD', waiting, due, timeline)
   put_down(agenda, waiting, due)
+end
+
+local function end_lease(leased, tokens, timeline)
+  redis.call('HDEL', tokens, timeline)
+  redis.call('ZREM', leased, timeline)
 end

@@ -1,0 +1,93 @@
+"""The upkeep of the store: leases that ran out, and what a script that was cut off left half done.
+
+A script may stop between any two of its writes (a right taken away, a key of another type, a kill). It adds first and
+removes last, so nothing is lost; what is left is mended here:
+
+- `maintenance` lets timelines wait whose lease ran out or that are nowhere, and brings instants back that lie further
+  ahead than the policies allow.
+- A route whose ledger is not exact is recounted, whole and in one call, if it has at most `MENDED_TIMELINES`
+  timelines in the partition. One with more stays as it is and `audit` says so.
+- A count of timelines that is off is set to how many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from nsqdigest.dead_store import route_and_total
+from nsqdigest.layout import RECORDS_PER_CALL
+from nsqdigest.store_types import Maintained, Mended, RoutePlan
+
+if TYPE_CHECKING:
+    from nsqdigest.operators import Operators
+    from nsqdigest.partitions import Partitions
+
+MENDED_TIMELINES = 5000
+_FROM_THE_START = b"0"
+
+
+class Upkeep:
+    def __init__(self, partitions: Partitions, operators: Operators, plans: Mapping[str, RoutePlan]) -> None:
+        self._at = partitions
+        self._operators = operators
+        self._plans = plans
+        self._cursors: dict[tuple[int, str], bytes] = {}
+        """Where the census of a route goes on."""
+
+    async def maintain(self, partition: int, routes: Sequence[str], lease_ms: int) -> Maintained:
+        of_routes = [self._at.keys(partition, route).fixed for route in routes]
+        keys = [*(key for fixed in of_routes for key in fixed[:6]), *of_routes[0][6:]]
+        each = [
+            word
+            for route in routes
+            for word in (self._plans[route].longest_ms, self._cursors.pop((partition, route), _FROM_THE_START))
+        ]
+        ran_out, brought_back, found, miscounted, *more = await self._at.run(
+            partition, "maintenance", keys, [b"", RECORDS_PER_CALL, lease_ms, *each]
+        )
+        inexact = []
+        for number, cursor, is_inexact in zip(more[::3], more[1::3], more[2::3], strict=True):
+            route = routes[number - 1]
+            if cursor != _FROM_THE_START:
+                self._cursors[partition, route] = cursor
+            if is_inexact:
+                inexact.append(route)
+        mended = [await self._mend(partition, route) for route in inexact]
+        if miscounted:
+            miscounted = await self._count_timelines(partition)
+        return Maintained(ran_out, brought_back, found, miscounted, tuple(filter(None, mended)))
+
+    async def _mend(self, partition: int, route: str) -> Mended | None:
+        """None: what is there changed meanwhile, or is too much for one call. The next maintenance tries again."""
+        of = self._at.keys(partition, route)
+        known, had = await self._at.send(partition, [[b"HLEN", of.schedules], [b"HGET", of.ledger, b"buried"]])
+        if known > MENDED_TIMELINES:
+            return None
+        buried = await self._count_buried(partition, route)
+        (flat,) = await self._at.send(partition, [[b"HGETALL", of.schedules]])
+        names = flat[::2]
+        own = (key for name in names for key in (of.head + name, of.index + name, of.snapshot + name))
+        answer = await self._at.run(partition, "mend", [*of.fixed, *own], [buried, had or 0, *names])
+        return Mended(route, answer[1]) if answer[0] == b"mended" else None
+
+    async def _count_buried(self, partition: int, route: str) -> int:
+        """Records in dead digests of a route."""
+        dead, start, total = self._at.dead[partition], 0, 0
+        while True:
+            (ids,) = await self._at.send(partition, [[b"ZRANGE", dead.dead, start, start + RECORDS_PER_CALL - 1]])
+            if not ids:
+                return total
+            texts, *counts = await self._at.send(
+                partition, [[b"HMGET", dead.details, *ids], *([b"ZCARD", dead.index + name] for name in ids)]
+            )
+            total += sum(count for text, count in zip(texts, counts, strict=True) if route_and_total(text)[0] == route)
+            start += len(ids)
+
+    async def _count_timelines(self, partition: int) -> int:
+        """Sets a partition's count of timelines right, over all routes that ever were. Returns how far it was off."""
+        routes = sorted({*await self._operators.routes(), *self._plans})
+        of_routes = [self._at.keys(partition, route) for route in routes]
+        keys = [of_routes[0].timelines, of_routes[0].agenda, *(of.schedules for of in of_routes)]
+        (off,) = await self._at.run(partition, "census", keys, [])
+        return int(off)

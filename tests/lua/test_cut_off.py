@@ -1,0 +1,325 @@
+"""Every script, cut off after each of its writes: what healthy daemons do then strands nothing, loses nothing, and the
+ledger is exact, or says that it is not until it is.
+
+A story prepares a partition, calls one script (which is cut off), and the caller asks again or is gone. Then daemons do
+what they always do: maintenance, claims, opens, closes; nsqd hands over again what was not finished.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import redis
+
+from support.cutting_off import CutOff, Interruptible
+from support.store import LEASE_MS, NOW_MS, Claim, Opened, Rec, inconsistencies
+
+HOUR_MS = 3_600_000
+T, U, V = b"t", b"u", b"v"
+ROUTES = ("r", "new")
+MOST_WRITES = 60
+
+
+def recs(timeline: bytes, *keys: bytes, at_ms: int = NOW_MS, repeat: bool = False) -> list[Rec]:
+    return [Rec(timeline, key, at_ms, b"value of " + key, repeat) for key in keys]
+
+
+@dataclass
+class World:
+    """A partition, what went into it, and what receivers were shown of it."""
+
+    store: Interruptible
+    filed: set[tuple[bytes, bytes]] = field(default_factory=set)
+    shown: dict[str, set[tuple[bytes, bytes, int]]] = field(default_factory=dict)
+    ids: int = 0
+
+    def add(self, *records: Rec, route: str = "r", capacity: int = 100, limit: int = 1000) -> None:
+        self.filed |= {(record.timeline, record.key) for record in records}
+        self.store.add(*records, route=route, base_ms=self.store.now_ms or 0, capacity=capacity, limit=limit)
+
+    def claim(self, timeline: bytes, route: str = "r", token: str = "token") -> Claim:
+        claims = self.store.claim(routes=[(route, 1, 0)], token=token).claims
+        return next(claim for claim in claims if claim.timeline == timeline)
+
+    def new_id(self) -> str:
+        self.ids += 1
+        return f"id-{self.ids}"
+
+    def open(self, claim: Claim, merge_capacity: int = 0) -> Opened | str:
+        return self.store.open(claim, self.new_id(), merge_capacity=merge_capacity)
+
+    def send(self, claim: Claim, opened: Opened) -> None:
+        """One id, one set of records, whole; none of it shown before under another id."""
+        index, values = self.store.keys("digest digest-values", claim.route, claim.timeline)
+        rows: Any = self.store.client.zrange(index, 0, -1, withscores=True)
+        keys, timeline = [key for key, _ in rows], claim.timeline.rpartition(b"\x01")[2]
+        assert self.store.command("HMGET", values, *keys) == [b"value of " + key for key in keys]
+        records = {(timeline, key, int(score)) for key, score in rows}
+        assert len(records) == opened.total
+        assert self.shown.setdefault(opened.id, records) == records
+        for other, theirs in self.shown.items():
+            assert other == opened.id or not records & theirs, "shown under two ids"
+
+    def close(self, claim: Claim, opened: Opened, base_ms: int) -> str:
+        return self.store.close(claim, opened.id, base_ms=base_ms)
+
+    def go_on(self) -> None:
+        """What daemons do, until nothing is left of any timeline."""
+        store, cursors = self.store, defaultdict[str, bytes](lambda: b"0")
+        for _ in range(40):
+            store.now_ms = (store.now_ms or 0) + LEASE_MS + HOUR_MS
+            done = store.maintained(ROUTES, cursors=cursors, longest_ms=HOUR_MS, longest_lease_ms=LEASE_MS)
+            for route in ROUTES:
+                cursors[route], is_off = done.more.get(route, (b"0", False))
+                if is_off:
+                    self.mend(route)
+            if done.miscounted:
+                store.census(ROUTES)
+            claims = store.claim(routes=[(route, 1, 0) for route in ROUTES]).claims
+            for claim in claims:
+                self.deliver(claim)
+            if not (claims or done.more or done.miscounted or any(store.schedules(route) for route in ROUTES)):
+                return
+        raise AssertionError("timelines never come to an end")
+
+    def mend(self, route: str) -> None:
+        store = self.store
+        ids = store.command("ZRANGE", store.key("dead"), 0, -1) if route == "r" else []
+        buried = sum(store.command("ZCARD", store.key("dead-set", digest_id.decode())) for digest_id in ids)
+        assert store.mend(store.schedules(route), route, buried)[0] == "mended"
+
+    def deliver(self, claim: Claim) -> None:
+        opened = self.open(claim)
+        if opened == "burying":
+            digest_id = self.store.head(claim.timeline, claim.route)[b"id"].decode()
+            assert self.store.bury(claim, digest_id)[0] == "buried"
+        elif isinstance(opened, Opened):
+            self.send(claim, opened)
+            assert self.close(claim, opened, self.store.now_ms or 0) == "closed"
+
+    def is_sound(self) -> None:
+        contents = self.store.contents()
+        assert inconsistencies(self.store.tag, contents) == []
+        kinds = {name.split(b":")[2] for name in contents}
+        assert kinds <= {b"ledger", b"count", b"shown", b"dead", b"dead-set", b"dead-values", b"layout", b"routes"}
+
+
+@dataclass(frozen=True)
+class Story:
+    prepare: Callable[[World], Any]
+    call: Callable[[World, Any], Any]
+    """With what `prepare` returned."""
+    again: Callable[[World, Any], Any] | None = None
+    """What its caller does about the error, where that is not the same call."""
+    ends: Callable[[World], set[tuple[bytes, bytes]]] = lambda _: set()
+    """Records that need not be shown: deleted, dead."""
+    is_of_an_operator: bool = False
+    """Who is told that it failed, and asks again at once."""
+    must_ask_again: bool = False
+    """Nobody but its caller can bring it to its end: an operator, or nsqd with a message that was not finished."""
+
+
+def at(world: World, later_ms: int) -> None:
+    world.store.now_ms = (world.store.now_ms or 0) + later_ms
+
+
+# -- intake
+
+
+def add_batch(world: World, repeat: bool) -> None:
+    new = [*recs(T, b"b", b"a", repeat=repeat), *recs(U, b"c", repeat=repeat), *recs(V, b"v", repeat=repeat)]
+    world.add(*new, capacity=5)
+
+
+def known_timelines(world: World) -> None:
+    world.add(*recs(T, b"a", at_ms=NOW_MS - 1), *recs(V, b"1", b"2", b"3", b"4", at_ms=NOW_MS - 5))
+
+
+def one_under_way(world: World) -> None:
+    world.add(*recs(T, b"out"), *recs(U, b"waits"))
+    world.send(claim := world.claim(T), opened := world.store.opened(claim, world.new_id()))
+    assert opened.total == 1
+
+
+ADD = {
+    "add: new timelines": lambda _: None,
+    "add: known timelines": known_timelines,
+    "add: beside a digest under way": one_under_way,
+}
+
+# -- delivery
+
+
+def two_due(world: World) -> None:
+    world.add(*recs(T, b"a", b"b"), *recs(U, b"c"))
+    world.store.add(*recs(V, b"later"), bound_ms=NOW_MS + HOUR_MS, increment_ms=1000)
+    world.filed.add((V, b"later"))
+
+
+def leased(world: World) -> Claim:
+    world.add(*recs(T, b"a", b"b"))
+    return world.claim(T)
+
+
+def opened(world: World) -> tuple[Claim, Opened]:
+    claim = leased(world)
+    digest = world.store.opened(claim, world.new_id())
+    world.send(claim, digest)
+    world.add(*recs(T, b"newer"))
+    return claim, digest
+
+
+def left_over(world: World) -> Claim:
+    """A digest whose delivery failed, and newer records. Nobody was shown it."""
+    claim = leased(world)
+    world.store.opened(claim, world.new_id())
+    world.add(*recs(T, b"newer", at_ms=NOW_MS + 1), *recs(T, b"a", at_ms=NOW_MS + 5))
+    world.store.fail(claim, NOW_MS)
+    return world.claim(T, token="other")
+
+
+def delivered(world: World) -> Claim:
+    claim, digest = opened(world)
+    world.close(claim, digest, NOW_MS)
+    claim = world.claim(T)
+    digest = world.store.opened(claim, world.new_id())
+    world.send(claim, digest)
+    world.close(claim, digest, NOW_MS)
+    return world.claim(T)
+
+
+def ran_out(world: World) -> None:
+    opened(world)
+    world.add(*recs(U, b"c"))
+    world.claim(U)
+    at(world, LEASE_MS + 1)
+
+
+def nowhere(world: World) -> None:
+    two_due(world)
+    world.store.command("ZREM", world.store.key("waiting", "r"), T, V)
+
+
+def far_ahead(world: World) -> None:
+    world.store.now_ms = NOW_MS + 1000 * HOUR_MS
+    two_due(world)
+    world.claim(U)
+    world.store.now_ms = NOW_MS
+
+
+def buried(world: World) -> None:
+    claim, digest = opened(world)
+    world.store.bury(claim, digest.id)
+
+
+def dead_records(world: World) -> set[tuple[bytes, bytes]]:
+    ids = world.store.command("ZRANGE", world.store.key("dead"), 0, -1)
+    return {(T, key) for digest_id in ids for key in world.store.dead(digest_id.decode())}
+
+
+def of_an_orphan(world: World) -> None:
+    world.add(*recs(T, b"a", b"b"), route="r")
+    claim = world.claim(T)
+    world.store.opened(claim, world.new_id())  # and never sent
+    world.add(*recs(T, b"c"))
+
+
+def both_routes(world: World) -> None:
+    of_an_orphan(world)
+    world.add(*recs(T, b"d"), *recs(T, b"a", at_ms=NOW_MS - 3), route="new")
+
+
+def inexact(world: World) -> None:
+    for writes in (3, 5):
+        world.store.cut_off_after(writes)
+        with pytest.raises(CutOff):
+            add_batch(world, repeat=False)
+    add_batch(world, repeat=True)
+
+
+def miscounted(world: World) -> None:
+    two_due(world)
+    world.store.command("INCRBY", world.store.key("count"), 3)
+
+
+STORIES = {
+    **{
+        name: Story(prepare, lambda w, _: add_batch(w, repeat=False), lambda w, _: add_batch(w, repeat=True),
+                    must_ask_again=True)
+        for name, prepare in ADD.items()
+    },
+    "claim": Story(two_due, lambda w, _: w.store.claim(routes=[("r", 1, 1000)])),
+    "open": Story(leased, lambda w, claim: w.open(claim)),
+    "open: again": Story(opened, lambda w, both: w.open(both[0])),
+    "open: merged": Story(left_over, lambda w, claim: w.open(claim, merge_capacity=10)),
+    "open: merged, the oldest drop": Story(
+        left_over, lambda w, claim: w.open(claim, merge_capacity=2), ends=lambda _: {(T, b"b")}
+    ),
+    "open: empty": Story(delivered, lambda w, claim: w.open(claim)),
+    "renew": Story(opened, lambda w, both: w.store.renew(both[0])),
+    "close": Story(opened, lambda w, both: w.close(both[0], both[1], NOW_MS)),
+    "fail": Story(opened, lambda w, both: w.store.fail(both[0], NOW_MS + 5)),
+    "defer": Story(opened, lambda w, both: w.store.fail(both[0], NOW_MS + 5, 1)),
+    "bury": Story(opened, lambda w, both: w.store.bury(both[0], both[1].id), ends=dead_records),
+    "release": Story(opened, lambda w, _: w.store.release()),
+    "maintenance": Story(ran_out, lambda w, _: w.store.maintained(ROUTES)),
+    "maintenance: nowhere": Story(nowhere, lambda w, _: w.store.maintained(ROUTES)),
+    "maintenance: far ahead": Story(
+        far_ahead, lambda w, _: w.store.maintained(ROUTES, longest_ms=HOUR_MS, longest_lease_ms=LEASE_MS)
+    ),
+    "mend": Story(inexact, lambda w, _: w.mend("r")),
+    "census": Story(miscounted, lambda w, _: w.store.census(ROUTES)),
+    "hello": Story(two_due, lambda w, _: w.store.hello(routes=ROUTES)),
+    "flush": Story(
+        lambda w: w.store.add(*recs(T, b"a"), base_ms=NOW_MS + HOUR_MS), lambda w, _: w.store.flush(T)
+    ),
+    "delete": Story(
+        opened, lambda w, _: w.store.delete(T), ends=lambda _: {(T, key) for key in (b"a", b"b", b"newer")}
+    ),
+    "adopt": Story(of_an_orphan, lambda w, _: w.store.adopt(T, "new"), is_of_an_operator=True),
+    "adopt: there is one": Story(both_routes, lambda w, _: w.store.adopt(T, "new"), is_of_an_operator=True),
+    "revive": Story(buried, lambda w, _: w.store.revive("id-1"), ends=dead_records, must_ask_again=True),
+    "drop_dead": Story(
+        buried, lambda w, _: w.store.drop_dead("id-1"), ends=lambda _: {(T, b"a"), (T, b"b")}
+    ),
+}  # fmt: skip
+
+
+def cut_off(world: World, story: Story, writes: int) -> tuple[bool, Any]:
+    context = story.prepare(world)
+    world.store.cut_off_after(writes)
+    try:
+        story.call(world, context)
+    except CutOff:
+        return True, context
+    return False, context
+
+
+@pytest.mark.parametrize("caller", ["asks again", "asks again later", "is gone"])
+@pytest.mark.parametrize("name", STORIES)
+def test_cut_off_after_each_write_nothing_is_stranded_or_lost(
+    redis_client: redis.Redis, name: str, caller: str
+) -> None:
+    story = STORIES[name]
+    if (story.must_ask_again and caller == "is gone") or (story.is_of_an_operator and caller != "asks again"):
+        pytest.skip("only its caller can bring it to its end")
+    for writes in range(MOST_WRITES):
+        world = World(Interruptible(redis_client))
+        was_cut_off, context = cut_off(world, story, writes)
+        if was_cut_off and caller != "is gone":
+            if caller == "asks again later":
+                world.go_on()
+            (story.again or story.call)(world, context)
+        world.go_on()
+        world.is_sound()
+        of_digests = {record[:2] for records in world.shown.values() for record in records}
+        assert world.filed - of_digests <= story.ends(world), f"lost after {writes} writes"
+        redis_client.flushall()
+        if not was_cut_off:
+            assert writes > 0, "a script of this story writes"
+            return
+    raise AssertionError("more writes than expected")
