@@ -18,13 +18,14 @@ TESTS: dict[str, tuple[str, ...]] = {
     "digest": ("tests/unit/test_digest.py",),
     "events": ("tests/unit/test_events.py", "tests/property/test_events_properties.py"),
     "redis_client": (
-        "tests/lua/test_servers.py",
+        "tests/integration/test_timelines.py",
+        "tests/integration/test_dead_store.py",
         "tests/integration/test_store_errors.py",
-        "tests/integration/test_servers.py",
         "tests/integration/test_durability.py",
+        "tests/integration/test_cluster.py",
     ),
     "redis_servers": (
-        "tests/integration/test_servers.py",
+        "tests/integration/test_store_errors.py",
         "tests/integration/test_cluster.py",
         "tests/integration/test_sentinel.py",
     ),
