@@ -26,7 +26,7 @@ from nsqdigest.transport.connection import ConnectionOptions
 from support.daemon import toml
 from support.ports import HOST
 from support.servers import Nsqd, RedisServer
-from support.waiting import until
+from support.waiting import until, wait_until
 
 SLOW = "slow.example"
 KNOWN = "known.example"
@@ -39,11 +39,18 @@ class NameServer:
     def __init__(self) -> None:
         self.answers = threading.Event()
         self.asked: Counter[str] = Counter()
+        self.threads: set[threading.Thread] = set()
+        """Those that wait for an answer."""
         self._real = socket.getaddrinfo
+
+    @property
+    def waiting(self) -> int:
+        return sum(thread.is_alive() for thread in self.threads.copy())
 
     def getaddrinfo(self, host: str, *more: Any, **named: Any) -> Any:
         self.asked[str(host)] += 1
         if str(host).endswith(SLOW):
+            self.threads.add(threading.current_thread())
             self.answers.wait(20)
             raise socket.gaierror(socket.EAI_NONAME, "nobody knows it")
         return self._real(HOST if host == KNOWN else host, *more, **named)
@@ -55,10 +62,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[NameServer]:
     monkeypatch.setattr(socket, "getaddrinfo", server.getaddrinfo)
     yield server
     server.answers.set()
-
-
-def resolving() -> int:
-    return sum(thread.name.startswith("resolver of") for thread in threading.enumerate())
+    wait_until(lambda: not server.waiting, what="the threads to end")
 
 
 async def test_a_name_is_asked_for_once_at_a_time_whoever_asks(names: NameServer) -> None:
@@ -79,14 +83,14 @@ async def test_names_beyond_the_bound_wait_in_line(names: NameServer) -> None:
     of = Resolver(2)
     slow = [asyncio.create_task(of.look_up(f"{number}.{SLOW}", 1)) for number in range(4)]
     known = asyncio.create_task(of.look_up(KNOWN, 1))
-    await until(lambda: resolving() == 2, what="two threads")
+    await until(lambda: names.waiting == 2, what="two threads")
     await asyncio.sleep(0)
-    assert resolving() == 2
+    assert names.waiting == 2
     assert [address for *_, address in await of.look_up("127.0.0.1", 7, kind=socket.SOCK_STREAM)] == [("127.0.0.1", 7)]
     names.answers.set()
     assert {address for *_, address in await known} == {(HOST, 1)}
     await asyncio.gather(*slow, return_exceptions=True)
-    await until(lambda: resolving() == 0, what="no thread to be left")
+    await until(lambda: names.waiting == 0, what="no thread to be left")
 
 
 async def test_what_can_be_no_name_is_a_name_that_nobody_knows() -> None:
@@ -114,7 +118,7 @@ def test_slow_names_of_nsqds_delay_no_other_connection_and_not_the_end(
             asyncio.create_task(handshake.shake_hands(Address(f"{number}.{SLOW}", 4150), options))
             for number in range(MOST_NSQDS + 1)
         ]
-        await until(lambda: resolving() == MOST_NSQDS, what="the threads")
+        await until(lambda: names.waiting == MOST_NSQDS, what="the threads")
         async with redis.asyncio.Redis(host=KNOWN, port=redis_server.port) as client:
             assert await client.ping()
         host, port = nsqd.http_address
@@ -128,7 +132,7 @@ def test_slow_names_of_nsqds_delay_no_other_connection_and_not_the_end(
     began_s = time.monotonic()
     in_our_loop(connect)
     assert time.monotonic() - began_s < 5.0
-    assert resolving() == MOST_NSQDS, "they are still asked for, and nobody waited for that"
+    assert names.waiting == MOST_NSQDS, "they are still asked for, and nobody waited for that"
 
 
 _SLOW_DAEMON = f"""
