@@ -41,7 +41,7 @@ _REASONS_OF_STORE = (
     "bug", "redis-auth", "redis-busy", "redis-cluster", "redis-clusterdown", "redis-connection", "redis-connections",
     "redis-full", "redis-killed", "redis-loading", "redis-masterdown", "redis-misconf", "redis-mode", "redis-moved",
     "redis-noreplicas", "redis-noscript", "redis-protocol", "redis-readonly", "redis-replicas", "redis-script",
-    "redis-sentinel", "redis-slots", "redis-timeout", "redis-tryagain", "redis-unknown",
+    "redis-sentinel", "redis-slots", "redis-timeout", "redis-tryagain", "redis-unfit", "redis-unknown",
 )  # fmt: skip
 _STATE_AND_REASON: Labels = ("state", "reason")
 _DECISIONS: list[Labels] = [

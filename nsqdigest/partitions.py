@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from nsqdigest.errors import Applied, StoreError
 from nsqdigest.layout import DeadKeys, Keys
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ class Partitions:
         self.count = count
         self.tags = [f"{{{namespace}:{partition}}}:".encode() for partition in range(count)]
         self._client = client
+        self.unfit = ""
+        """Why nothing may be written, where Redis has become what a start would refuse. "": it is fit."""
         self._keys: dict[tuple[int, str], Keys] = {}
         self.dead = [DeadKeys(tag) for tag in self.tags]
 
@@ -39,7 +42,9 @@ class Partitions:
     async def run(
         self, partition: int, name: str, keys: Sequence[bytes], arguments: _Words, *, must_last: bool = False
     ) -> list[Any]:
-        """A script on keys of one partition."""
+        """Runs a script on keys of one partition. Raises `StoreError` unsent while the store is unfit."""
+        if self.unfit:
+            raise StoreError("redis-unfit", self.unfit, Applied.NO)
         return await self._client.run(self.tags[partition], name, keys, arguments, must_last=must_last)
 
     async def send(self, partition: int, commands: Sequence[_Words]) -> list[Any]:

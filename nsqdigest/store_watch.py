@@ -1,8 +1,9 @@
 """Looks after the store while the daemon runs: is it still the one that was agreed with, and has it all it ever had?
 
-Looked at a few times per lease, and as soon as a server did not answer as it should. What is found is said and counted
+Looked at a few times per lease, and as soon as a server did not answer as it should. What is lost is said and counted,
 and the daemon goes on: stopping would bring nothing back, and what was not finished in NSQ comes again by itself. The
-layout is written again where it is gone. No id is ever used twice over this: they are not drawn from Redis.
+layout is written again where it is gone. No id is ever used twice over this: they are not drawn from Redis. Where Redis
+has become what a start would refuse (another layout, another appendfsync), nothing is written until it is fit again.
 """
 
 from __future__ import annotations
@@ -99,6 +100,8 @@ class StoreWatch:
                 _log.error("store.unfit", error=error)
             self._unfit = str(error)
             return
+        if self._unfit:
+            _log.info("store.fit_again")
         self._unfit = ""
         for route, records in self._store.losses.take().items():
             self._metrics.add("store_records_lost_total", records, route=route)

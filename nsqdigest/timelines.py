@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from nsqdigest.dead_store import DeadStore
-from nsqdigest.errors import StoreMismatch
+from nsqdigest.errors import StoreMismatch, Unreachable
 from nsqdigest.layout import SCHEMA, Keys, mismatch, pack_batch, partition_limit
 from nsqdigest.losses import Losses
 from nsqdigest.operators import Operators
@@ -102,9 +102,17 @@ class Timelines:
         return StoreFacts(servers, self._client.warnings(servers))
 
     async def look(self) -> list[ServerFacts]:
-        """Like `start`, while it runs: is all there that Redis acknowledged? `losses` and `epochs` tell."""
-        servers = await self._client.facts()
-        self.epochs = await self._agree_all()
+        """Like `start`, while it runs: is all there that Redis acknowledged? `losses` and `epochs` tell.
+
+        What a start refuses is refused here too: nothing is written until a look finds the store fit again.
+        """
+        try:
+            servers = await self._client.facts()
+            self.epochs = await self._agree_all()
+        except (Unreachable, StoreMismatch) as error:
+            self._at.unfit = str(error)
+            raise
+        self._at.unfit = ""
         await asyncio.gather(*(self._count_again(partition) for partition in range(self._partitions)))
         return servers
 
@@ -134,7 +142,7 @@ class Timelines:
         tag = self._tags[partition]
         routes = self._plans if partition == 0 else ()  # operators look there
         arguments: list[bytes | str | int] = [b"", SCHEMA, self._partitions, uuid4().hex, *routes]
-        stored = await self._run(partition, "hello", [tag + b"layout", tag + b"routes"], arguments)
+        stored = await self._client.run(tag, "hello", [tag + b"layout", tag + b"routes"], arguments)
         schema, partitions, epoch = (int(stored[0]), int(stored[1]), stored[2].decode())
         if refusal := mismatch(self._settings.namespace, schema, partitions, self._partitions):
             raise StoreMismatch(refusal)
