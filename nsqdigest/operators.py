@@ -103,7 +103,8 @@ class Operators:
     ) -> Step:
         """Timelines go over to another route, all their records into its open sets.
 
-        Of the ledgers: what went over is dropped:adopted in the one and added in the other.
+        Of the ledgers: what went over is dropped:adopted in the one and added in the other. A timeline of more than
+        10,000 records stays, since one call may not hold Redis for so long: `orphans` goes on naming its route.
         """
         if route == to:
             raise ValueError(f'the route "{route}" can not adopt itself')

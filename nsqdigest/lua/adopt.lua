@@ -4,6 +4,7 @@
 -- KEYS  as lib/timeline_keys.lua has them, of the route it leaves; then the same of the route it goes to
 -- ARGV  1 timeline   2 capacity of the route it goes to (records)
 -- RETURNS { 'adopted', records } | { 'unknown' }; whoever had it leased is stale from here on
+--         { 'too-large' }: it is more than one call may move; nothing changed
 -- ERRORS none of its own. Both ledgers stay balanced: what went over is dropped:adopted here and added there.
 --
 -- @include lib/timeline_keys.lua
@@ -15,11 +16,15 @@
 
 local to_waiting, _, _, to_schedules, to_losses, to_ledger = unpack(KEYS, 15, 20)
 local to_head, to_index, to_values, _, _, to_memory = unpack(KEYS, 23, 28)
+local MOST_ADOPTED = 10000 -- records: some 50 ms of Redis
 local timeline, capacity = ARGV[1], tonumber(ARGV[2])
 
 local known = redis.call('HGET', schedules, timeline)
 if not known then
   return { 'unknown' }
+end
+if redis.call('ZCARD', index) + redis.call('ZCARD', snapshot) > MOST_ADOPTED then
+  return { 'too-large' }
 end
 begin_writes(agenda)
 begin_count(ledger, 'dropped:adopted')

@@ -4,6 +4,7 @@
 -- ARGV  1 now (ms, '' = Redis' clock)   2 timeline   3 token   4 lease (ms)   5 id for a new digest
 --       6 what a digest left over does when there are newer records: 0: goes out as it was, they follow in the next one;
 --         a capacity: takes them in, the newest so many, and is a new digest under the new id, of the same iteration
+--         (as with 0 where that is more work than one call may do)
 --       7… the earliest next digest (ms) if this one has iteration 1, 2, …; the last stands for all later ones
 -- RETURNS { 'stale' }: the lease is another's
 --         { 'empty' }: nothing to send; the timeline is forgotten
@@ -23,6 +24,7 @@
 -- @include lib/ledger.lua
 -- @include lib/head.lua
 
+local MOST_MERGED = 2000 -- records that are taken in, and that go for capacity's sake: some 10 ms of Redis
 local now, timeline, token, merge_capacity = now_ms(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[6])
 
 if redis.call('HGET', tokens, timeline) ~= token then
@@ -55,7 +57,9 @@ end
 redis.call('ZADD', leased, now + tonumber(ARGV[4]), timeline)
 redis.call('HSET', tokens, timeline, token) -- written whatever is there: what wrote nothing waits for no replica (WAIT)
 local word = 'again'
-if is_merging or (newer > 0 and (not unfinished or merge_capacity > 0)) then
+local may_merge = merge_capacity > 0 and newer <= MOST_MERGED
+  and redis.call('ZCARD', snapshot) <= merge_capacity + MOST_MERGED
+if is_merging or (newer > 0 and (not unfinished or may_merge)) then
   begin_count(ledger, 'superseded')
   local known = redis.call('HGET', schedules, timeline)
   local base, bound, counted = now, now, 0

@@ -184,8 +184,20 @@ OPEN = of(
     (
         "merged though its policy keeps it frozen",
         "a retried digest goes out as it was",
-        "(not unfinished or merge_capacity > 0)",
-        "(not unfinished or merge_capacity >= 0)",
+        "local may_merge = merge_capacity > 0 and",
+        "local may_merge = merge_capacity >= 0 and",
+    ),
+    (
+        "it takes in whatever there is",
+        "a merge is bounded work",
+        " and newer <= MOST_MERGED\n",
+        "\n",
+    ),
+    (
+        "it drops whatever there is too much",
+        "a merge is bounded work",
+        "\n  and redis.call('ZCARD', snapshot) <= merge_capacity + MOST_MERGED",
+        "",
     ),
     tests=("tests/lua/test_open.py", "tests/lua/test_merge.py"),
 )

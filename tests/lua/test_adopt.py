@@ -222,3 +222,17 @@ def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     store.adopt(T, "new")
     touched = store.watch.touched["adopt"]
     assert touched == expected - {store.key("count")}  # it counts only where two timelines become one
+
+
+def test_of_more_records_than_one_call_may_move_none_goes_over(store: Scripts) -> None:
+    store.watch = None
+    for start in range(0, 10_001, 500):
+        block = range(start, min(start + 500, 10_001))
+        store.add(*(Rec(T, b"%d" % n, NOW_MS + n) for n in block), capacity=20_000)
+    before = store.dump()
+    assert store.adopt(T, "new", capacity=20_000) == ("too-large", None)
+    assert store.dump() == before
+    store.opened(store.claim_one(T))
+    before = store.dump()
+    assert store.adopt(T, "new", capacity=20_000) == ("too-large", None)
+    assert store.dump() == before

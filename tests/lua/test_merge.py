@@ -193,3 +193,31 @@ def test_every_kind_of_key_it_touches(left_over: Scripts) -> None:
         *left_over.keys("head set values digest digest-values", "r", T),
     }
     assert left_over.watch.touched["open"] == expected
+
+
+# -- bounded work
+
+
+def large(store: Scripts, records: int, first: int = 0) -> None:
+    for start in range(first, first + records, 500):
+        block = range(start, min(start + 500, first + records))
+        store.add(*(Rec(T, b"%d" % n, NOW_MS + n) for n in block), capacity=20_000)
+
+
+@pytest.mark.parametrize(("newer", "word"), [(2000, "merged"), (2001, "again")])
+def test_it_takes_in_no_more_than_one_call_may_move_and_goes_out_as_it_was_else(
+    left_over: Scripts, newer: int, word: str
+) -> None:
+    left_over.watch = None
+    large(left_over, newer, first=10)
+    assert merged(left_over, capacity=20_000).word == word
+    assert len(left_over.open_set(T)) == (0 if word == "merged" else newer)
+
+
+def test_a_capacity_that_became_much_smaller_is_not_enforced_by_a_merge(store: Scripts) -> None:
+    store.watch = None
+    large(store, 2100)
+    store.opened(claim := store.claim_one(T), "id-1", merge_capacity=CAPACITY)
+    store.fail(claim, NOW_MS)
+    store.add(Rec(T, b"new", NOW_MS))
+    assert merged(store, capacity=CAPACITY).word == "again"

@@ -132,6 +132,24 @@ def test_a_worker_whose_lease_ran_out_closes_nothing(store: Scripts) -> None:
     assert store.close(owner) == "closed"
 
 
+def test_buried_again_it_can_be_revived_again_at_once(store: Scripts) -> None:
+    """Its own timeline is empty by then and waits to be forgotten, which under a paused sink may take long."""
+    dead(store)
+    store.revive()
+    store.opened(claim := claim_revived(store))
+    store.bury(claim, remember_ms=0)
+    assert store.revive() == ("revived", 2)
+    assert store.opened(claim_revived(store), "not taken").id == "id-1"
+
+
+def test_delivered_it_is_unknown_and_not_on_its_way(store: Scripts) -> None:
+    dead(store)
+    store.revive()
+    store.opened(claim := claim_revived(store))
+    store.close(claim, remember_ms=0)
+    assert store.revive() == ("unknown", None)
+
+
 def test_said_twice_it_is_on_its_way_already_and_nothing_changes(store: Scripts) -> None:
     dead(store)
     store.revive()
