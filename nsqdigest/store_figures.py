@@ -116,12 +116,12 @@ class StoreFigures:
             sinks |= {digest_id: of.sinks[digest_id] for digest_id in ids if digest_id in of.sinks}
             if new:
                 (texts,) = await self._at.send(partition, [[b"HMGET", self._at.dead[partition].details, *new]])
-                sinks |= {digest_id: _sink_of(text) for digest_id, text in zip(new, texts, strict=True)}
+                sinks |= {digest_id: sink_of(text) for digest_id, text in zip(new, texts, strict=True)}
         of.seen, of.sinks = seen, sinks
 
 
-def _sink_of(text: bytes | None) -> str:
+def sink_of(text: bytes | None) -> str:
     try:
         return Details.decode(text).facts.sink if text is not None else _UNREADABLE
-    except (msgspec.MsgspecError, TypeError, KeyError):
+    except (msgspec.MsgspecError, TypeError, KeyError, AttributeError):
         return _UNREADABLE
