@@ -42,6 +42,15 @@ class Maintained(NamedTuple):
     """By how much the count of timelines was off."""
     mended: tuple[Mended, ...]
 
+    def and_then(self, later: Maintained) -> Maintained:
+        return Maintained(
+            self.ran_out + later.ran_out,
+            self.brought_back + later.brought_back,
+            self.found + later.found,
+            self.miscounted + later.miscounted,
+            self.mended + later.mended,
+        )
+
     def repairs(self) -> dict[str, int]:
         """How many of each kind, where there were any."""
         found = {

@@ -8,6 +8,7 @@ removes last, so nothing is lost; what is left is mended here:
 - A route whose ledger is not exact is recounted, whole and in one call, if it has at most `MENDED_TIMELINES`
   timelines in the partition. One with more stays as it is and `audit` says so.
 - A count of timelines that is off is set to how many there are.
+- A daemon's first census of a route looks at all its timelines: the policy may have another increment than it had.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from nsqdigest.partitions import Partitions
 
 MENDED_TIMELINES = 5000
-_FROM_THE_START = b"0"
+_NOTHING_LEFT = b"0"
+_ALL = b"all"
+_PAGES_PER_TURN = 20
 
 
 class Upkeep:
@@ -33,26 +36,39 @@ class Upkeep:
         self._operators = operators
         self._plans = plans
         self._cursors: dict[tuple[int, str], bytes] = {}
-        """Where the census of a route goes on."""
+        """Where the census of a route goes on; a route that is not here was never looked over."""
 
     async def maintain(self, partition: int, routes: Sequence[str], lease_ms: int) -> Maintained:
+        """What is left of a census after some pages goes on in the next turn."""
+        done = await self._maintain(partition, routes, lease_ms)
+        for _ in range(_PAGES_PER_TURN - 1):
+            if all(self._cursors[partition, route] == _NOTHING_LEFT for route in routes):
+                break
+            done = done.and_then(await self._maintain(partition, routes, lease_ms))
+        return done
+
+    async def _maintain(self, partition: int, routes: Sequence[str], lease_ms: int) -> Maintained:
         of_routes = [self._at.keys(partition, route).fixed for route in routes]
         keys = [*(key for fixed in of_routes for key in fixed[:6]), *of_routes[0][6:]]
         each = [
             word
             for route in routes
-            for word in (self._plans[route].longest_ms, self._cursors.pop((partition, route), _FROM_THE_START))
+            for word in (
+                self._plans[route].longest_ms,
+                self._plans[route].increment_ms,
+                self._cursors.get((partition, route), _ALL),
+            )
         ]
         ran_out, brought_back, found, miscounted, *more = await self._at.run(
             partition, "maintenance", keys, [b"", RECORDS_PER_CALL, lease_ms, *each]
         )
-        inexact = []
+        inexact, cursors = [], dict.fromkeys(((partition, route) for route in routes), _NOTHING_LEFT)
         for number, cursor, is_inexact in zip(more[::3], more[1::3], more[2::3], strict=True):
             route = routes[number - 1]
-            if cursor != _FROM_THE_START:
-                self._cursors[partition, route] = cursor
+            cursors[partition, route] = cursor
             if is_inexact:
                 inexact.append(route)
+        self._cursors |= cursors
         mended = [await self._mend(partition, route) for route in inexact]
         if miscounted:
             miscounted = await self._count_timelines(partition)

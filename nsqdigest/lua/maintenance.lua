@@ -1,10 +1,12 @@
 -- maintenance: puts right what no other call would, route by route. Timelines whose lease ran out (their worker died or hangs)
 -- wait again, due when they were due before. Instants that lie further ahead than any policy allows (a clock was once wrong)
--- come back to that. A census finds timelines that are known and neither wait nor are leased, and lets them wait.
+-- come back to that. A census finds timelines that are known and neither wait nor are leased, and lets them wait; and those
+-- whose score is later than they are due, since the increment of the policy was larger when they were scored.
 --
 -- KEYS  per route: waiting zset, leased zset, tokens hash, schedule hash, losses hash, ledger hash; then count of timelines, agenda
 -- ARGV  1 now (ms, '' = Redis' clock)   2 most timelines per route and kind of work (1-500)   3 longest lease (ms)
---       then per route: the longest delay (ms) there is   where its census goes on ('0': from the start)
+--       then per route: the longest delay (ms) there is   the increment (ms)   where its census goes on ('0': it begins where
+--       the numbers differ, 'all': from the start)
 -- RETURNS { leases that ran out, instants brought back, timelines that were nowhere, timelines that are counted but not there,
 --           then per route that needs more: its number, where its census goes on, 1 where its ledger is not exact, else 0 }
 -- ERRORS none of its own.
@@ -63,13 +65,17 @@ local function bring_back(waiting, leased, schedules, longest)
 end
 
 -- A page of the timelines that are known. Returns how many were nowhere, and where the next page begins.
-local function find_lost(waiting, leased, schedules, cursor)
+local function look_over(waiting, leased, schedules, increment, cursor)
   local page = redis.call('HSCAN', schedules, cursor, 'COUNT', limit)
   local lost = 0
   for place = 1, #page[2], 2 do
     local timeline, packed = page[2][place], page[2][place + 1]
-    if not redis.call('ZSCORE', waiting, timeline) and not redis.call('ZSCORE', leased, timeline) then
-      local base = struct.unpack(SCHEDULE, packed)
+    local base, bound, records = struct.unpack(SCHEDULE, packed)
+    local due, score = due_ms(base, bound, increment, records), redis.call('ZSCORE', waiting, timeline)
+    if score and tonumber(score) > due then
+      redis.call('ZADD', waiting, due, timeline)
+      put_down(agenda, waiting, due)
+    elseif not score and not redis.call('ZSCORE', leased, timeline) then
       redis.call('ZADD', waiting, 'NX', base, timeline)
       put_down(agenda, waiting, base)
       lost = lost + 1
@@ -80,14 +86,14 @@ end
 
 for route = 1, (#KEYS - 2) / 6 do
   local waiting, leased, tokens, schedules, _, ledger = unpack(KEYS, 6 * route - 5, 6 * route)
-  local longest, cursor = tonumber(ARGV[2 + 2 * route]), ARGV[3 + 2 * route]
+  local longest, increment, cursor = tonumber(ARGV[1 + 3 * route]), tonumber(ARGV[2 + 3 * route]), ARGV[3 + 3 * route]
   ran_out = ran_out + end_leases(waiting, leased, tokens, schedules)
   brought_back = brought_back + bring_back(waiting, leased, schedules, longest)
   local known = redis.call('HLEN', schedules)
   there = there + known
   if cursor ~= '0' or known ~= redis.call('ZCARD', waiting) + redis.call('ZCARD', leased) then
     local lost
-    lost, cursor = find_lost(waiting, leased, schedules, cursor)
+    lost, cursor = look_over(waiting, leased, schedules, increment, cursor == 'all' and '0' or cursor)
     found = found + lost
   end
   local inexact = 0

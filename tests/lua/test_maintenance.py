@@ -162,6 +162,18 @@ def test_a_timeline_that_is_nowhere_waits_again_page_by_page(store: Scripts) -> 
     assert store.waiting() == dict.fromkeys(names, NOW_MS)
 
 
+def test_a_smaller_increment_brings_what_waits_forward(store: Scripts) -> None:
+    """A score may be earlier than a timeline is due, never later."""
+    store.add(
+        *(Rec(T, b"%d" % n, NOW_MS) for n in range(5)), base_ms=NOW_MS, bound_ms=NOW_MS + HOUR_MS, increment_ms=60_000
+    )
+    assert store.waiting() == {T: NOW_MS + 5 * 60_000}
+    assert store.maintained(increment_ms=1000, cursors={"r": b"all"}).more == {}
+    assert store.waiting() == {T: NOW_MS + 5 * 1000}
+    store.now_ms = NOW_MS + 5 * 1000
+    assert store.claim(routes=[("r", 1, 1000)]).timelines == [T]
+
+
 def test_a_count_that_is_off_is_told_and_set_right(store: Scripts) -> None:
     lease(store)
     store.command("INCRBY", store.key("count"), 3)

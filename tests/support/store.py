@@ -307,12 +307,13 @@ class Scripts:
         limit: int = 500,
         *,
         longest_ms: int = 1 << 50,
+        increment_ms: int = 0,
         longest_lease_ms: int = 1 << 50,
         cursors: Mapping[str, bytes] | None = None,
     ) -> Maintained:
         kinds = "waiting leased tokens schedule losses ledger"
         keys = [*(key for name in routes for key in self.keys(kinds, name)), self.key("count"), self.key("agenda")]
-        of_routes = [word for name in routes for word in (longest_ms, (cursors or {}).get(name, b"0"))]
+        of_routes = [word for name in routes for word in (longest_ms, increment_ms, (cursors or {}).get(name, b"0"))]
         answer = self.run("maintenance", keys, [self._now(), limit, longest_lease_ms, *of_routes])
         more = zip(answer[4::3], answer[5::3], answer[6::3], strict=True)
         ran_out, brought_back, found, miscounted = answer[:4]
