@@ -13,6 +13,9 @@ from nsqdigest.errors import DeadLetterReason
 LONGEST_NUMBER = 4300
 """Digits; many JSON parsers (Python's among them) refuse a number beyond, and with it the whole digest."""
 
+NAMES_SHOWN = 20
+_LONGEST_NAME = 40
+
 _HALF_CHARACTER = "an escape such as \\ud800 stands alone: half a character, which not every receiver can parse"
 _BRACKETS_AS_BRACES = bytes.maketrans(b"[]", b"{}")
 _ALL_BUT_BRACKETS_AND_QUOTES = bytes(set(range(256)) - set(b'[]{}"'))
@@ -91,3 +94,8 @@ def _is_json_to_the_lenient(body: bytes) -> bool:
 
 def _refuse_constant(word: str) -> None:
     raise ValueError(f"{word} is not JSON")
+
+
+def field_names(body: bytes) -> list[str]:
+    """The names of the first fields of an event that was checked; none of its values, so that they may be logged."""
+    return [name[:_LONGEST_NAME] for name in list(json.loads(body))[:NAMES_SHOWN]]

@@ -20,13 +20,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain
 from typing import NamedTuple, Protocol
 
 from nsqdigest import log
+from nsqdigest.bodies import field_names
 from nsqdigest.dead_letters import BODY_BYTES, DeadLetters, Letter, shortened
 from nsqdigest.errors import DeadLetterReason
 from nsqdigest.events import Record, Rejected, Router
@@ -38,6 +39,7 @@ from nsqdigest.transport.connection import NsqConnection
 from nsqdigest.transport.frames import Message
 
 UNDER_WAY = 2
+UNMATCHED_EVERY_S = 60.0
 OVERSIZE_BYTES = 16 << 20
 """Of messages larger than limits.event, on their way to the dead-letter topic."""
 _POSSIBLE_REPEAT_FRACTION = 0.75
@@ -264,7 +266,7 @@ class Commits:
     def _decode(self, arrivals: list[Arrival]) -> _Batch:
         batch = _Batch(arrivals)
         records, owners = batch.records, batch.owners
-        unmatched = 0
+        unmatched: list[Message] = []
         now_ms = self._store.clock.now_ms()
         now_s = time.monotonic()
         records_of, add_record, add_owner = self._router.records_of, records.append, owners.append
@@ -278,15 +280,30 @@ class Commits:
                 if taken == 1:
                     add_owner(message)
                 elif taken == 0:
-                    unmatched += 1
+                    unmatched.append(message)
                 elif isinstance(taken, Rejected):
                     batch.letters.append((arrival.connection, Letter(message, taken)))
                     owners += [message] * (len(records) - len(owners))
                 else:
                     owners += [message] * taken
         if unmatched:
-            self._metrics.add("events_unmatched_total", unmatched, topic=self._topic)
+            self._report_unmatched(unmatched)
         return batch
+
+    def _report_unmatched(self, messages: Sequence[Message]) -> None:
+        """They are finished: a mistake in `match` would else lose events without a word."""
+        self._metrics.add("events_unmatched_total", len(messages), topic=self._topic)
+        _log.counted(
+            "warning",
+            "consumer.event.unmatched",
+            by=("topic",),
+            adds=("events",),
+            every_s=UNMATCHED_EVERY_S,
+            topic=self._topic,
+            events=len(messages),
+            fields_of_one=field_names(messages[-1].body),
+            hint="no route matches; they are finished. Compare `match` of this topic's routes with the fields",
+        )
 
     def _failed_at(self, message: Message, error: Exception) -> Rejected:
         """A body that the program makes a mistake at: its neighbours must not come again and again with it."""

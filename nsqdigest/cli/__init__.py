@@ -55,15 +55,24 @@ def config_option(command: Callable[..., Any]) -> Callable[..., Any]:
         "-c",
         "--config",
         "path",
-        type=click.Path(path_type=Path),
+        # Whether it can be read is for `load_config` to say: with the remedy, and as a mistake of the file.
+        type=click.Path(path_type=Path, readable=False),
         metavar="FILE",
         help="The configuration. Without it: NSQDIGEST_CONFIG, ./nsqdigest.toml, /etc/nsqdigest/nsqdigest.toml.",
     )(command)
 
 
-def load_config(path: Path | None) -> Config:
+def file_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The configuration without -c, for the commands that are about it before all else."""
+    return click.argument("file", required=False, type=click.Path(path_type=Path, readable=False))(command)
+
+
+def load_config(path: Path | None, file: Path | None = None) -> Config:
     from nsqdigest import config
 
+    if path is not None and file is not None and path != file:
+        raise click.UsageError(f"two configurations are named, {path} and {file}; name one")
+    path = path or file
     return config.load(config.find(path, os.environ), os.environ)
 
 

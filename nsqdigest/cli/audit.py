@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nsqdigest.cli import config_option, load_config
+from nsqdigest.cli import config_option, file_argument, load_config
 from nsqdigest.errors import EXIT_NO, EXIT_OK, StoreError, Unreachable
 
 if TYPE_CHECKING:
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 @click.command("audit")
 @config_option
+@file_argument
 @click.option("--deep", is_flag=True, help="Recount what is there, and compare. Reads all timelines, changes nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Answer as one JSON object.")
-def command(path: Path | None, deep: bool, as_json: bool) -> None:
+def command(path: Path | None, file: Path | None, deep: bool, as_json: bool) -> None:
     """See whether every record that was added is accounted for.
 
     It is open, in a snapshot, delivered, superseded, dropped, buried or deleted; Redis counts that in the same
@@ -34,7 +35,7 @@ def command(path: Path | None, deep: bool, as_json: bool) -> None:
     Example:
       nsqdigest audit -c nsqdigest.toml --deep
     """
-    config = load_config(path)
+    config = load_config(path, file)
     from nsqdigest import resolver
     from nsqdigest.audit import report
 

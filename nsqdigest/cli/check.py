@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nsqdigest.cli import config_option, load_config
+from nsqdigest.cli import config_option, file_argument, load_config
 from nsqdigest.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,25 +17,26 @@ if TYPE_CHECKING:
 
 @click.command("check")
 @config_option
+@file_argument
 @click.option("--json", "as_json", is_flag=True, help="Answer as one JSON object.")
-def command(path: Path | None, as_json: bool) -> None:
+def command(path: Path | None, file: Path | None, as_json: bool) -> None:
     """Look a configuration over, without connecting to anything.
 
     Every problem is shown at once, each with its line and the way out. Exit code 0: none; 78: some.
 
     \b
     Example:
-      nsqdigest check -c nsqdigest.toml
+      nsqdigest check nsqdigest.toml
     """
     try:
-        config = load_config(path)
+        config = load_config(path, file)
     except ConfigError as error:
         if not as_json:
             raise
-        click.echo(json.dumps({"ok": False, "problems": error.problems, "warnings": []}))
+        click.echo(json.dumps({"ok": False, "problems": [each.as_json() for each in error.problems], "warnings": []}))
         raise SystemExit(error.exit_code) from None
     if as_json:
-        click.echo(json.dumps({"ok": True, "problems": [], "warnings": list(config.warnings)}))
+        click.echo(json.dumps({"ok": True, "problems": [], "warnings": [each.as_json() for each in config.warnings]}))
         return
     for warning in config.warnings:
         click.echo(f"warning: {warning}", err=True)

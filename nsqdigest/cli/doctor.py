@@ -10,14 +10,15 @@ from pathlib import Path
 
 import click
 
-from nsqdigest.cli import config_option, load_config
+from nsqdigest.cli import config_option, file_argument, load_config
 from nsqdigest.errors import EXIT_NO, EXIT_OK, ConfigError
 
 
 @click.command("doctor")
 @config_option
+@file_argument
 @click.option("--json", "as_json", is_flag=True, help="Answer as one JSON object.")
-def command(path: Path | None, as_json: bool) -> None:
+def command(path: Path | None, file: Path | None, as_json: bool) -> None:
     """Look at everything that the configuration names.
 
     The file, every nsqd and nsqlookupd, Redis, the sinks and the admin address, all at once: is it there, is it of the
@@ -34,11 +35,11 @@ def command(path: Path | None, as_json: bool) -> None:
     from nsqdigest.doctor.findings import Part, is_well
 
     try:
-        config = load_config(path)
+        config = load_config(path, file)
     except ConfigError as error:
         if not as_json:
             raise
-        problems = judgements.of_file("nsqdigest.toml" if path is None else str(path), error.problems, (), "")
+        problems = judgements.of_file(str(path or file or "nsqdigest.toml"), error.problems, (), "")
         click.echo(json.dumps(report.as_json([Part("file", tuple(problems))])))
         raise SystemExit(error.exit_code) from None
 

@@ -6,25 +6,34 @@ from pathlib import Path
 
 import click
 
-from nsqdigest.cli import config_option, load_config
+from nsqdigest.cli import config_option, file_argument, load_config
+from nsqdigest.errors import EXIT_NO, NsqdigestError
 
 
 @click.command("run")
 @config_option
-def command(path: Path | None) -> None:
+@file_argument
+def command(path: Path | None, file: Path | None) -> None:
     """Run the daemon until it is told to stop.
 
     TERM or INT drains: what is stored is finished, the rest goes back to nsqd at once. A second one does not wait.
 
     \b
     Example:
-      nsqdigest run -c /etc/nsqdigest/nsqdigest.toml
+      nsqdigest run /etc/nsqdigest/nsqdigest.toml
     """
-    config = load_config(path)
+    config = load_config(path, file)
 
     from nsqdigest import daemon, log, resolver
 
     log.setup(config.log.level, config.log.format)
     for warning in config.warnings:
         log.get("config").warning("config.advice", advice=warning)
-    resolver.run(daemon.run(config))
+    try:
+        resolver.run(daemon.run(config))
+    except NsqdigestError as error:
+        log.get("daemon").error("daemon.failed", error=error)
+        raise SystemExit(error.exit_code) from None
+    except Exception as error:
+        log.get("daemon").error("daemon.failed", error=error, exc_info=error)
+        raise SystemExit(EXIT_NO) from None

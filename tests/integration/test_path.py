@@ -81,6 +81,24 @@ def test_an_event_may_match_several_routes_one_or_none(stage: Stage) -> None:
     stage.check_logs()
 
 
+def test_events_that_no_route_takes_are_warned_about_by_their_fields_and_not_by_their_values(stage: Stage) -> None:
+    nsqd, _ = stage.nsqd(), stage.receiver()
+    daemon = stage.daemon(routes=[{**ROUTE, "match": {"severity": "eror"}}])
+    daemon.start()
+    body = json.dumps({"user": {"id": 1}, "severity": "error", "note": "hunter2"}).encode()
+    for _ in range(5):
+        nsqd.publish(TOPIC, body)
+        wait_until(lambda: stage.unfinished() == 0, 5, "it to be finished")
+    wait_until(lambda: daemon.metric("events_unmatched_total", topic=TOPIC) == 5, 5, "all to be counted")
+    daemon.term()
+    assert daemon.wait(10) == 0
+    lines = daemon.said("consumer.event.unmatched")
+    assert (len(lines), sum(line["events"] for line in lines)) == (2, 5), "one at once, one with the rest"
+    assert {(line["level"], line["fields_of_one"]) for line in lines} == {("warning", "user, severity, note")}
+    assert "hunter2" not in daemon.log_text()
+    stage.check_logs()
+
+
 def test_of_one_key_the_newer_wins_and_groups_are_told_apart(stage: Stage) -> None:
     nsqd, receiver = stage.nsqd(), stage.receiver()
     route = {**ROUTE, "key": "{order}", "timestamp": "at", "group": "shop"}
@@ -212,10 +230,11 @@ def test_a_second_daemon_on_the_same_admin_port_says_so_and_ends(stage: Stage, t
     path.write_text(toml({**first.settings, "admin": {"listen": listen}}, [ROUTE]), encoding="utf-8")
     ended = run_command("run", "-c", str(path))
     assert ended.returncode == 69
-    said = [line for line in ended.stderr.splitlines() if not line.startswith("{")]
-    assert len(said) == 1, ended.stderr
-    assert listen in said[0]
-    assert "admin.listen" in said[0]
+    lines = [json.loads(line) for line in ended.stderr.splitlines()]  # all of it is the log
+    failed = lines[-1]
+    assert (failed["level"], failed["event"]) == ("error", "daemon.failed")
+    assert listen in failed["error"]
+    assert "admin.listen" in failed["error"]
     assert first.is_ready()
 
 

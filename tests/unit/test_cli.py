@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -192,7 +193,47 @@ def test_six_mistakes_as_json(shell: Shell) -> None:
     assert (done.returncode, done.stderr) == (EXIT_CONFIG, "")
     answer = json.loads(done.stdout)
     assert (answer["ok"], answer["warnings"]) == (False, [])
-    assert answer["problems"] == shell.run("check", "-c", "nsqdigest.toml").stderr.splitlines()
+    lines = [
+        f"{each['file']}:{each['line']}: {each['path']}: {each['problem']}; {each['remedy']}"
+        for each in answer["problems"]
+    ]
+    assert lines == shell.run("check", "-c", "nsqdigest.toml").stderr.splitlines()
+
+
+def test_advice_as_json_has_its_parts_too(shell: Shell) -> None:
+    shell.write(SMALLEST.replace("4150", "4151"))
+    (only,) = json.loads(shell.run("check", "--json").stdout)["warnings"]
+    assert (only["file"], only["line"], only["path"]) == ("nsqdigest.toml", 2, "nsq.nsqd_tcp_addresses[0]")
+    assert only["remedy"] == "the TCP port of most is 4150"
+
+
+@pytest.mark.parametrize("command", ["check", "doctor", "audit", "run"])
+def test_the_file_may_be_an_argument(shell: Shell, command: str) -> None:
+    shell.write(SIX_MISTAKES, "mine.toml")
+    done = shell.run(command, "mine.toml")
+    assert done.returncode == EXIT_CONFIG
+    assert len(done.stderr.splitlines()) == 6
+    assert done.stderr.startswith("mine.toml:2: ")
+    assert shell.run(command, "mine.toml", "-c", "mine.toml").returncode == EXIT_CONFIG
+    both = shell.run(command, "mine.toml", "-c", "other.toml")
+    assert (both.returncode, "two configurations" in both.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_a_file_that_this_user_may_not_read_is_a_mistake_with_the_remedy(shell: Shell, command: str) -> None:
+    shell.write(SMALLEST).chmod(0)
+    # As root everything may be read, unless the right to is given away.
+    words = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    if words and not shutil.which(words[0]):
+        pytest.skip("root may read everything, and there is no setpriv to give that away")
+    done = subprocess.run(
+        [*words, PROGRAM, command, "-c", "nsqdigest.toml"], cwd=shell.folder, env=shell.environ,
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (
+        EXIT_CONFIG,
+        "nsqdigest.toml: may not be read by this user; change its owner or its mode (chmod)\n",
+    )
 
 
 @pytest.mark.parametrize("command", ["check", "doctor", "run"])

@@ -651,3 +651,9 @@ def test_names_take_no_more_memory_than_they_may_and_keys_none() -> None:
         assert feed("t", "k", 60_000) - before < NAMES_BYTES + (1 << 20)
     finally:
         tracemalloc.stop()
+
+
+def test_the_names_of_an_events_fields_are_bounded_and_hold_no_value() -> None:
+    assert bodies.field_names(b'{"a":"x","b":{"c":1}}') == ["a", "b"]
+    many = json.dumps({"n" * 100 + str(number): "value" for number in range(1000)}).encode()
+    assert len("".join(bodies.field_names(many))) <= 800
