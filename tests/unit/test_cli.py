@@ -122,7 +122,7 @@ def test_the_version_is_that_of_the_package(shell: Shell) -> None:
     assert (done.returncode, done.stdout) == (EXIT_OK, f"nsqdigest, version {nsqdigest.__version__}\n")
 
 
-@pytest.mark.parametrize("words", [("bogus",), ("check", "--bogus"), ("check", "-c"), ("check", "more")])
+@pytest.mark.parametrize("words", [("bogus",), ("check", "--bogus"), ("check", "-c"), ("check", "one", "two")])
 def test_wrong_usage_is_exit_code_2_and_says_what_is_wrong(shell: Shell, words: tuple[str, ...]) -> None:
     done = shell.run(*words)
     assert (done.returncode, done.stdout) == (EXIT_USAGE, "")
