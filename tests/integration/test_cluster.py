@@ -258,7 +258,9 @@ def whole_contents(servers: list[ClusterServer]) -> dict[bytes, dict[bytes, obje
     return found
 
 
-def test_a_killed_primary_and_moving_slots_lose_nothing(stage: Stage, tmp_path: Path, redis_binary: str) -> None:
+def test_a_killed_primary_and_moving_slots_lose_nothing_and_show_nothing_twice(
+    stage: Stage, tmp_path: Path, redis_binary: str
+) -> None:
     with RedisCluster(tmp_path / "cluster", binary=redis_binary) as cluster:
         stage.use(cluster)
         nsqd = stage.nsqd()
@@ -278,6 +280,7 @@ def test_a_killed_primary_and_moving_slots_lose_nothing(stage: Stage, tmp_path: 
             victim.start()  # a replica from now on: without one its partitions would wait
         stage.wait_until_all_is_delivered(SETTLED_WITHIN_S)
         stage.check()
+        assert stage.shown_twice() == []
         assert daemon.said("store.data_lost") == []
         daemon.term()  # a timeline that is forgotten while its keys are read one by one would look torn
         assert daemon.wait(SETTLED_WITHIN_S) == 0
