@@ -222,23 +222,23 @@ def _encoded(text: str, what: str, limit_bytes: int) -> bytes:
     return encoded
 
 
-class _Timelines(dict[str, bytes]):
+class _Timelines:
     """Names of timelines, checked and encoded: they come again and again. (Keys of records do not, and are not kept.)
     When they take up more than NAMES_BYTES all are forgotten."""
 
     def __init__(self, limit_bytes: int) -> None:
-        super().__init__()
+        self.known: dict[str, bytes] = {}
         self._limit_bytes = limit_bytes
         self._held_bytes = 0
 
-    def __missing__(self, text: str) -> bytes:
+    def encode(self, text: str) -> bytes:
         encoded = _encoded(text, "timeline's name", self._limit_bytes)
         size_bytes = getsizeof(text) + getsizeof(encoded) + _ENTRY_BYTES
         if self._held_bytes + size_bytes > NAMES_BYTES:
-            self.clear()
+            self.known.clear()
             self._held_bytes = 0
         self._held_bytes += size_bytes
-        self[text] = encoded
+        self.known[text] = encoded
         return encoded
 
 
@@ -346,11 +346,13 @@ class Router:
             return Rejected(unusable.reason, unusable.detail)
         taken = 0
         rejected: Rejected | None = None
+        known_timelines = self._timelines.known
         for number, name, match, render_timeline, render_key, read_timestamp, timestamp_field in self._routes:
             if match and not all(_matches(read(event), wanted) for read, wanted in match):
                 continue
             try:
-                timeline = self._timelines[render_timeline(event, body)]
+                text = render_timeline(event, body)
+                timeline = known_timelines.get(text) or self._timelines.encode(text)
                 if render_key is None:
                     key = b"%s-%d" % (message.id, message.timestamp_ns)
                 else:
