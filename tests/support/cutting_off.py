@@ -30,6 +30,11 @@ end }
 """
 
 
+def text_cut_off(name: str, writes: int) -> bytes:
+    """The script, to stop after so many writes."""
+    return (_COUNTING % (writes, WRITES)).encode() + scripts.load(name).text
+
+
 class CutOff(Exception):
     pass
 
@@ -45,8 +50,7 @@ class Interruptible(Scripts):
     def run(self, name: str, keys: Sequence[bytes], arguments: Sequence[bytes | str | int]) -> Any:
         if self._refuse_after is None:
             return super().run(name, keys, arguments)
-        text = (_COUNTING % (self._refuse_after, WRITES)).encode() + scripts.load(name).text
-        self._refuse_after = None
+        text, self._refuse_after = text_cut_off(name, self._refuse_after), None
         try:
             return self.command("EVAL", text, len(keys), *keys, *arguments)
         except redis.exceptions.ResponseError as error:

@@ -2,7 +2,7 @@
 that was put in.
 
 `Daemon` holds a real `Timelines`. Its scripts are told the instant of `World`, its clock lags behind it, and each call
-has a fate: heard; its answer lost; lost on the way there.
+has a fate: heard; its answer lost; lost on the way there; cut off between two writes.
 
 `Account` follows every event by its value, which no other has. It predicts nothing: it knows what must never be,
 whatever the daemons did, from what Redis holds and from what receivers got.
@@ -24,6 +24,7 @@ from nsqdigest.redis_client import RedisClient
 from nsqdigest.redis_node import Command
 from nsqdigest.store_types import Opened, RoutePlan, StoredRecord
 from nsqdigest.timelines import Timelines
+from support.cutting_off import text_cut_off
 from support.store import NOW_MS
 from support.stores import redis_settings
 
@@ -33,6 +34,8 @@ class Fate(StrEnum):
     UNHEARD = "unheard"
     """It was done, and nobody heard so."""
     NOT_SENT = "not sent"
+    CUT_OFF = "cut off"
+    """It stopped after some of its writes, unless it has no more than that."""
 
 
 class World:
@@ -41,6 +44,9 @@ class World:
     def __init__(self) -> None:
         self.now_ms = NOW_MS
         self.fate = Fate.HEARD
+        self.writes = 0
+        """After so many writes the next call is cut off, where that is its fate."""
+        self.was_cut_off = False
 
     def next_fate(self) -> Fate:
         fate, self.fate = self.fate, Fate.HEARD
@@ -75,6 +81,11 @@ class TimedClient(RedisClient):
         fate = self.world.next_fate()
         if fate is Fate.NOT_SENT:
             raise StoreError("redis-connection", f"{name} was not sent")
+        if fate is Fate.CUT_OFF:
+            self.world.was_cut_off = True
+            text = text_cut_off(name, self.world.writes)
+            (answer,) = await self.send(tag, [[b"EVAL", text, len(keys), *keys, *told]])
+            return list(answer)
         answer = await super().run(tag, name, keys, told, must_last=must_last)
         if fate is Fate.UNHEARD:
             raise StoreError("redis-timeout", f"nobody heard the answer of {name}")
@@ -192,7 +203,10 @@ def newest_held(tag: bytes, contents: Mapping[bytes, Any]) -> dict[Key, int]:
         if kind in {"set", "digest"}:
             route, _, timeline = rest.partition(":")
         elif kind == "dead-set":
-            facts = Details.decode(contents[tag + b"dead:details"][rest.encode()]).facts
+            details = contents.get(tag + b"dead:details", {}).get(rest.encode())
+            if details is None:
+                continue  # a burial that was cut off: its records are in the snapshot, too
+            facts = Details.decode(details).facts
             route, timeline = facts.route, facts.timeline
         else:
             continue
