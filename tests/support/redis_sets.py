@@ -1,8 +1,8 @@
 """Sets of Redis servers for tests: a primary with replicas, Sentinels that watch one, a Cluster.
 
 They are processes like the others (`support.servers`), one folder each. Time-outs are those of an impatient operator:
-a primary that does not answer is replaced after a second or two. Not sooner: on a busy machine Sentinels would replace one
-that is only slow, while a replica still confirms what it writes.
+a primary that does not answer is replaced after a second or two. Not sooner: on a busy machine Sentinels would replace
+one that is only slow, while a replica still confirms what it writes.
 """
 
 from __future__ import annotations
