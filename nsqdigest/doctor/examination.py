@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from nsqdigest.config import Config
 
 WITHIN_S = 9.0
-"""What one examination gets: longer than a name and a handshake get together (3 s and 5 s), so that it is those which
-say what hangs; an AUTH may take longer, and is cut off here. An nsqd that a nsqlookupd names is tried after that
-nsqlookupd: twice as long is the most."""
+"""What one examination gets: longer than a name, a handshake and the refusal of a command get together (3 s, 5 s and
+0.5 s), so that it is those which say what hangs; an AUTH may take longer, and is cut off here. An nsqd that a
+nsqlookupd names is tried after that nsqlookupd: twice as long is the most."""
 
 
 async def examine(config: Config, of_file: Sequence[Finding]) -> list[Part]:

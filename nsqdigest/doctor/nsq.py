@@ -29,8 +29,9 @@ from nsqdigest.transport.handshake import Established, refused_in_the_clear, sha
 if TYPE_CHECKING:
     from nsqdigest.config import Config, NsqSink
 
-_REFUSED_WITHIN_S = 1.0
-"""What an nsqd gets to refuse a command; it answers at once, or not at all."""
+_REFUSED_WITHIN_S = 0.5
+"""What an nsqd gets to refuse a command; it answers at once, or not at all. Each nsqd of a file without TLS costs this
+wait, which has to fit into `examination.WITHIN_S` together with the name and the handshake."""
 MOST_TRIED = 100
 """Of the nsqds that nsqlookupds name: each is a socket, all at the same time."""
 
