@@ -6,13 +6,6 @@ real Redis or nsqd in this process. What needs a daemon of its own, a minute or 
 
 from __future__ import annotations
 
-_DELIVERING = (
-    "tests/integration/test_claiming.py",
-    "tests/integration/test_courier.py",
-    "tests/integration/test_scheduler.py",
-    "tests/integration/test_retries.py",
-    "tests/integration/test_sink_breaker.py",
-)
 TESTS: dict[str, tuple[str, ...]] = {
     "delivery": ("tests/unit/test_delivery.py",),
     "digest": ("tests/unit/test_digest.py",),
@@ -31,6 +24,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "filing": ("tests/integration/test_filing.py", "tests/integration/test_intake_ends.py"),
     "commits": ("tests/integration/test_intake_ends.py", "tests/integration/test_filing.py"),
-    "scheduler": _DELIVERING,
-    "courier": ("tests/integration/test_carrying.py", *_DELIVERING, "tests/integration/test_big_timeline.py"),
+    "scheduler": (
+        "tests/unit/test_scheduler.py",
+        "tests/integration/test_claiming.py",
+        "tests/integration/test_sink_breaker.py",
+    ),
+    "courier": ("tests/integration/test_carrying.py", "tests/integration/test_courier.py"),
 }

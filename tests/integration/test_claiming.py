@@ -319,7 +319,8 @@ async def test_a_claim_that_may_still_come_is_released_once_an_interval_until_it
     await until(lambda: bool(stage.store.released) and time.monotonic() - stage.store.released[-1][0] > 0.2)
     at_s = [released_s for released_s, _ in stage.store.released]
     assert 2 <= len(at_s) <= 14
-    assert min(b - a for a, b in pairwise(at_s)) > 0.045
+    # An interval apart at least, though a slow look makes one of them late.
+    assert all(released_s - began_s > number * 0.05 for number, released_s in enumerate(at_s))
     assert 0.69 < at_s[-1] - began_s < 3
     assert {token for _, token in stage.store.released} == {stage.store.claims[0].token}
 
