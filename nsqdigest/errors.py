@@ -156,6 +156,11 @@ class StoreError(NsqdigestError):
         self.reason = reason
         self.applied = applied
 
+    @property
+    def is_damage(self) -> bool:
+        """A script met what it cannot work with, such as a key of another type: other keys are not concerned."""
+        return self.reason == "redis-script"
+
 
 class StoreMismatch(NsqdigestError):
     """The data in Redis was laid out under other settings; starting would split it. Says the way out."""

@@ -25,8 +25,6 @@ from nsqdigest.store_types import Added
 from nsqdigest.timelines import Timelines
 from nsqdigest.transport.frames import Message
 
-_SCRIPT_FAILED = "redis-script"
-
 _log = log.get("consumer")
 
 
@@ -109,7 +107,7 @@ class Filing:
         try:
             added = await self._add(call)
         except StoreError as error:
-            if error.reason == _SCRIPT_FAILED:
+            if error.is_damage:
                 return await self._split(call, filed, error)
             filed.unsafe.update(map(id, call.owners))
             return filed._replace(failure=error)
@@ -141,7 +139,7 @@ class Filing:
                 try:
                     added = await self._add(half)
                 except StoreError as again:
-                    if again.reason == _SCRIPT_FAILED:
+                    if again.is_damage:
                         parts.append((half, again))
                         continue
                     filed.unsafe.update(map(id, half.owners))

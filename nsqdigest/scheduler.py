@@ -27,13 +27,15 @@ from uuid import uuid4
 from nsqdigest import delivery, log, tasks
 from nsqdigest.backoff import Controller, State
 from nsqdigest.courier import NO_EPOCH, Courier, Lease, ScheduledRoute, SinkPost
+from nsqdigest.damage import one_by_one
 from nsqdigest.decisions import tell
 from nsqdigest.errors import Applied, StoreError
+from nsqdigest.store_types import Claimed
 
 if TYPE_CHECKING:
     from nsqdigest.config import Scheduler as SchedulerSettings
     from nsqdigest.metrics import Metrics
-    from nsqdigest.store_types import Claim, Claimed
+    from nsqdigest.store_types import Claim
     from nsqdigest.timelines import Timelines
 
 _log = log.get("scheduler")
@@ -71,6 +73,8 @@ class _Timer:
     maintained_s: float = 0.0
     claimed_of_all_s: float = 0.0
     unheard: list[_Unheard] = field(default_factory=list)
+    damaged: set[str] = field(default_factory=set)
+    """Routes that are claimed of by calls of their own, since a call failed at their keys."""
     released_s: float = 0.0
 
 
@@ -256,6 +260,20 @@ class Scheduler:
         for kind, repaired in done.repairs().items():
             self._metrics.add("store_repairs_total", repaired, kind=kind)
             _log.warning("scheduler.store.repaired", kind=kind, number=repaired, partition=timer.partition)
+        for route, error in done.damaged.items():
+            self._say_damaged(timer, route, error)
+
+    def _say_damaged(self, timer: _Timer, route: str, error: StoreError) -> None:
+        self._metrics.add("store_errors_total", reason=error.reason)
+        _log.counted(
+            "error",
+            "scheduler.store.damaged",
+            by=("route",),
+            route=route,
+            partition=timer.partition,
+            error=error,
+            hint="look for keys of this route that something else wrote; other routes go on",
+        )
 
     async def _claim(self, timer: _Timer) -> float:
         """Claims what there is room for. Answers in how many seconds this partition has more."""
@@ -290,10 +308,10 @@ class Scheduler:
             return self._settings.interval_ms / 1000
         self._turn += 1  # another route is first each time, so that none of a sink's routes takes all its room
         names = names[self._turn % len(names) :] + names[: self._turn % len(names)]
-        routes = [(name, numbers[id(self._routes[name].post)]) for name in names]
+        routes = {name: numbers[id(self._routes[name].post)] for name in names}
         looks = [_Look(post, post.is_probing, post.controller.decision.epoch) for post in posts]
         asked_at_s = time.monotonic()
-        claimed = await self._ask(timer, looks, routes)
+        claimed = await self._ask_all(timer, looks, routes)
         now_s, now_ms = time.monotonic(), self._store.clock.now_ms()
         for look in looks:
             theirs = [claim for claim in claimed.claims if self._routes[claim.route].post is look.post]
@@ -308,20 +326,47 @@ class Scheduler:
             return self._settings.interval_ms / 1000
         return (claimed.next_due_ms - now_ms) / 1000
 
-    async def _ask(self, timer: _Timer, looks: Sequence[_Look], routes: Sequence[tuple[str, int]]) -> Claimed:
-        token = uuid4().hex
+    async def _ask_all(self, timer: _Timer, looks: Sequence[_Look], routes: Mapping[str, int]) -> Claimed:
+        """Of the routes, each with the number of its look. In one call, but for routes whose keys are damaged."""
         budgets = [self._budget(look) for look in looks]
         for look, budget in zip(looks, budgets, strict=True):
             look.post.reserved += budget
+        room = budgets.copy()
+
+        async def claim_of(names: Sequence[str]) -> Claimed:
+            claimed = await self._ask(timer, [(name, routes[name]) for name in names], room)
+            for claim in claimed.claims:
+                room[routes[claim.route]] -= 1
+            return claimed
+
         try:
-            return await self._store.claim(timer.partition, routes, budgets, self._settings.lease_ms, token)
-        except StoreError as error:
-            if error.applied is Applied.AMBIGUOUS and any(budgets):
-                timer.unheard.append(_Unheard(token, time.monotonic() + self._settings.lease_ms / 1000))
-            raise
+            sound = [name for name in routes if name not in timer.damaged]
+            suspect = [[name] for name in routes if name in timer.damaged]
+            timer.damaged.difference_update(routes)
+            claimed, errors = list[Claimed](), dict[str, StoreError]()
+            for some in filter(None, [sound, *suspect]):
+                done, damaged = await one_by_one(some, claim_of)
+                claimed += done
+                errors |= damaged
         finally:
             for look, budget in zip(looks, budgets, strict=True):
                 look.post.reserved -= budget
+        timer.damaged.update(errors)
+        for route, error in errors.items():
+            self._say_damaged(timer, route, error)
+            if len(timer.damaged) == len(self._routes):
+                raise error
+        due_ms = [each.next_due_ms for each in claimed if each.next_due_ms is not None]
+        return Claimed([claim for each in claimed for claim in each.claims], min(due_ms, default=None))
+
+    async def _ask(self, timer: _Timer, routes: Sequence[tuple[str, int]], budgets: Sequence[int]) -> Claimed:
+        token = uuid4().hex
+        try:
+            return await self._store.claim(timer.partition, routes, budgets, self._settings.lease_ms, token)
+        except StoreError as error:
+            if error.applied is Applied.AMBIGUOUS and any(budgets) and not (error.is_damage and len(routes) == 1):
+                timer.unheard.append(_Unheard(token, time.monotonic() + self._settings.lease_ms / 1000))
+            raise
 
     def _budget(self, look: _Look) -> int:
         if look.is_probe:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
+from types import MappingProxyType
 from typing import NamedTuple
 
+from nsqdigest.errors import StoreError
 from nsqdigest.layout import is_own, shown_timeline
 
 
@@ -40,7 +43,9 @@ class Maintained(NamedTuple):
     """Timelines that neither waited nor were leased."""
     miscounted: int
     """By how much the count of timelines was off."""
-    mended: tuple[Mended, ...]
+    mended: tuple[Mended, ...] = ()
+    damaged: Mapping[str, StoreError] = MappingProxyType({})
+    """Routes that could not be looked after, or not mended, and why."""
 
     def and_then(self, later: Maintained) -> Maintained:
         return Maintained(
@@ -49,6 +54,7 @@ class Maintained(NamedTuple):
             self.found + later.found,
             self.miscounted + later.miscounted,
             self.mended + later.mended,
+            {**self.damaged, **later.damaged},
         )
 
     def repairs(self) -> dict[str, int]:

@@ -18,6 +18,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from nsqdigest.damage import one_by_one
 from nsqdigest.dead_store import DeadStore
 from nsqdigest.errors import StoreMismatch, Unreachable
 from nsqdigest.layout import SCHEMA, Keys, mismatch, pack_batch, partition_limit
@@ -228,8 +229,13 @@ class Timelines:
         return await self._upkeep.maintain(partition, routes, lease_ms)
 
     async def release(self, partition: int, routes: Sequence[str], token: str) -> int:
-        """What a claim took whose answer nobody heard. Answers how many timelines came back."""
-        return int((await self._run(partition, "release", self._route_keys(partition, routes), [token]))[0])
+        """What a claim took whose answer nobody heard. Answers how many timelines came back. Those of a damaged route
+        are left to their lease."""
+
+        async def release_of(some: Sequence[str]) -> int:
+            return int((await self._run(partition, "release", self._route_keys(partition, some), [token]))[0])
+
+        return sum((await one_by_one(routes, release_of))[0])
 
     def _route_keys(self, partition: int, routes: Sequence[str]) -> list[bytes]:
         of_routes = (self._keys[partition, route] for route in routes)

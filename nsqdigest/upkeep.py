@@ -8,14 +8,17 @@ removes last, so nothing is lost; what is left is mended here:
 - A route whose ledger is not exact is recounted, whole and in one call, if it has at most `MENDED_TIMELINES`
   timelines in the partition. One with more stays as it is and `audit` says so.
 - A count of timelines that is off is set to how many there are.
+- A route with a damaged key (it has another type) is left as it is, and said; the others are looked after all the same.
 - A daemon's first census of a route looks at all its timelines: the policy may have another increment than it had.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
 
+from nsqdigest.damage import one_by_one
 from nsqdigest.dead_store import route_and_total
 from nsqdigest.layout import RECORDS_PER_CALL
 from nsqdigest.store_types import Maintained, Mended, RoutePlan
@@ -28,6 +31,17 @@ MENDED_TIMELINES = 5000
 _NOTHING_LEFT = b"0"
 _ALL = b"all"
 _PAGES_PER_TURN = 20
+
+
+class _Look(NamedTuple):
+    """What one call of the script returned."""
+
+    ran_out: int
+    brought_back: int
+    found: int
+    miscounted: int
+    inexact: list[str]
+    """Routes."""
 
 
 class Upkeep:
@@ -48,6 +62,23 @@ class Upkeep:
         return done
 
     async def _maintain(self, partition: int, routes: Sequence[str], lease_ms: int) -> Maintained:
+        looks, damaged = await one_by_one(routes, lambda some: self._look_over(partition, some, lease_ms))
+        self._cursors |= {(partition, route): _NOTHING_LEFT for route in damaged}
+        inexact = [route for look in looks for route in look.inexact]
+        mended, not_mended = await one_by_one(inexact, lambda some: self._mend_all(partition, some))
+        miscounted = 0
+        if not damaged and any(look.miscounted for look in looks):
+            miscounted = await self._count_timelines(partition)
+        return Maintained(
+            sum(look.ran_out for look in looks),
+            sum(look.brought_back for look in looks),
+            sum(look.found for look in looks),
+            miscounted,
+            tuple(chain.from_iterable(mended)),
+            {**damaged, **not_mended},
+        )
+
+    async def _look_over(self, partition: int, routes: Sequence[str], lease_ms: int) -> _Look:
         of_routes = [self._at.keys(partition, route).fixed for route in routes]
         keys = [*(key for fixed in of_routes for key in fixed[:6]), *of_routes[0][6:]]
         each = [
@@ -69,10 +100,10 @@ class Upkeep:
             if is_inexact:
                 inexact.append(route)
         self._cursors |= cursors
-        mended = [await self._mend(partition, route) for route in inexact]
-        if miscounted:
-            miscounted = await self._count_timelines(partition)
-        return Maintained(ran_out, brought_back, found, miscounted, tuple(filter(None, mended)))
+        return _Look(ran_out, brought_back, found, miscounted, inexact)
+
+    async def _mend_all(self, partition: int, routes: Sequence[str]) -> list[Mended]:
+        return list(filter(None, [await self._mend(partition, route) for route in routes]))
 
     async def _mend(self, partition: int, route: str) -> Mended | None:
         """None: what is there changed meanwhile, or is too much for one call. The next maintenance tries again."""
