@@ -11,9 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
-from nsqdigest.dead_store import Details
+from nsqdigest.dead_store import Details, Unreadable
 from nsqdigest.layout import RECORDS_PER_CALL
 
 if TYPE_CHECKING:
@@ -123,5 +121,5 @@ class StoreFigures:
 def sink_of(text: bytes | None) -> str:
     try:
         return Details.decode(text).facts.sink if text is not None else _UNREADABLE
-    except (msgspec.MsgspecError, TypeError, KeyError, AttributeError):
+    except Unreadable:
         return _UNREADABLE

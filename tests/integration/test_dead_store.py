@@ -170,6 +170,32 @@ async def test_fields_of_a_newer_version_are_passed_over(store: Timelines, plain
     assert await store.dead.page(0, 0) == [dead]
 
 
+@pytest.mark.parametrize(
+    "details",
+    [b"", b"\xff", b"[]", b"7", b"{}", b'{"facts":[]}', b'{"facts":{"id":"id-1"}}', b'{"facts":{"id":1},"reason":"x"}'],
+)
+async def test_a_digest_with_details_that_nobody_can_read_is_left_out_and_hides_no_other(
+    store: Timelines, plain: Scripts, details: bytes
+) -> None:
+    await bury(store, "id-1", "a")
+    other = await bury(store, "id-2", "b")
+    plain.command("HSET", plain.key("dead:details"), "id-1", details)
+    assert await store.dead.find("id-1") is None
+    assert await store.dead.find("id-2") == other
+    assert await store.dead.page(0, 0) == [other]
+
+
+async def test_the_limit_holds_beside_details_that_nobody_can_read(
+    open_store: OpenStore, redis_url: str, plain: Scripts
+) -> None:
+    store = open_store(redis_url, dead_digests=20)
+    await store.start()
+    for number in range(40):
+        await bury(store, f"id-{number}", f"t{number}")
+    plain.command("HSET", plain.key("dead:details"), *(word for n in range(18) for word in (f"id-{n}", "?")))
+    assert [dead.id for dead in await store.dead.over_limit(0)] == [f"id-{number}" for number in range(18, 38)]
+
+
 async def test_fields_that_an_older_version_did_not_write_are_empty(store: Timelines, plain: Scripts) -> None:
     dead = await bury(store, "id-1")
     rewritten(plain, "id-1", lambda details: details.pop("detail"))
