@@ -167,7 +167,7 @@ class Commits:
 
     def is_overdue(self, now_s: float) -> bool:
         """Whether something here has been held for so long that nsqd takes it back, or will soon. (Letters do not
-        count: the publisher has limits of its own, and what it can not send goes back.)"""
+        count: the publisher has limits of its own, and what it cannot send goes back.)"""
         return any(_is_held_long(arrival, now_s) for arrival in self._waiting_or_under_way())
 
     def _waiting_or_under_way(self) -> Iterator[Arrival]:

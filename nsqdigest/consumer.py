@@ -335,7 +335,7 @@ class Consumer:
 
     def finished_late(self, connection: NsqConnection, messages: Iterable[Message], epoch: int) -> None:
         if not connection.is_open:
-            return  # nsqd can not refuse anything there any more
+            return  # nsqd cannot refuse anything there any more
         for message in messages:
             self._late[connection, message.id] = epoch
         while len(self._late) > LATE_REMEMBERED:

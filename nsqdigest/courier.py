@@ -362,13 +362,14 @@ class Courier:
             assert following.reason is not None
             await self._bury(errand, following.reason, outcome)
         else:
-            post.history.stopped(why, now_s)
-            _log.error(
-                "scheduler.sink.stopped",
-                **errand.said,
-                detail=outcome.detail,
-                hint="the receiver answered 410 Gone: its digests wait until the daemon is started anew",
-            )
+            if not post.is_stopped:  # others of its digests were under way, too
+                post.history.stopped(why, now_s)
+                _log.error(
+                    "scheduler.sink.stopped",
+                    **errand.said,
+                    detail=outcome.detail,
+                    hint="the receiver answered 410 Gone: its digests wait until the daemon is restarted",
+                )
             await self._while_leased(errand.lease, lambda: self._store.defer(claim, now_ms))
 
     def _count_delivered(self, errand: _Errand) -> None:

@@ -22,7 +22,7 @@ class NsqdigestError(Exception):
 
     exit_code = EXIT_NO
     needs_operator = False
-    """Trying again soon can not help: somebody has to change something first."""
+    """Trying again soon cannot help: somebody has to change something first."""
 
 
 class Mistake(str):

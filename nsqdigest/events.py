@@ -337,7 +337,7 @@ class Router:
     ) -> Rejected | int:
         """Adds one record for each route that takes the event, and answers how many did, or why it can never be taken.
 
-        Where one route takes it and another can not, the record of the first is added all the same.
+        Where one route takes it and another cannot, the record of the first is added all the same.
         """
         body = message.body
         try:

@@ -3,7 +3,7 @@
 Always so:
 - What the store did not acknowledge is unsafe, and nothing else is; a call that fails leaves the others alone.
 - A failure of the store ends its own group: nothing is tried again here, a batch comes back through NSQ.
-- Only where the script itself failed (it met data that it can not work with) is the call split, until the timelines
+- Only where the script itself failed (it met data that it cannot work with) is the call split, until the timelines
   that it fails for are alone: sending part of an add again is harmless, for add is a join. Such a timeline's records
   are refused only when the fault is shown to be its own: one of its own keys is of another type, or its neighbours went
   in and none of the keys that they share is at fault. Else it is a failure like others: an outage dead-letters nothing.
@@ -41,7 +41,7 @@ class Filed(NamedTuple):
     unsafe: set[int]
     """Of these something is not known to be stored."""
     refused: dict[int, str]
-    """These can not be stored, and why."""
+    """These cannot be stored, and why."""
     failure: StoreError | None
     due_at_once: int
 

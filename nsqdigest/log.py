@@ -247,7 +247,7 @@ def _safely(render: Callable[[], str]) -> str:
     try:
         return render()
     except Exception as error:
-        return f"<can not be shown: {type(error).__name__}>"
+        return f"<cannot be shown: {type(error).__name__}>"
 
 
 def _value(value: Any) -> Any:

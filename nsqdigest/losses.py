@@ -1,6 +1,6 @@
 """What Redis lost after it had acknowledged it, as far as one daemon can tell (pure).
 
-Each ledger counts the records that were ever presented to its route, and only grows. So what a call found there can not
+Each ledger counts the records that were ever presented to its route, and only grows. So what a call found there cannot
 be less than what was heard before the call was sent; where it is, the difference was acknowledged and is gone (a
 failover, a restart without everything on disk, an older dump). Answers may overtake each other: a call is measured by
 what was known when it was sent, and once a loss is found those still under way from before it are not measured again.

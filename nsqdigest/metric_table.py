@@ -78,14 +78,15 @@ def _histogram(labels: Labels, help_text: str, buckets: tuple[float, ...], **val
 
 def _of_controller(prefix: str, of: str, well: str) -> dict[str, Declared]:
     return {
-        f"{prefix}_level": _gauge((of,), f"0: {well}. Above 0: the higher, the longer it waits between two probes."),
+        f"{prefix}_level": _gauge((of,), f"0: {well}. The higher the level, the longer the wait between two probes."),
         f"{prefix}_state": _gauge((of, "state"), "1 for its present state, 0 for the others.", state=State),
         f"{prefix}_decisions_total": Declared(
-            "counter", (of, "state", "reason"), "Changes of state, and why.", {_STATE_AND_REASON: _DECISIONS}
+            "counter",
+            (of, "state", "reason"),
+            "Changes of state, by new state and reason.",
+            {_STATE_AND_REASON: _DECISIONS},
         ),
-        f"{prefix}_results_ignored_total": _counter(
-            (of,), "Results ignored because they belong to an earlier state: the decision was already made."
-        ),
+        f"{prefix}_results_ignored_total": _counter((of,), "Results ignored because they belong to an earlier epoch."),
     }
 
 
@@ -95,18 +96,18 @@ METRICS: dict[str, Declared] = {
     "messages_finished_total": _counter(
         ("topic",), "Messages finished: stored, sent to the dead-letter topic, or matched by no route."
     ),
-    "messages_requeued_total": _counter(("topic",), "Messages given back to nsqd."),
+    "messages_requeued_total": _counter(("topic",), "Messages requeued: given back to nsqd."),
     "messages_expired_total": _counter(
-        ("topic",), "Messages that waited here for their whole msg_timeout and were dropped: nsqd sends them again."
+        ("topic",), "Messages dropped because they waited in the daemon for all of msg_timeout; nsqd sends them again."
     ),
     "messages_refused_total": _counter(
         ("topic", "reason"), "FIN, REQ or TOUCH that nsqd refused because it came too late.",
         reason=("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"),
     ),
-    "messages_in_flight": _gauge(("topic",), "Messages that nsqd sent and that are neither finished nor given back."),
-    "message_age_seconds": _histogram(("topic",), "From nsqd's timestamp of a message until it was stored.", _AGES_S),
-    "batch_messages": _histogram(("topic",), "Messages in one batch, as it was stored.", _COUNTS),
-    "events_unmatched_total": _counter(("topic",), "Events that no route matches; they are finished."),
+    "messages_in_flight": _gauge(("topic",), "Messages received and neither finished nor requeued yet."),
+    "message_age_seconds": _histogram(("topic",), "Time from a message's timestamp until Redis stored it.", _AGES_S),
+    "batch_messages": _histogram(("topic",), "Messages in one batch written to Redis.", _COUNTS),
+    "events_unmatched_total": _counter(("topic",), "Events finished because no route matches them."),
     "dead_letters_total": _counter(
         ("topic", "reason"), "Messages sent to the dead-letter topic.", reason=DeadLetterReason
     ),
@@ -115,26 +116,27 @@ METRICS: dict[str, Declared] = {
         outcome=("acknowledged", "refused", "unsent", "unknown"),
     ),
     "publish_waits_total": _counter(
-        ("reason",), "Publishes that waited because too many commands or bytes were under way.",
+        ("reason",), "Publishes that waited because too many commands or bytes were in progress.",
         reason=("commands", "bytes"),
     ),
-    "records_added_total": _counter(("route",), "Records presented to timelines."),
+    "records_added_total": _counter(("route",), "Records written to timelines, kept or not."),
     "records_not_kept_total": _counter(
-        ("route", "reason"), "Records superseded, dropped or seen before.",
+        ("route", "reason"), "Records not kept: superseded, dropped, or stored before.",
         reason=("superseded", "capacity", "timelines", "duplicate", "repeated"),
     ),
     "nsqd_connections": _gauge(("topic",), "Open connections to nsqd."),
     "nsqd_addresses": _gauge(("topic",), "Known addresses of nsqds, connected or not."),
     "nsqd_connections_lost_total": _counter(
-        ("topic", "reason"), "Connections that ended by themselves.", reason=("silent", "refused", "garbage", "closed")
+        ("topic", "reason"), "Connections to nsqd that broke or that nsqd closed.",
+        reason=("silent", "refused", "garbage", "closed"),
     ),
     "lookupd_failures_total": _counter(
         ("topic", "reason"), "Lookups that failed, over all nsqlookupds.", reason=LookupProblem
     ),
     "channel_depth": _gauge(
-        ("topic",), "Messages that wait in nsqd for this channel; only of nsqds that a nsqlookupd names."
+        ("topic",), "Messages that wait in nsqd for this channel; counts only nsqds that a nsqlookupd names."
     ),
-    "starved": _gauge(("topic",), "1: max_in_flight is what limits the rate."),
+    "starved": _gauge(("topic",), "1: max_in_flight limits the rate."),
     **_of_controller("backoff", "topic", "flowing"),
     # -- delivery
     "digests_delivered_total": _counter(("sink", "route"), "Digests that their receiver accepted."),
@@ -143,22 +145,25 @@ METRICS: dict[str, Declared] = {
     "digests_buried_total": _counter(
         ("sink", "reason"), "Digests given up and moved to the dead list.", reason=BuryReason
     ),
-    "digests_stale_total": _counter(("route",), "Digests that another daemon took over during their delivery."),
+    "digests_stale_total": _counter(("route",), "Digests whose lease ran out during delivery."),
     "delivery_seconds": _histogram(
-        ("sink", "outcome"), "How long an attempt to deliver took.", _DELIVERIES_S, outcome=Verdict
+        ("sink", "outcome"), "Duration of a delivery attempt.", _DELIVERIES_S, outcome=Verdict
     ),
     "digest_delay_seconds": _histogram(
-        ("route",), "From the instant a digest was due until its receiver accepted it, retries included.", _DELAYS_S
+        ("route",), "Time from a digest being due until its receiver accepted it, retries included.", _DELAYS_S
     ),
-    "digest_records": _histogram((), "Records of a digest that was accepted.", _COUNTS),
+    "digest_records": _histogram((), "Records in an accepted digest.", _COUNTS),
     "last_delivery_timestamp_seconds": _gauge(
         ("sink",), "Unix time of the last accepted digest; 0: none since the daemon started."
     ),
     "oldest_due_seconds": _gauge(
-        ("route",), "How long the waiting timeline that is due longest is overdue, also while its sink is down."
+        ("route",), "Age of the longest overdue digest, also while its sink is down; 0: none is overdue."
     ),
-    "timelines": _gauge(("route", "state"), "Timelines that wait or are being delivered.", state=("waiting", "leased")),
-    "records_open": _gauge(("route",), "Records that the next digests will hold."),
+    "timelines": _gauge(
+        ("route", "state"), "Timelines that wait (waiting) or are being delivered (leased).",
+        state=("waiting", "leased"),
+    ),
+    "records_open": _gauge(("route",), "Records that wait for the next digest of their timeline."),
     "dead_digests": _gauge(("sink",), "Digests in the dead list."),
     "dead_digests_dropped_total": _counter(
         ("sink",), "Digests dropped from the dead list because it held more than limits.dead_digests."
@@ -171,22 +176,22 @@ METRICS: dict[str, Declared] = {
     **_of_controller("sink_backoff", "sink", "delivering"),
     # -- the store
     "store_up": _gauge((), "1: Redis answers as it should."),
-    "store_request_seconds": _histogram(("script",), "How long Redis took to answer a script.", _REQUESTS_S),
-    "store_errors_total": _counter(("reason",), "Redis calls that failed, of the scheduler.", reason=_REASONS_OF_STORE),
+    "store_request_seconds": _histogram(("script",), "Time until Redis answered a script.", _REQUESTS_S),
+    "store_errors_total": _counter(("reason",), "Failed Redis calls of the scheduler.", reason=_REASONS_OF_STORE),
     "store_repairs_total": _counter(
         ("kind",),
-        "What maintenance put right: instants of a wrong clock, timelines that were nowhere, their count, ledgers.",
+        "Repairs by maintenance: instants of a wrong clock, timelines missing from the schedule, their count, ledgers.",
         kind=("instant", "timeline", "count", "ledger"),
     ),
     "store_records_lost_total": _counter(("route",), "Records that Redis acknowledged and lost."),
-    "store_partitions_lost_total": _counter((), "Partitions that were found emptied."),
-    "store_server_changes_total": _counter((), "Restarts and failovers of Redis that were noticed."),
-    "orphan_records": _gauge((), "Records of routes that the file does not have any more: nobody delivers them."),
+    "store_partitions_lost_total": _counter((), "Partitions that Redis lost as a whole."),
+    "store_server_changes_total": _counter((), "Restarts and failovers of Redis that the daemon noticed."),
+    "orphan_records": _gauge((), "Records of routes that the file no longer has; nobody delivers them."),
     # -- the daemon
     "event_loop_lag_seconds": _gauge((), "The longest delay of the event loop in the last few seconds."),
     "log_lines_dropped_total": _counter((), "Log lines dropped because nobody read the log."),
     "build_info": _gauge(("version", "python"), "1, with the versions of nsqdigest and Python as labels."),
-    "config_info": _gauge(("hash",), "1, with a hash of the configuration: daemons that differ have different ones."),
+    "config_info": _gauge(("hash",), "1, with a hash of the configuration as label: equal settings, equal hash."),
 }  # fmt: skip
 STARTS_UNKNOWN = ("channel_depth",)
 """A 0 would be a claim: there is no series until it was measured."""

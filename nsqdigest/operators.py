@@ -107,7 +107,7 @@ class Operators:
         10,000 records stays, since one call may not hold Redis for so long: `orphans` goes on naming its route.
         """
         if route == to:
-            raise ValueError(f'the route "{route}" can not adopt itself')
+            raise ValueError(f'the route "{route}" cannot adopt itself')
         return await self._step(partition, route, most, lambda name: self._adopt(partition, route, to, capacity, name))
 
     async def _adopt(self, partition: int, route: str, to: str, capacity: int, name: bytes) -> int | None:

@@ -167,5 +167,5 @@ def _translate_refusal(error: redis_errors.ResponseError, text: str, where: str)
     if _OTHER_SLOT_IN_SCRIPT.search(text):
         return StoreError("redis-slots", f"{where} ({_WAY_OUT['redis-slots']})")
     if _KILLED.search(text):
-        return StoreError("redis-killed", where, Applied.NO)  # one that had written can not be killed
+        return StoreError("redis-killed", where, Applied.NO)  # one that had written cannot be killed
     return StoreError("redis-script" if _FAILED_IN_SCRIPT.search(text) else "redis-unknown", where)

@@ -142,7 +142,7 @@ def table(state: State) -> list[str]:
     if stays:
         lines += ["", f"Ignored here: {', '.join(stays)}."]
     never = [event for event in Event if event not in known]
-    lines += ["", f"Can not happen here: {', '.join(never)}."]
+    lines += ["", f"Cannot happen here: {', '.join(never)}."]
     return lines
 
 

@@ -3,7 +3,7 @@
 Always so:
 - Whoever writes shows the token of `admin.token`, compared in constant time; without one in the file nobody may.
 - A body is JSON, says that it is, and is small: nothing that a web page could send without asking is ever obeyed.
-- The answer is JSON: what holds now and whether that is new, or `{"error": …}` with the way out.
+- The answer is JSON: what holds now and whether that is new, or `{"error": …}` with the remedy.
 """
 
 from __future__ import annotations

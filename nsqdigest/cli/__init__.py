@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,15 @@ class _Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in _COMMANDS and not args[0].startswith("-"):
+            close = get_close_matches(args[0].lower(), _COMMANDS, n=1)
+            hint = f'did you mean "{close[0]}"?' if close else f"there are {', '.join(_COMMANDS)}"
+            ctx.fail(f'there is no command "{args[0]}"; {hint}')
+        return super().resolve_command(ctx, args)
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
@@ -40,13 +50,13 @@ def cli() -> None:
     """Events from NSQ, gathered in Redis, delivered as digests.
 
     \b
-    Try it, with nothing but a Redis on this machine:   nsqdigest demo
-    Look a configuration over:                          nsqdigest check -c nsqdigest.toml
-    Look at all that it names, from nsqd to the sinks:  nsqdigest doctor -c nsqdigest.toml
-    Run the daemon:                                     nsqdigest run -c nsqdigest.toml
-    Hold a topic, a route or a sink back for a while:   nsqdigest pause topic events
-    And go on with it:                                  nsqdigest resume topic events
-    See that nothing was lost:                          nsqdigest audit -c nsqdigest.toml
+    Try it; it needs only a Redis on this machine:     nsqdigest demo
+    Check a configuration for mistakes:                nsqdigest check nsqdigest.toml
+    Test every service that it names, nsqd to sinks:   nsqdigest doctor nsqdigest.toml
+    Run the daemon:                                    nsqdigest run nsqdigest.toml
+    Pause a topic, a route or a sink:                  nsqdigest pause topic events
+    Resume it:                                         nsqdigest resume topic events
+    See what became of every record:                   nsqdigest audit nsqdigest.toml
     """
 
 

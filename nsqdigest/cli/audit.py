@@ -20,16 +20,17 @@ if TYPE_CHECKING:
 @click.command("audit")
 @config_option
 @file_argument
-@click.option("--deep", is_flag=True, help="Recount what is there, and compare. Reads all timelines, changes nothing.")
+@click.option("--deep", is_flag=True, help="Recount all timelines and compare. Changes nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Answer as one JSON object.")
 def command(path: Path | None, file: Path | None, deep: bool, as_json: bool) -> None:
-    """See whether every record that was added is accounted for.
+    """See what became of every record.
 
-    It is open, in a snapshot, delivered, superseded, dropped, buried or deleted; Redis counts that in the same
-    transaction as it does it, so the counters are exact while daemons are at work. --deep recounts the timelines
-    and the dead store beside them, and names those that differ; its sums are exact when no daemon is at work.
+    A record that was added is open, in a snapshot, delivered, superseded, dropped, buried or deleted. Redis updates
+    these counters in the transaction that changes the record, so they are exact while daemons run. --deep recounts
+    all timelines and the dead list, and names those that differ from the counters; its sums are exact when no daemon
+    runs.
 
-    Exit code 0: it balances; 1: it does not; 69: Redis is out of reach; 78: the file.
+    Exit code 0: the counters balance; 1: they do not; 69: Redis is out of reach; 78: the file has mistakes.
 
     \b
     Example:
@@ -52,7 +53,7 @@ async def _audit(config: Config, *, deep: bool) -> Audit:
         return await auditor.audit(deep=deep)
     except StoreError as error:
         raise Unreachable(
-            f"{config.redis.shown_url} can not be read: {error}; see that it runs, and redis.url in {config.source}"
+            f"{config.redis.shown_url} cannot be read: {error}; see that it runs, and redis.url in {config.source}"
         ) from error
     finally:
         await auditor.close()

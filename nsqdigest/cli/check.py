@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 @file_argument
 @click.option("--json", "as_json", is_flag=True, help="Answer as one JSON object.")
 def command(path: Path | None, file: Path | None, as_json: bool) -> None:
-    """Look a configuration over, without connecting to anything.
+    """Check a configuration for mistakes, without connecting to anything.
 
-    Every problem is shown at once, each with its line and the way out. Exit code 0: none; 78: some.
+    Shows every mistake at once, each with its line and the remedy. Exit code 0: there is none; 78: there is one.
 
     \b
     Example:

@@ -19,13 +19,13 @@ from nsqdigest.errors import EXIT_NO, EXIT_OK, ConfigError
 @file_argument
 @click.option("--json", "as_json", is_flag=True, help="Answer as one JSON object.")
 def command(path: Path | None, file: Path | None, as_json: bool) -> None:
-    """Look at everything that the configuration names.
+    """Test every service that the configuration names.
 
-    The file, every nsqd and nsqlookupd, Redis, the sinks and the admin address, all at once: is it there, is it of the
-    right version and set right, may this user do what the daemon does, and whose is its certificate. Each line says
-    what, how it is, and the way out. Nothing is written, published or sent.
+    Connects to every nsqd and nsqlookupd, to Redis, the sinks and the admin address, all at the same time, and checks
+    versions, settings, rights and certificates. Each line names a thing, its state and, where something is wrong, the
+    remedy. The doctor writes, publishes and sends nothing.
 
-    Exit code 0: nothing was found; 1: something was, a warning or a failure; 78: the file.
+    Exit code 0: all is well; 1: a warning or a failure was found; 78: the file has mistakes.
 
     \b
     Example:

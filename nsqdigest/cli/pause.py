@@ -1,4 +1,4 @@
-"""`nsqdigest pause`, and what it shares with `resume`: a word to a running daemon."""
+"""`nsqdigest pause`, and what it shares with `resume`: a request to a running daemon."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nsqdigest.cli import config_option, load_config
 _KINDS = click.Choice(["topic", "route", "sink"])
 
 
-def word_command(word: str, done: str, short_help: str, help_text: str) -> click.Command:
+def word_command(word: str, done: str, unchanged: str, short_help: str, help_text: str) -> click.Command:
     @click.command(word, short_help=short_help, help=help_text)
     @click.argument("kind", type=_KINDS)
     @click.argument("name")
@@ -27,21 +27,21 @@ def word_command(word: str, done: str, short_help: str, help_text: str) -> click
         if as_json:
             click.echo(json.dumps(told))
         else:
-            click.echo(
-                f"{kind} {name} {'is' if told['changed'] else 'was'} {done}{'' if told['changed'] else ' already'}"
-            )
+            click.echo(f"{kind} {name} {done if told['changed'] else unchanged}")
 
     return command
 
 
 command = word_command(
     "pause",
-    "paused",
-    "Hold back a topic, a route or a sink of a running daemon.",
-    """Pause a topic (nothing is taken from NSQ), a route or a sink (its digests wait) of a running daemon.
+    "is paused",
+    "was paused already",
+    "Pause a topic, a route or a sink of a running daemon.",
+    """Pause a topic, a route or a sink of a running daemon.
 
-    It holds for that daemon, the one at admin.listen, until `resume` or its end. Nothing is lost: what is not taken
-    stays in nsqd, what is not delivered stays in Redis. Needs admin.token.
+    While a topic is paused the daemon takes none of its messages: they wait in nsqd. While a route or a sink is paused
+    its digests wait in Redis. Only the daemon at admin.listen is paused, until `resume` or until it exits. Needs
+    admin.token.
 
     \b
     Examples:

@@ -6,9 +6,10 @@ from nsqdigest.cli.pause import word_command
 
 command = word_command(
     "resume",
-    "resumed",
-    "Go on with what was paused.",
-    """Go on with a topic, a route or a sink where `pause` found it. Needs admin.token.
+    "is resumed",
+    "was not paused",
+    "Resume what was paused.",
+    """Resume a topic, a route or a sink that `pause` paused. Needs admin.token.
 
     \b
     Example:

@@ -14,9 +14,10 @@ from nsqdigest.errors import EXIT_NO, NsqdigestError
 @config_option
 @file_argument
 def command(path: Path | None, file: Path | None) -> None:
-    """Run the daemon until it is told to stop.
+    """Run the daemon until TERM or INT.
 
-    TERM or INT drains: what is stored is finished, the rest goes back to nsqd at once. A second one does not wait.
+    TERM or INT drains: the daemon finishes the messages that are stored and gives the rest back to nsqd. A second
+    one ends it at once. USR2 writes its state to the log.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""The example file, written from the declarations, so that it can not disagree with them.
+"""The example file, written from the declarations, so that it cannot disagree with them.
 
 `python -m nsqdigest.config.example > config/nsqdigest.toml` writes it.
 """
@@ -24,7 +24,7 @@ _HEAD = """\
 # `nsqdigest check -c FILE` says whether a file is right.
 """
 _TLS = """\
-# TLS to every nsqd: the table itself asks for it, also when it is empty. It is never done without.
+# TLS to every nsqd: the table itself asks for it, also when it is empty. There is no fall-back to plain text.
 """
 _POLICY = """\
 # A route without `policy` has this one. Other policies, [policies.NAME], start from the defaults written here, not from

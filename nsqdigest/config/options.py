@@ -92,7 +92,7 @@ TLS = Section(
     Tls,
     (
         Option("ca_file", FilePath(), "", 'the authorities that may vouch for nsqd, in PEM form; "": the system\'s'),
-        Option("cert_file", FilePath(), "", "what we show nsqd where it asks for a client certificate"),
+        Option("cert_file", FilePath(), "", "client certificate, for an nsqd that asks for one"),
         Option("key_file", FilePath(), "", 'its key; "": in the same file'),
         Option("insecure", Switch(), False, "true: neither certificate nor host name are checked"),
     ),
@@ -117,16 +117,19 @@ NSQ = Section(
         ),
         Option("lookupd_poll_interval", Duration("100ms", "1h"), "60s", "how often each nsqlookupd is asked"),
         Option("lookupd_poll_jitter", Fraction(), 0.3, "up to this part of the interval later, drawn anew each time"),
-        Option("channel", Text(texts.channel), "nsqdigest", "daemons that share it share the work"),
+        Option("channel", Text(texts.channel), "nsqdigest", "daemons that name the same channel share the work"),
         Option(
             "max_in_flight",
             Whole(1, 1_000_000),
             2500,
-            "messages worked on at a time, per topic, over all its connections",
+            "messages in progress at a time, per topic, over all its connections",
         ),
         Option("batch_size", Whole(1, 500), 500, "messages in one write to Redis, at most"),
         Option(
-            "heartbeat_interval", Duration("1s", "60s"), "30s", "twice that of silence and the connection is given up"
+            "heartbeat_interval",
+            Duration("1s", "60s"),
+            "30s",
+            "after twice that without a word from nsqd the connection is closed",
         ),
         Option("msg_timeout", Duration("1s", "15m", zero=True), "0s", "0s: what nsqd has"),
         Option("compression", Choice(("none", "snappy", "deflate")), "none", '"snappy" or "deflate"'),
@@ -137,10 +140,12 @@ NSQ = Section(
             "dead_letter_topic",
             Text(texts.optional_topic),
             "nsqdigest.dead",
-            'published to the nsqd it came from; "": kept requeued, loudly',
+            'published to the event\'s nsqd; "": requeued for ever, with errors in the log',
         ),
         Option("auth_secret", HiddenText(texts.auth_secret), "", 'for an nsqd that requires AUTH: "env:NSQ_SECRET"'),
-        Option("drain_timeout", Duration("0s", "10m"), "20s", "how long a stop waits for what is under way"),
+        Option(
+            "drain_timeout", Duration("0s", "10m"), "20s", "how long a stop waits for writes and deliveries in progress"
+        ),
     ),
     tables=(("tls", TLS),),
     rules=(rules.nsq,),
@@ -179,15 +184,15 @@ REDIS = Section(
             "rediss://  unix://  redis+sentinel://h1,h2/name/0  redis+cluster://h1,h2",
         ),
         Option("namespace", Text(texts.name), "nsqdigest", "the first part of every key"),
-        Option("timeout", Duration("10ms", "5m"), "5s", "of one call"),
+        Option("timeout", Duration("10ms", "5m"), "5s", "of one call to Redis"),
         Option(
             "durability",
             Choice(("reply", "replica", "fsync")),
             "reply",
-            'what an event waits for: "reply" of Redis, "replica", "fsync" (appendfsync always)',
+            'an event is finished after "reply" of Redis, "replica", "fsync" (appendfsync always)',
         ),
-        Option("replicas", Whole(1, 16), 1, 'that must have it, with "replica"'),
-        Option("partitions", Whole(0, 1024), 0, "0: 1 on a single server, 32 on a Cluster; it can not change later"),
+        Option("replicas", Whole(1, 16), 1, 'how many replicas must have it, with "replica"'),
+        Option("partitions", Whole(0, 1024), 0, "0: 1 on a single server, 32 on a Cluster; cannot be changed later"),
     ),
 )
 
@@ -211,7 +216,12 @@ LIMITS = Section(
         Option(
             "timelines", Whole(1, 1_000_000_000), 1_000_000, "at a time; over several partitions some more, never fewer"
         ),
-        Option("dead_digests", Whole(1, 1_000_000_000), 10_000, "kept; beyond: the oldest are dropped, loudly"),
+        Option(
+            "dead_digests",
+            Whole(1, 1_000_000_000),
+            10_000,
+            "kept; beyond it the oldest are dropped, with an error in the log",
+        ),
         Option("future", Duration(), "5m", "how far a timestamp field may lie ahead; beyond: dead letter"),
         Option("past", Duration(), "0s", "and behind; 0s: no limit"),
     ),
@@ -259,9 +269,9 @@ POLICY = Section(
 
 _EVERY_SINK = (
     Option("timeout", Duration("10ms", "1h"), "15s", "of one attempt"),
-    Option("concurrency", Whole(1, 1000), 8, "digests on their way at a time"),
-    Option("max_attempts", Whole(0, 1_000_000), 0, "for one digest; 0: max_age decides"),
-    Option("max_age", Duration("1s"), "72h", "since the digest was opened; older: dead, and can be replayed"),
+    Option("concurrency", Whole(1, 1000), 8, "digests sent at a time"),
+    Option("max_attempts", Whole(0, 1_000_000), 0, "posts of one digest; 0: max_age decides"),
+    Option("max_age", Duration("1s"), "72h", "since the digest was opened; older ones move to the dead list"),
     Option("retry_base", Duration("10ms", "1d"), "1s", "the shortest wait before the next attempt"),
     Option("retry_cap", Duration("10ms", "7d"), "15m", "the longest"),
     Option("retry_after_max", Duration("0s", "7d"), "1h", "a longer Retry-After is cut to this"),
@@ -360,9 +370,9 @@ ADMIN = Section(
             "listen",
             Address(4180, optional=True),
             "127.0.0.1:4180",
-            '/livez and /readyz; "": off; other machines only with a token',
+            'health, metrics, pause, resume; "": off; beyond this machine with a token',
         ),
-        Option("token", HiddenText(texts.token), "", "env:NAME or file:PATH"),
+        Option("token", HiddenText(texts.token), "", "needed by pause and resume: env:NAME or file:PATH"),
     ),
     rules=(rules.admin,),
 )

@@ -63,7 +63,7 @@ def advise_on_unknown(findings: Findings) -> None:
 def _target(names: list[str], tree: dict[str, Any]) -> tuple[KeyPath, Option | None]:
     section_name, *rest = names
     if section_name == "routes":
-        raise _Refused("a route can not be overridden", "write it in the file")
+        raise _Refused("a route cannot be overridden", "write it in the file")
     if section_name in ("policies", "sinks"):
         return _named_target(section_name, rest, tree)
     section = SECTIONS.get(section_name)

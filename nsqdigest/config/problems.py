@@ -204,7 +204,7 @@ class Spot:
             way = "make it; a relative path starts at the folder of this file"
             raise Wrong(f"stands for {path}, which is not there", way) from None
         except OSError as error:
-            raise Wrong(f"stands for {path}, which can not be read: {error.strerror}", "make it readable") from None
+            raise Wrong(f"stands for {path}, which cannot be read: {error.strerror}", "make it readable") from None
         except UnicodeDecodeError:
             raise Wrong(f"stands for {path}, which is not UTF-8 text", "write the value alone into it") from None
         text = text.rstrip("\r\n")

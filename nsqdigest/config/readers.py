@@ -129,7 +129,9 @@ class Choice(Reader):
         if text in self.words:
             return text
         guess = nearest(text, self.words)
-        raise Wrong(f"is not {listing}", f'write "{guess}"' if guess else f"write {listing}", f"write {listing}")
+        if guess:
+            raise Wrong(f"is not {listing}", f'write "{guess}"', f"write {listing}")
+        raise Wrong("is not one of its values", f"write {listing}")
 
 
 @dataclass(frozen=True, slots=True)

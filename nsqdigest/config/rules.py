@@ -92,10 +92,16 @@ def tls(values: Values, spot: Spot) -> None:
     if values["key_file"] and not values["cert_file"]:
         (spot / "key_file").problem("is the key of no certificate", "write cert_file as well")
         return
-    from nsqdigest.transport.tls import TlsFileProblem, client  # noqa: PLC0415 - only who asks for TLS loads it
+    # Only who asks for TLS loads it.
+    from nsqdigest.transport.tls import TlsFileProblem, client, unreadable_files  # noqa: PLC0415
 
+    settings = Tls(**values)
+    if unreadable := unreadable_files(settings):
+        for problem in unreadable:
+            (spot / problem.key).problem(problem.what, problem.way_out)
+        return
     try:
-        client(Tls(**values))
+        client(settings)
     except TlsFileProblem as problem:
         (spot / problem.key).problem(problem.what, problem.way_out)
 
@@ -149,7 +155,7 @@ def retries(values: Values, spot: Spot) -> None:
 def webhook(values: Values, spot: Spot) -> None:
     if values.get("secrets") == ():
         spot.first_written("secret").warning(
-            "digests are not signed, so a receiver can not know whose they are", 'write secret = "env:NAME"'
+            "digests are not signed, so a receiver cannot know who sent them", 'write secret = "env:NAME"'
         )
     if not _have(values, "url", "allow_http"):
         return

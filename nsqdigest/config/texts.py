@@ -23,7 +23,7 @@ from nsqdigest.templates import Template, TemplateError, path_of
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _FIELD_LIKE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_SECRET_WAY = 'write whsec_ and the base64 of 24 to 64 random bytes (such as "openssl rand -base64 32" prints)'
+_SECRET_WAY = 'write whsec_ and the base64 of 24 to 64 random bytes: echo "whsec_$(openssl rand -base64 32)" prints one'
 
 
 def name(text: str) -> str:
@@ -122,7 +122,7 @@ def token(text: str) -> Secret | None:
     if not text:
         return None
     if not re.fullmatch(r"[!-~]+", text):
-        raise Wrong("can not stand in an authorization header", "write printable ASCII without blanks")
+        raise Wrong("cannot stand in an authorization header", "write printable ASCII without blanks")
     return Secret(text)
 
 

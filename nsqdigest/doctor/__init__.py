@@ -5,5 +5,5 @@
 - nsq, store, places: they look, each at its own, and change nothing · reach: what they share
 - examination: all of them at once, each with its own time
 
-An examiner brings facts; whether a fact is well, and the way out where it is not, is said by the judgements alone.
+An examiner brings facts; whether a fact is well, and the remedy where it is not, is decided by the judgements alone.
 """

@@ -22,7 +22,7 @@ class Finding(NamedTuple):
     what: str
     state: State
     detail: str
-    way_out: str = ""
+    remedy: str = ""
 
 
 class Part(NamedTuple):
@@ -33,9 +33,9 @@ class Part(NamedTuple):
 
 
 def told(what: str, state: State, message: str, otherwise: str = "") -> Finding:
-    """A message of ours says the way out behind its last semicolon. `otherwise`: where it has none."""
-    detail, separator, way_out = message.rpartition("; ")
-    return Finding(what, state, detail, way_out) if separator else Finding(what, state, message, otherwise)
+    """A message of ours has the remedy behind its last semicolon. `otherwise`: where it has none."""
+    detail, separator, remedy = message.rpartition("; ")
+    return Finding(what, state, detail, remedy) if separator else Finding(what, state, message, otherwise)
 
 
 def is_well(findings: Iterable[Finding]) -> bool:

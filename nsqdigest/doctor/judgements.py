@@ -1,4 +1,4 @@
-"""What a fact means: well, worth a word, a warning or a failure, and the way out (pure).
+"""What a fact means: well, worth a word, a warning or a failure, and the remedy (pure).
 
 - A failure: it does not work, or the daemon would refuse it. What cannot be reached is one, whoever named it.
 - A warning: it works, and may cost events or time some day, or something is there that nobody delivers.
@@ -103,8 +103,8 @@ def of_nsqd(
             f"msg_timeout is {_duration(said.msg_timeout_ms)}, and a slow Redis may take twice redis.timeout, "
             f"{_duration(WRITES_UNDER_WAY * redis_timeout_ms)}, to store a message: nsqd would hand it over again"
         )
-        way_out = "write a longer nsq.msg_timeout (or raise nsqd's --msg-timeout), or a shorter redis.timeout"
-        found.append(Finding(what, State.WARN, detail, way_out))
+        remedy = "write a longer nsq.msg_timeout (or raise nsqd's --msg-timeout), or a shorter redis.timeout"
+        found.append(Finding(what, State.WARN, detail, remedy))
     return found
 
 
@@ -115,7 +115,7 @@ def of_failed_nsqd(address: str, sources: Collection[str], message: str, *, is_r
         return told(address, State.FAIL, message, "see that nsqd runs, and nsq.nsqd_tcp_addresses (its TCP port)")
     finding = told(address, State.FAIL, message, BROADCAST_HINT)
     detail = f"{finding.detail} (named by {known_from(sources)})"
-    return finding._replace(detail=detail, way_out=finding.way_out if is_reached else BROADCAST_HINT)
+    return finding._replace(detail=detail, remedy=finding.remedy if is_reached else BROADCAST_HINT)
 
 
 def _version_of(facts: NsqdFacts) -> str:
@@ -152,9 +152,9 @@ def of_untried_nsqds(count: int) -> Finding:
 # -- nsqlookupd
 
 
-_WAY_OUT_OF_LOOKUP = {
+_REMEDY_OF_LOOKUP = {
     LookupProblem.UNREACHABLE: "see that nsqlookupd runs, and nsq.lookupd_http_addresses (its HTTP port, mostly 4161)",
-    LookupProblem.SLOW: "see how that nsqlookupd does, and the way to it",
+    LookupProblem.SLOW: "see how loaded that nsqlookupd is, and how far away",
 }
 
 
@@ -169,14 +169,14 @@ def of_lookupd(address: str, nsqds: int, topics: int, unusable: Collection[str])
 
 
 def of_failed_lookupd(address: str, failure: LookupFailed) -> Finding:
-    return told(address, State.FAIL, str(failure), _WAY_OUT_OF_LOOKUP.get(failure.reason, _LOOK))
+    return told(address, State.FAIL, str(failure), _REMEDY_OF_LOOKUP.get(failure.reason, _LOOK))
 
 
 def of_topic(topic: str, nsqds: int) -> Finding:
     """`nsqds`: that some nsqlookupd names."""
     if nsqds:
         return Finding(topic, State.OK, f"{_count(nsqds, 'nsqd')} {'has' if nsqds == 1 else 'have'} it")
-    return Finding(topic, State.NOTE, "no nsqlookupd knows an nsqd that has it yet: it is waited for")
+    return Finding(topic, State.NOTE, "no nsqlookupd knows an nsqd that has it yet: the daemon goes on asking")
 
 
 # -- Redis
@@ -213,7 +213,7 @@ def of_failed_store(what: str, error: StoreError | Unreachable, source: str) -> 
 def of_named_server(address: str, kind: str, message: str) -> Finding:
     """One of several that redis.url names, and the others are enough for now."""
     role = "Sentinel" if kind == "sentinel" else "server of the Cluster"
-    detail = f"a {role} that redis.url names can not be reached: {message}"
+    detail = f"a {role} that redis.url names cannot be reached: {message}"
     return told(address, State.WARN, detail, "start it, or leave it out of redis.url")
 
 
@@ -221,17 +221,17 @@ def of_layout(namespace: str, stored: tuple[int, int] | None, partitions: int) -
     """`stored`: schema and partitions."""
     what = f"namespace {namespace}"
     if stored is None:
-        return Finding(what, State.NOTE, "not used yet: the first daemon lays it out")
+        return Finding(what, State.NOTE, "empty: the first daemon that starts sets it up")
     if refusal := mismatch(namespace, *stored, partitions):
-        detail, _, way_out = refusal.rpartition(": ")
-        return Finding(what, State.FAIL, detail, way_out)
+        detail, _, remedy = refusal.rpartition(": ")
+        return Finding(what, State.FAIL, detail, remedy)
     return Finding(what, State.OK, f"layout {stored[0]}, {_count(partitions, 'partition')}")
 
 
 def of_clock(redis_ahead_s: float) -> Finding:
     apart = f"{abs(redis_ahead_s):.1f} s {'ahead of' if redis_ahead_s > 0 else 'behind'} this machine's"
     if abs(redis_ahead_s) < _EQUAL_S:
-        return Finding("clock", State.OK, "Redis' is this machine's")
+        return Finding("clock", State.OK, "in step with this machine's")
     if abs(redis_ahead_s) <= CLOCK_APART_S:
         return Finding("clock", State.OK, f"Redis' is {apart}")
     detail = f"Redis' is {apart}: digests and their retries go by Redis' clock, events by nsqd's"
@@ -248,8 +248,8 @@ def _of_orphan(name: str, counts: RouteCounts) -> Finding:
     if not records:
         return Finding(what, State.NOTE, f"orphan: the file has no route of this name; its {timelines} hold no record")
     detail = f"orphan: the file has no route of this name; nobody delivers its {timelines} with "
-    way_out = "write a route of this name until they are delivered"
-    return Finding(what, State.WARN, detail + _count(records, "record"), way_out)
+    remedy = "write a route of this name until they are delivered"
+    return Finding(what, State.WARN, detail + _count(records, "record"), remedy)
 
 
 # -- sinks
@@ -258,7 +258,7 @@ def _of_orphan(name: str, counts: RouteCounts) -> Finding:
 def of_webhook(what: str, where: str, tls: str, peer: Peer | None, now_s: float) -> list[Finding]:
     """`tls`: its version, "" for http://."""
     shown = f"{tls}, {shown_peer(peer)}" if tls else "in the clear"
-    detail = f"{where} is reached; {shown}; nothing was sent, so what it answers to a digest is not known"
+    detail = f"{where} is reached; {shown}; nothing was sent, so its answer to a digest is not known"
     return [Finding(what, State.OK, detail), *of_certificate(what, peer, now_s)]
 
 
@@ -280,11 +280,11 @@ def of_failed_sink_nsqd(what: str, address: str, message: str) -> Finding:
     return finding._replace(detail=f"{address}: {finding.detail}")
 
 
-def of_log_file(what: str, path: str, problem: str, way_out: str) -> Finding:
+def of_log_file(what: str, path: str, problem: str, remedy: str) -> Finding:
     if path == "-":
         return Finding(what, State.OK, "writes to stdout")
     if problem:
-        return Finding(what, State.FAIL, f"{path} {problem}", way_out)
+        return Finding(what, State.FAIL, f"{path} {problem}", remedy)
     return Finding(what, State.OK, f"{path} can be written by this user")
 
 
@@ -300,14 +300,21 @@ def of_free_admin(address: str) -> Finding:
 
 
 def of_unusable_admin(address: str, message: str) -> Finding:
-    return told(address, State.FAIL, f"can not be listened on: {message}", "write another address in admin.listen")
+    return told(
+        address, State.FAIL, f"the daemon cannot listen there: {message}", "write another address in admin.listen"
+    )
 
 
 # -- whatever it is
 
 
 def of_silence(what: str, within_s: float) -> Finding:
-    return Finding(what, State.FAIL, f"no answer within {within_s:g} s", "see that it runs, and the way to it")
+    return Finding(
+        what,
+        State.FAIL,
+        f"no answer within {within_s:g} s",
+        "see that it runs, and that nothing on the way (a firewall, a proxy) holds the connection",
+    )
 
 
 def of_mistake(what: str, error: str) -> Finding:

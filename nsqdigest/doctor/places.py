@@ -34,8 +34,8 @@ async def look_at_sink(sink: Sink, nsq: NsqExaminer) -> list[Finding]:
     if isinstance(sink, WebhookSink):
         return await _webhook(what, sink)
     assert isinstance(sink, LogSink)
-    problem, way_out = await in_a_thread(lambda: unwritable(sink.path))
-    return [judgements.of_log_file(what, sink.path, problem, way_out)]
+    problem, remedy = await in_a_thread(lambda: unwritable(sink.path))
+    return [judgements.of_log_file(what, sink.path, problem, remedy)]
 
 
 async def _webhook(what: str, sink: WebhookSink) -> list[Finding]:
@@ -61,7 +61,7 @@ async def _webhook(what: str, sink: WebhookSink) -> list[Finding]:
 
 
 def unwritable(path: str) -> tuple[str, str]:
-    """Why this user can not write a log there, and the way out; "" where it can."""
+    """Why this user cannot write a log there, and the remedy; "" where it can."""
     if path == "-":
         return "", ""
     if os.path.isdir(path):
@@ -69,12 +69,12 @@ def unwritable(path: str) -> tuple[str, str]:
     if os.path.exists(path):
         if os.access(path, os.W_OK):
             return "", ""
-        return "can not be written by this user", "give the daemon's user the right to, or name another file"
+        return "cannot be written by this user", "give the daemon's user the right to, or name another file"
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
-        return f"can not be made: there is no folder {folder}", "make the folder, for the daemon's user"
+        return f"cannot be made: there is no folder {folder}", "make the folder, for the daemon's user"
     if not os.access(folder, os.W_OK | os.X_OK):
-        return f"can not be made: {folder} can not be written by this user", "give the daemon's user the right to"
+        return f"cannot be made: {folder} cannot be written by this user", "give the daemon's user the right to"
     return "", ""
 
 

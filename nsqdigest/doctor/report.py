@@ -17,7 +17,7 @@ WIDTH_OF_A_PIPE = 0
 _MARKS = {State.OK: "ok", State.NOTE: "note", State.WARN: "warn", State.FAIL: "FAIL"}
 _COLOURS = {State.OK: "32", State.NOTE: "2", State.WARN: "33", State.FAIL: "31"}
 _WIDEST_WHAT = 32
-_BEFORE_WAY_OUT = " " * 8
+_BEFORE_REMEDY = " " * 8
 _NARROWEST = 40
 
 
@@ -25,7 +25,7 @@ def as_json(parts: Sequence[Part]) -> dict[str, Any]:
     """What is on the screen below a heading has it in front here."""
     findings = [(part.name, finding) for part in parts for finding in part.findings]
     checks = [
-        {"what": f"{name} {each.what}", "state": each.state.value, "detail": each.detail, "way_out": each.way_out}
+        {"what": f"{name} {each.what}", "state": each.state.value, "detail": each.detail, "remedy": each.remedy}
         for name, each in findings
     ]
     return {"ok": is_well(finding for _, finding in findings), "checks": checks}
@@ -50,8 +50,8 @@ def _of_finding(finding: Finding, widest: int, colour: bool, width: int) -> Iter
     first, *others = _wrapped(_clean(finding.detail), begin, " " * (6 + 2), width)
     yield first.replace(mark, shown, 1)
     yield from others
-    if finding.way_out:
-        yield from _wrapped(_clean(finding.way_out), f"{_BEFORE_WAY_OUT}-> ", f"{_BEFORE_WAY_OUT}   ", width)
+    if finding.remedy:
+        yield from _wrapped(_clean(finding.remedy), f"{_BEFORE_REMEDY}-> ", f"{_BEFORE_REMEDY}   ", width)
 
 
 def _wrapped(text: str, begin: str, margin: str, width: int) -> list[str]:

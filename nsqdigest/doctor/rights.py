@@ -41,7 +41,7 @@ def right_of(command: str) -> str:
 
 
 def of_rights(user: str, namespace: str, needed: Sequence[str], refused: Collection[str] | None) -> Finding:
-    """`refused`: of those that are needed; None: Redis can not tell."""
+    """`refused`: of those that are needed; None: Redis cannot tell."""
     what = f"user {user}"
     if refused is None:
         return Finding(what, State.NOTE, "its rights are not checked: that needs Redis 7.0")
@@ -55,5 +55,5 @@ def of_rights(user: str, namespace: str, needed: Sequence[str], refused: Collect
             f"ACL SETUSER {user} {pattern} and the commands that docs/redis.md lists",
         )  # fmt: skip
     rights = [right_of(command) for command in needed if command in refused]
-    way_out = f"ACL SETUSER {user} {' '.join(f'+{right}' for right in rights)}"
-    return Finding(what, State.FAIL, f"may not send {', '.join(rights)}", way_out)
+    remedy = f"ACL SETUSER {user} {' '.join(f'+{right}' for right in rights)}"
+    return Finding(what, State.FAIL, f"may not send {', '.join(rights)}", remedy)

@@ -1,4 +1,4 @@
--- bury: the digest can not be delivered. Its snapshot moves to the dead store under its own id; the timeline goes on as after a close.
+-- bury: the digest cannot be delivered. Its snapshot moves to the dead store under its own id; the timeline goes on as after a close.
 --
 -- KEYS  as lib/timeline_keys.lua has them, then
 --       15 dead zset   16 dead details hash   17 dead set of this id   18 dead values of this id

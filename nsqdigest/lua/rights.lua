@@ -2,7 +2,7 @@
 --
 -- KEYS  none: a user without a right to the keys is to get an answer, too
 -- ARGV  1 the name of a key   2… commands, their words apart by blanks, @ for that key
--- RETURNS { 1, each of ARGV that is refused, … }, or { 0 } where Redis can not tell (before 7.0)
+-- RETURNS { 1, each of ARGV that is refused, … }, or { 0 } where Redis cannot tell (before 7.0)
 -- ERRORS none of its own.
 
 if redis.acl_check_cmd == nil then

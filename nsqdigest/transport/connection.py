@@ -353,7 +353,7 @@ def _leave_broken_writes_to_the_reader(stream: IOStream) -> None:
     def write_to_fd(data: memoryview) -> int:
         nonlocal is_broken
         size_bytes = len(data)
-        if not is_broken:  # TLS can not be asked again after it failed
+        if not is_broken:  # TLS cannot be asked again after it failed
             try:
                 return write(data)
             except (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError):

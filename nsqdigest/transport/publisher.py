@@ -9,7 +9,7 @@ Always so:
 - A command that was written is not cancelled with its caller: its room is taken until nsqd answers or the connection
   ends.
 - An nsqd that is not connected, rests no more and has no publishes is forgotten: addresses come and go.
-- An nsqd that can not be reached rests, longer and longer. Publishes wait for the end of a short rest, and fail at once
+- An nsqd that cannot be reached rests, longer and longer. Publishes wait for the end of a short rest, and fail at once
   with the reason in a longer one.
 
 One connection per nsqd is the default, and answers come in the order of commands: an answer that does not come in time
@@ -64,7 +64,7 @@ class Bounds:
     room_within_s: float = 10.0
     acknowledged_within_s: float = 10.0
     rest_cap_ms: int = REST_CAP_MS
-    """The longest rest of an nsqd that can not be reached."""
+    """The longest rest of an nsqd that cannot be reached."""
 
 
 class Publisher:

@@ -38,7 +38,7 @@ Link = TypeVar("Link")
 def refuse_what_no_nsqd_takes(topic: str, bodies: Sequence[bytes]) -> None:
     if not _TOPIC.fullmatch(topic):
         raise PublishError(
-            f"E_BAD_TOPIC: {topic[:80]!r} can not be the name of a topic: it has 1 to 64 of a-z A-Z 0-9 . _ -",
+            f"E_BAD_TOPIC: {topic[:80]!r} cannot be the name of a topic: it has 1 to 64 of a-z A-Z 0-9 . _ -",
             code="E_BAD_TOPIC",
             applied=Applied.NO,
         )

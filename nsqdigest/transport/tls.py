@@ -26,7 +26,7 @@ class TlsClient:
 
 
 class TlsFileProblem(NsqdigestError):
-    """One of the files of [nsq.tls] can not be used. `key`: which option names it."""
+    """One of the files of [nsq.tls] cannot be used. `key`: which option names it."""
 
     exit_code = EXIT_CONFIG
 
@@ -49,8 +49,22 @@ def client(settings: Tls) -> TlsClient:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if settings.cert_file:
+        if unreadable := unreadable_files(settings):
+            raise unreadable[0]
         _show(context, settings.cert_file, settings.key_file)
     return TlsClient(context, bool(settings.cert_file))
+
+
+def unreadable_files(settings: Tls) -> list[TlsFileProblem]:
+    problems = []
+    for key in ("ca_file", "cert_file", "key_file"):
+        path = getattr(settings, key)
+        try:
+            if path:
+                open(path, "rb").close()
+        except OSError as error:
+            problems.append(_unreadable(key, path, error))
+    return problems
 
 
 def _trusting(path: str) -> ssl.SSLContext:
@@ -68,12 +82,6 @@ def _trusting(path: str) -> ssl.SSLContext:
 
 
 def _show(context: ssl.SSLContext, cert_file: str, key_file: str) -> None:
-    for key, path in (("cert_file", cert_file), ("key_file", key_file)):
-        try:
-            if path:
-                open(path, "rb").close()
-        except OSError as error:
-            raise _unreadable(key, path, error) from None
     key = "key_file" if key_file else "cert_file"
     try:
         context.load_cert_chain(cert_file, key_file or None, password=_refuse_to_ask)
@@ -96,7 +104,7 @@ def _unreadable(key: str, path: str, error: OSError) -> TlsFileProblem:
     if isinstance(error, FileNotFoundError):
         way_out = "a relative path starts at the folder of the configuration"
         return TlsFileProblem(key, f"{path} is not there", way_out)
-    return TlsFileProblem(key, f"{path} can not be read: {error.strerror}", "make it readable for this user")
+    return TlsFileProblem(key, f"{path} cannot be read: {error.strerror}", "make it readable for this user")
 
 
 # -- what a failed handshake means

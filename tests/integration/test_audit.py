@@ -127,7 +127,7 @@ async def test_it_does_not_balance(
 async def test_a_recount_names_what_differs(
     open_store: OpenStore, redis_url: str, plain: Scripts, file: Callable[..., str]
 ) -> None:
-    """Something that the counters alone can not tell."""
+    """Something that the counters alone cannot tell."""
     await fill(await start(open_store, redis_url))
     plain.command("HDEL", plain.key("digest-values", "r", b"out"), "l")
     assert run_command("audit", "-c", file()).returncode == EXIT_OK

@@ -508,7 +508,7 @@ async def test_an_nsqd_that_is_named_again_is_tried_at_once(
         await follower.reaches(nsqd, within_s=POLL_S * 1.3 + SLACK_S)
 
 
-# -- what can not be reached
+# -- what cannot be reached
 
 
 async def test_a_broadcast_address_that_can_not_be_reached_is_named_once_with_the_way_out(

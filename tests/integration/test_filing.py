@@ -1,4 +1,4 @@
-"""filing.py against real Redis: all partitions at a time, and records that the script can not work with."""
+"""filing.py against real Redis: all partitions at a time, and records that the script cannot work with."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -78,7 +79,7 @@ def test_the_answer_for_people(daemon: Daemon) -> None:
         f"topic {TOPIC} is paused\n",
         f"topic {TOPIC} was paused already\n",
         f"topic {TOPIC} is resumed\n",
-        f"topic {TOPIC} was resumed already\n",
+        f"topic {TOPIC} was not paused\n",
     ]
 
 
@@ -93,6 +94,16 @@ def test_a_daemon_that_does_not_run(stage: Stage, daemon: Daemon, tmp_path: Path
     done = run_command("pause", "topic", TOPIC, "-c", str(daemon.config_path))
     assert done.returncode == EXIT_UNREACHABLE
     assert "is it running?" in done.stderr
+
+
+def test_what_answers_and_is_no_daemon(stage: Stage, daemon: Daemon) -> None:
+    host, port = stage.nsqds[0].http_address
+    config = daemon.config_path.read_text()
+    elsewhere = daemon.config_path.with_name("elsewhere.toml")
+    elsewhere.write_text(re.sub(r'(?m)^listen = ".*"', f'listen = "{host}:{port}"', config))
+    done = run_command("pause", "topic", TOPIC, "-c", str(elsewhere))
+    assert done.returncode == EXIT_UNREACHABLE
+    assert "with 404, but it is no nsqdigest" in done.stderr
 
 
 def test_a_paused_topic_can_be_drained(stage: Stage, daemon: Daemon) -> None:

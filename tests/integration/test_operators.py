@@ -210,7 +210,7 @@ async def test_an_adopted_timeline_is_delivered_from_the_partition_where_it_was(
 
 
 async def test_a_route_does_not_adopt_itself(store: Timelines) -> None:
-    with pytest.raises(ValueError, match='the route "r" can not adopt itself'):
+    with pytest.raises(ValueError, match='the route "r" cannot adopt itself'):
         await store.operators.adopt_some(0, "r", "r", 1000)
 
 

@@ -284,7 +284,7 @@ async def test_a_replica_that_became_the_primary_serves_again(own_store: Timelin
 async def test_a_redis_that_loads_its_data(open_store: OpenStore, redis_factory: Callable[..., RedisServer]) -> None:
     server = redis_factory()
     if int(server.cli("INFO", "server")["redis_version"].split(".")[0]) < 7:
-        pytest.skip("this Redis can not be made to load slowly")
+        pytest.skip("this Redis cannot be made to load slowly")
     server = redis_factory("--enable-debug-command", "local", "--loading-process-events-interval-bytes", "1024")
     server.cli("DEBUG", "POPULATE", 200, "filler", 1000)
     server.cli("CONFIG", "SET", "key-load-delay", 2000)  # microseconds a key

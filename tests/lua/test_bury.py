@@ -1,4 +1,4 @@
-"""bury.lua: a digest that can not be delivered goes to the dead store under its id; its timeline goes on."""
+"""bury.lua: a digest that cannot be delivered goes to the dead store under its id; its timeline goes on."""
 
 from __future__ import annotations
 

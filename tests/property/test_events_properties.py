@@ -139,7 +139,7 @@ def test_a_sound_event_always_has_its_place_in_a_route_that_asks_for_nothing(eve
 
 
 def parsed(text: str) -> Template | str:
-    """The template, or why it can not be one."""
+    """The template, or why it cannot be one."""
     try:
         return Template.parse(text)
     except TemplateError as error:

@@ -89,7 +89,7 @@ class Daemon(Server):
     # -- the process
 
     def launch(self) -> None:
-        """Starts it where it can not be ready yet: returns when it lives."""
+        """Starts it where it cannot be ready yet: returns when it lives."""
         self._ready_path = "/livez"
         try:
             self.start()

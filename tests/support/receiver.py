@@ -195,7 +195,7 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def parsed(body: bytes) -> dict[str, Any]:
-    """The body as a strict receiver sees it, with two parsers. Raises where one of them can not read it."""
+    """The body as a strict receiver sees it, with two parsers. Raises where one of them cannot read it."""
     msgspec.json.decode(body)
     document: dict[str, Any] = json.loads(body.decode("utf-8", "strict"), parse_constant=_refuse)
     # Half a character gets through both on its way in; nobody could write it on.

@@ -321,6 +321,15 @@ def test_the_named_file_comes_before_the_environments(shell: Shell) -> None:
     assert shell.run("check", "-c", "nsqdigest.toml", NSQDIGEST_CONFIG="missing.toml").returncode == EXIT_OK
 
 
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [("chek", 'did you mean "check"?'), ("Doctor", 'did you mean "doctor"?'), ("xyz", "there are run, check, ")],
+)
+def test_a_command_mistyped_is_answered_with_the_nearest(shell: Shell, command: str, hint: str) -> None:
+    done = shell.run(command)
+    assert (done.returncode, f'there is no command "{command}"; {hint}' in done.stderr) == (2, True)
+
+
 # -- starting quickly
 
 

@@ -146,7 +146,7 @@ AWAY = "a relative path starts at the folder of the configuration"
     ("lines", "said"),
     [
         ('ca_file = "none.pem"', f"ca_file: none.pem is not there; {AWAY}"),
-        ('ca_file = "."', "ca_file: {folder} can not be read: Is a directory; make it readable for this user"),
+        ('ca_file = "."', "ca_file: {folder} cannot be read: Is a directory; make it readable for this user"),
         ('ca_file = "empty"', "ca_file: empty holds no certificates; name a file of them in PEM form"),
         ('ca_file = "client.key"', "ca_file: client.key holds no certificates; name a file of them in PEM form"),
         ('ca_file = "binary"', "ca_file: binary holds no certificates; name a file of them in PEM form"),
@@ -184,6 +184,14 @@ def test_what_can_not_be_used_is_a_problem_with_its_line(folder: Path, lines: st
     assert Read(folder, tables=f"[nsq.tls]\n{lines}").problems == [f"{line}: nsq.tls.{expected}"]
 
 
+def test_each_file_that_is_not_there_is_named(folder: Path) -> None:
+    lines = '[nsq.tls]\nca_file = "a"\ncert_file = "b"\nkey_file = "c"'
+    assert Read(folder, tables=lines).problems == [
+        f"{TABLE_LINE + number}: nsq.tls.{key}: {name} is not there; {AWAY}"
+        for number, (key, name) in enumerate([("ca_file", "a"), ("cert_file", "b"), ("key_file", "c")], start=1)
+    ]
+
+
 LOCKED_KEY = """\
 -----BEGIN EC PRIVATE KEY-----
 Proc-Type: 4,ENCRYPTED
@@ -201,7 +209,7 @@ def test_a_file_that_may_not_be_read_is_told(folder: Path, monkeypatch: pytest.M
     # As root, who runs the tests in a container, everything may be read.
     monkeypatch.setattr(tls, "open", refuse, raising=False)
     said = Read(folder, tables='[nsq.tls]\nca_file = "ca.pem"').problems
-    assert said == [f"{TABLE_LINE + 1}: nsq.tls.ca_file: ca.pem can not be read: Permission denied; "
+    assert said == [f"{TABLE_LINE + 1}: nsq.tls.ca_file: ca.pem cannot be read: Permission denied; "
                     "make it readable for this user"]  # fmt: skip
 
 

@@ -103,7 +103,7 @@ def test_a_msg_timeout_that_two_slow_writes_outlast_is_warned_of(msg_timeout_ms:
 
 def test_a_compression_that_is_not_offered_is_warned_of_with_nsqds_own_option() -> None:
     _, found = nsqd(compression_asked="snappy")
-    assert (found.state, "--snappy" in found.way_out) == (WARN, True)
+    assert (found.state, "--snappy" in found.remedy) == (WARN, True)
 
 
 def test_auth_is_said_only_where_there_is_any() -> None:
@@ -124,18 +124,18 @@ def test_the_files_own_nsqd_that_is_down_has_its_option_as_the_way_out() -> None
         "h:4150", {"file", "a:4161"}, "nsqd at h:4150: refused (connect)", is_reached=False
     )
     assert (found.state, found.detail) == (FAIL, "refused (connect)")
-    assert "nsq.nsqd_tcp_addresses" in found.way_out
+    assert "nsq.nsqd_tcp_addresses" in found.remedy
 
 
 def test_one_that_only_a_nsqlookupd_names_needs_another_broadcast_address() -> None:
     found = judgements.of_failed_nsqd("h:4150", {"a:4161"}, "nobody knows the name h; correct it", is_reached=False)
     assert found.detail == "nobody knows the name h (named by nsqlookupd a:4161)"
-    assert "-broadcast-address" in found.way_out
+    assert "-broadcast-address" in found.remedy
 
 
 def test_what_an_nsqd_itself_refuses_keeps_its_way_out_whoever_named_it() -> None:
     found = judgements.of_failed_nsqd("h:4150", {"a:4161"}, "nsqd at h:4150 does not offer TLS; do so", is_reached=True)
-    assert found.way_out == "do so"
+    assert found.remedy == "do so"
 
 
 # -- nsqlookupd and topics
@@ -148,7 +148,7 @@ def test_what_a_nsqlookupd_names_that_is_no_address_is_a_failure_each() -> None:
 @pytest.mark.parametrize("problem", list(LookupProblem))
 def test_a_nsqlookupd_that_fails_has_a_way_out_whatever_it_is(problem: LookupProblem) -> None:
     found = judgements.of_failed_lookupd("a:4161", LookupFailed(problem, "so it is"))
-    assert (found.state, found.detail, bool(found.way_out)) == (FAIL, "so it is", True)
+    assert (found.state, found.detail, bool(found.remedy)) == (FAIL, "so it is", True)
 
 
 def test_a_topic_that_nobody_has_is_waited_for_and_no_failure() -> None:
@@ -180,22 +180,22 @@ def test_a_redis_that_is_well_is_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("info", "way_out"),
+    ("info", "remedy"),
     [
         ({"role": "slave"}, "name its primary"),
         ({"redis_version": "6.0.1"}, "use 6.2 or newer"),
         ({"redis_mode": "cluster"}, "redis+cluster://"),
     ],
 )
-def test_what_a_daemon_would_refuse_is_a_failure_with_its_way_out(info: dict[str, str], way_out: str) -> None:
+def test_what_a_daemon_would_refuse_is_a_failure_with_its_way_out(info: dict[str, str], remedy: str) -> None:
     (found,) = server(**info)
-    assert (found.state, way_out in found.way_out or way_out in found.detail) == (FAIL, True)
+    assert (found.state, remedy in found.remedy or remedy in found.detail) == (FAIL, True)
 
 
 def test_what_may_lose_events_is_a_warning_each_with_a_way_out() -> None:
     found = server(maxmemory_policy="allkeys-lru", maxmemory="0", aof_enabled="0", durability="replica")
     assert states(found) == [OK, WARN, WARN, WARN, WARN]
-    assert all(finding.way_out for finding in found[1:])
+    assert all(finding.remedy for finding in found[1:])
 
 
 def test_what_redis_says_is_not_taken_for_a_way_out() -> None:
@@ -204,7 +204,7 @@ def test_what_redis_says_is_not_taken_for_a_way_out() -> None:
         "r:6379", FAIL, "redis-sentinel: a: down; b: down", "see that it runs, and redis.url in f.toml"
     )
     found = judgements.of_failed_store("r:6379", Unreachable("no such name; correct it"), "f.toml")
-    assert (found.detail, found.way_out) == ("no such name", "correct it")
+    assert (found.detail, found.remedy) == ("no such name", "correct it")
 
 
 def test_a_namespace_that_nobody_used_is_fine() -> None:
@@ -214,7 +214,7 @@ def test_a_namespace_that_nobody_used_is_fine() -> None:
 @pytest.mark.parametrize("stored", [(1, 4), (2, 3)])
 def test_another_layout_is_a_failure_with_the_way_out(stored: tuple[int, int]) -> None:
     found = judgements.of_layout("n", stored, 4)
-    assert (found.state, "choose another redis.namespace" in found.way_out) == (FAIL, True)
+    assert (found.state, "choose another redis.namespace" in found.remedy) == (FAIL, True)
 
 
 @pytest.mark.parametrize(
@@ -251,12 +251,12 @@ def test_a_user_who_may_all_is_fine_and_one_who_could_not_be_asked_is_not_said_t
 
 def test_missing_rights_are_named_as_the_command_that_gives_them() -> None:
     found = rights.of_rights("u", "n", NEEDED, {"hset @ f v", "script load 0"})
-    assert (found.state, found.way_out) == (FAIL, "ACL SETUSER u +script|load +hset")
+    assert (found.state, found.remedy) == (FAIL, "ACL SETUSER u +script|load +hset")
 
 
 def test_a_user_who_may_use_none_of_the_keys_lacks_their_pattern() -> None:
     refused = {command for command in NEEDED if "@" in command}
-    assert "~{n:*" in rights.of_rights("u", "n", NEEDED, refused).way_out
+    assert "~{n:*" in rights.of_rights("u", "n", NEEDED, refused).remedy
 
 
 # -- sinks and the admin address
@@ -286,7 +286,7 @@ def test_of_a_sinks_nsqd_it_is_said_that_nothing_was_published() -> None:
 def test_a_sinks_nsqd_that_is_down_is_a_failure_with_the_sinks_own_option() -> None:
     found = judgements.of_failed_sink_nsqd("queue", "h:4150", "nsqd at h:4150: refused (connect)")
     assert (found.what, found.state, found.detail) == ("queue", FAIL, "h:4150: refused (connect)")
-    assert "nsqd_tcp_addresses of this sink" in found.way_out
+    assert "nsqd_tcp_addresses of this sink" in found.remedy
 
 
 def test_where_a_log_can_be_written(tmp_path: Path) -> None:
@@ -331,7 +331,7 @@ def test_what_is_in_trouble_though_the_daemon_is_ready_is_a_warning(what: str, d
     ready, trouble = running.of_used_admin("h:4180", answer)
     assert ready.state is OK
     assert (trouble.what, trouble.state, trouble.detail) == (what, WARN, detail)
-    assert remedy in trouble.way_out
+    assert remedy in trouble.remedy
 
 
 # -- how it is shown
@@ -387,7 +387,7 @@ def test_what_a_peer_says_can_not_write_to_the_terminal() -> None:
 def test_as_json_each_check_is_named_without_its_heading() -> None:
     answer = report.as_json(PARTS)
     assert answer["ok"] is False
-    assert answer["checks"][1] == {"what": "nsqd b:4150", "state": "fail", "detail": "refused", "way_out": "start it"}
+    assert answer["checks"][1] == {"what": "nsqd b:4150", "state": "fail", "detail": "refused", "remedy": "start it"}
 
 
 @pytest.mark.parametrize(("state", "ok"), [(OK, True), (NOTE, True), (WARN, False), (FAIL, False)])

@@ -221,7 +221,7 @@ def test_what_can_not_be_shown_is_said_so() -> None:
         def __str__(self) -> str:
             raise RuntimeError
 
-    assert logged(value=Broken()) == {"value": "<can not be shown: RuntimeError>"}
+    assert logged(value=Broken()) == {"value": "<cannot be shown: RuntimeError>"}
 
 
 @given(st.text(st.characters(), max_size=50), st.sampled_from(["json", "human"]))
@@ -270,7 +270,7 @@ def test_a_librarys_exception_comes_with_its_traceback() -> None:
 
 def test_a_librarys_wrong_arguments_are_survived() -> None:
     record = logging.makeLogRecord({"name": "other", "levelno": logging.ERROR, "msg": "%d", "args": ("text",)})
-    assert json.loads(log.Json().format(record))["message"] == "<can not be shown: TypeError>"
+    assert json.loads(log.Json().format(record))["message"] == "<cannot be shown: TypeError>"
 
 
 # -- never in the way
