@@ -10,19 +10,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "delivery": ("tests/unit/test_delivery.py",),
     "digest": ("tests/unit/test_digest.py",),
     "events": ("tests/unit/test_events.py", "tests/property/test_events_properties.py"),
-    "redis_client": (
-        "tests/integration/test_timelines.py",
-        "tests/integration/test_dead_store.py",
-        "tests/integration/test_store_errors.py",
-        "tests/integration/test_durability.py",
-        "tests/integration/test_cluster.py",
-    ),
-    "redis_servers": (
-        "tests/integration/test_store_errors.py",
-        "tests/integration/test_cluster.py",
-        "tests/integration/test_sentinel.py",
-    ),
-    "filing": ("tests/integration/test_filing.py", "tests/integration/test_intake_ends.py"),
+    "redis_client": ("tests/integration/test_redis_client.py",),
+    "redis_servers": ("tests/integration/test_redis_servers.py",),
+    "filing": ("tests/integration/test_filing.py",),
     "commits": ("tests/integration/test_intake_ends.py", "tests/integration/test_filing.py"),
     "scheduler": (
         "tests/unit/test_scheduler.py",
