@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,11 +11,14 @@ import redis
 from nsqdigest.errors import StoreError
 from nsqdigest.events import Record
 from nsqdigest.filing import Filed, FiledRoute, Filing
+from nsqdigest.layout import RECORDS_PER_CALL
 from nsqdigest.metrics import Metrics
-from nsqdigest.policy import Plan
+from nsqdigest.policy import Plan, Schedule
+from nsqdigest.store_types import Added
 from nsqdigest.timelines import Timelines
 from nsqdigest.transport.frames import Message
 from support import settings
+from support.ports import HOST
 from support.servers import RedisServer
 from support.store import Scripts
 from support.stores import PLAN, OpenStore, limited_url, rec
@@ -179,3 +182,179 @@ async def test_a_failure_on_the_way_leaves_the_rest_unsafe_and_refuses_nothing(
     assert b"t0" in batch.timelines_of(filed.unsafe)
     safe = set(names(8)) - set(batch.timelines_of(filed.unsafe))
     assert all(plain.open_set(timeline) for timeline in safe)
+
+
+# -- whose fault a failing script is
+
+
+def let_add_fail(monkeypatch: pytest.MonkeyPatch, store: Timelines, reasons: Mapping[bytes, str]) -> list[set[bytes]]:
+    """Where a call has a record of such a timeline it fails for this reason. Returns what was asked of each call."""
+    asked: list[set[bytes]] = []
+    add = store.add
+
+    async def add_or_fail(route: str, partition: int, records: Sequence[Record], first: Schedule) -> Added:
+        asked.append({record.timeline for record in records})
+        for timeline, reason in reasons.items():
+            if timeline in asked[-1]:
+                raise StoreError(reason, timeline.decode())
+        return await add(route, partition, records, first)
+
+    monkeypatch.setattr(store, "add", add_or_fail)
+    return asked
+
+
+async def test_a_timeline_that_fails_beside_others_that_do_not_is_at_fault(
+    store: Timelines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_add_fail(monkeypatch, store, {b"t1": "redis-script"})
+    batch = Batch(b"t0", b"t1", b"t2")
+    filed = await batch.file(store)
+    assert filed == Filed(set(), {id(batch.owners[1]): "redis-script: t1"}, None, 2)
+
+
+async def test_a_timeline_that_fails_alone_may_not_be_at_fault(
+    store: Timelines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_add_fail(monkeypatch, store, {b"t0": "redis-script"})
+    batch = Batch(b"t0", b"t0")
+    filed = await batch.file(store)
+    assert (filed.refused, filed.unsafe) == ({}, {id(owner) for owner in batch.owners})
+    assert filed.failure is not None
+    assert filed.failure.reason == "redis-script"
+
+
+async def test_a_timeline_that_fails_while_a_shared_key_is_wrong_may_not_be_at_fault(
+    store: Timelines, plain: Scripts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its neighbours went in, but perhaps they did not need that key."""
+    plant(plain, "losses")
+    let_add_fail(monkeypatch, store, {b"t1": "redis-script"})
+    batch = Batch(b"t0", b"t1")
+    filed = await batch.file(store)
+    assert (filed.refused, filed.unsafe) == ({}, {id(batch.owners[1])})
+    assert filed.failure is not None
+
+
+async def test_where_it_may_not_look_at_the_keys_nobody_is_at_fault(
+    open_store: OpenStore, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis_server.cli("ACL", "SETUSER", "blind", "on", ">secret", "~*", "+@all", "-type")
+    store = open_store(f"redis://blind:secret@{HOST}:{redis_server.port}/0")
+    await store.start()
+    let_add_fail(monkeypatch, store, {b"t1": "redis-script"})
+    batch = Batch(b"t0", b"t1")
+    filed = await batch.file(store)
+    assert (filed.refused, filed.unsafe) == ({}, {id(batch.owners[1])})
+    assert filed.failure is not None
+    assert filed.failure.reason == "redis-auth"
+
+
+async def test_after_another_failure_a_call_is_not_split_any_further(
+    store: Timelines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[set[bytes]] = []
+    batch = Batch(*names(4))
+    reasons = iter(["redis-script", "redis-script", "redis-timeout"])
+
+    async def fail(route: str, partition: int, records: Sequence[Record], first: Schedule) -> Added:
+        asked.append({record.timeline for record in records})
+        raise StoreError(next(reasons), "")
+
+    monkeypatch.setattr(store, "add", fail)
+    filed = await batch.file(store)
+    assert asked == [set(names(4)), {b"t0", b"t1"}, {b"t2", b"t3"}]
+    assert (filed.refused, filed.unsafe) == ({}, {id(owner) for owner in batch.owners})
+    assert filed.failure is not None
+    assert filed.failure.reason == "redis-timeout"
+
+
+# -- which records go where
+
+
+@pytest.mark.parametrize(("routes", "partitions"), [(1, 1), (1, 2), (1, 8), (2, 1), (2, 2)])
+async def test_each_record_goes_to_its_route_and_partition(
+    open_store: OpenStore, redis_url: str, monkeypatch: pytest.MonkeyPatch, routes: int, partitions: int
+) -> None:
+    called = ("r", "s")[:routes]
+    store = open_store(redis_url, [PLAN._replace(name=name) for name in called], partitions=partitions)
+    await store.start()
+    gone: set[tuple[str, int, bytes]] = set()
+    add = store.add
+
+    async def add_and_note(route: str, partition: int, records: Sequence[Record], first: Schedule) -> Added:
+        gone.update((route, partition, record.timeline) for record in records)
+        return await add(route, partition, records, first)
+
+    monkeypatch.setattr(store, "add", add_and_note)
+    batch = Batch(*names(20))
+    for record in batch.records[::routes]:
+        record.route = routes - 1
+    filed = await batch.file(store, called)
+    assert filed == Filed(set(), {}, None, 20)
+    assert gone == {(called[each.route], store.partition_of(each.timeline), each.timeline) for each in batch.records}
+
+
+async def test_a_failure_in_one_partition_leaves_the_others_alone(
+    open_store: OpenStore, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(redis_url, partitions=8)
+    await store.start()
+    batch = Batch(*names(40))
+    in_0, in_1 = ({name for name in names(40) if store.partition_of(name) == number} for number in (0, 1))
+    assert len(in_0) > 1
+    refused = min(in_1)
+    let_add_fail(monkeypatch, store, dict.fromkeys(in_0, "redis-timeout") | {refused: "redis-script"})
+    filed = await batch.file(store)
+    assert batch.timelines_of(filed.unsafe) == sorted(in_0)
+    assert batch.timelines_of(set(filed.refused)) == [refused]
+    assert filed.failure is not None
+    assert filed.failure.reason == "redis-timeout"
+    assert filed.due_at_once == 40 - len(in_0) - 1
+
+
+async def test_nothing_is_filed_without_a_call(store: Timelines) -> None:
+    assert await Batch().file(store) == Filed(set(), {}, None, 0)
+
+
+async def test_what_a_later_call_of_a_batch_refuses_is_told_of_its_own_message(
+    store: Timelines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_add_fail(monkeypatch, store, {b"t": "redis-script"})
+    batch = Batch(*[b"many"] * RECORDS_PER_CALL, b"t", b"many")
+    filed = await batch.file(store)
+    assert filed.refused == {id(batch.owners[RECORDS_PER_CALL]): "redis-script: t"}
+    assert (filed.unsafe, filed.failure) == (set(), None)
+
+
+async def test_after_a_failure_the_calls_that_follow_are_not_made(
+    store: Timelines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = let_add_fail(monkeypatch, store, {b"first": "redis-timeout"})
+    batch = Batch(*[b"first"] * RECORDS_PER_CALL, b"second", b"third")
+    filed = await batch.file(store)
+    assert asked == [{b"first"}]
+    assert batch.timelines_of(filed.unsafe) == [b"first", b"second", b"third"]
+
+
+# -- what is counted
+
+
+async def test_what_was_not_kept_is_counted_with_its_reason(
+    open_store: OpenStore, redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(redis_url, [PLAN._replace(capacity=2)], limit=1)
+    await store.start()
+    metrics = Metrics()
+    for timelines in ([b"t"] * 3, [b"t", b"another", b"a-third"]):
+        batch = Batch(*timelines)
+        batch.metrics = metrics
+        await batch.file(store)
+        found = {
+            reason: metrics.value("records_not_kept_total", route="r", reason=reason)
+            for reason in ("superseded", "capacity", "timelines")
+        }
+        assert found["superseded"] is None  # of what did not happen there is no count
+        assert found["capacity"]
+        assert found["timelines"] == (2 if b"another" in timelines else None)
+    (said,) = [record for record in caplog.records if record.msg == "consumer.timelines.limit_reached"]
+    assert said.levelname == "ERROR"
