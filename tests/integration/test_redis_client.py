@@ -204,10 +204,11 @@ async def test_an_answer_that_does_not_come_is_a_time_out() -> None:
 # -- to another server
 
 
+@pytest.mark.parametrize("host", [HOST, ""])  # nothing: the host of the one that says so
 @pytest.mark.parametrize(("word", "before"), [("MOVED", []), ("ASK", [(b"ASKING",)])])
-async def test_a_call_goes_where_a_server_of_the_cluster_points(word: str, before: list[Words]) -> None:
+async def test_a_call_goes_where_a_server_of_the_cluster_points(word: str, before: list[Words], host: str) -> None:
     async with ScriptedRedis() as first, ScriptedRedis(in_turn([b"answer"])) as second:
-        of_a_cluster(first, in_turn(f"-{word} 5 {second.address}"))
+        of_a_cluster(first, in_turn(f"-{word} 5 {host}:{second.address.port}"))
         async with opened(f"redis+cluster://{first.address}") as client:
             assert await run(client) == [b"answer"]
             assert (said_to(first), said_to(second)) == ([CALL], [*before, CALL])
@@ -387,7 +388,7 @@ def describes(config: Mapping[bytes, Any] | None = None, **said: str) -> Answer:
 
     def answer(words: Words) -> Any:
         if words[0] == b"TIME":
-            return [b"1700000000", b"999999"]
+            return [b"1700000000", b"999000"]
         if words[0] == b"INFO":
             lines = [f"{k}:{v}" for k, v in (SAID | said).items() if SECTION_OF.get(k, b"server") == words[1]]
             return ("# Section\r\n" + "\r\n".join(lines) + "\r\n").encode()
@@ -444,7 +445,10 @@ async def test_a_server_that_must_not_be_used_is_refused(said: dict[str, str], d
 
 
 async def test_facts_that_it_may_not_have_are_a_store_error() -> None:
-    async with ScriptedRedis(lambda words: "-NOPERM no right to info") as server, opened(server.url) as client:
+    def answer(words: Words) -> Any:
+        return "-NOPERM no right to info" if words == (b"INFO", b"server") else describes()(words)
+
+    async with ScriptedRedis(answer) as server, opened(server.url) as client:
         with pytest.raises(StoreError) as raised:
             await client.facts()
     assert raised.value.reason == "redis-auth"
