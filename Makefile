@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup setup-demo setup-dev setup-bench setup-servers install demo test test-lowest lint mutants prove bench \
-	bench-fleet bench-planner bench-timelines bench-transport backoff-page clean
+	bench-fleet bench-planner bench-timelines bench-transport backoff-page metrics-page clean
 
 VENV := .venv
 LOWEST_VENV := .venv-lowest
@@ -77,6 +77,9 @@ bench-planner: setup-dev ## measure how the cost of a RDY plan grows with the co
 
 backoff-page: setup-dev ## write docs/backoff.md and its pictures from the table of transitions
 	$(VENV)/bin/python -m scripts.backoff_page $(ARGS)
+
+metrics-page: setup-dev ## write docs/metrics.md from the table of metrics
+	$(VENV)/bin/python -m scripts.metrics_page
 
 bench-transport: setup-bench setup-servers install ## measure the connection to nsqd alone, beside pynsq's
 	$(VENV)/bin/python -m bench.transport $(ARGS)
