@@ -13,11 +13,15 @@ TESTS: dict[str, tuple[str, ...]] = {
     "redis_client": ("tests/integration/test_redis_client.py",),
     "redis_servers": ("tests/integration/test_redis_servers.py",),
     "filing": ("tests/integration/test_filing.py",),
-    "commits": ("tests/integration/test_intake_ends.py", "tests/integration/test_filing.py"),
+    "commits": ("tests/unit/test_commits.py",),
     "scheduler": (
         "tests/unit/test_scheduler.py",
         "tests/integration/test_claiming.py",
         "tests/integration/test_sink_breaker.py",
     ),
-    "courier": ("tests/integration/test_carrying.py", "tests/integration/test_courier.py"),
+    "courier": (
+        "tests/unit/test_courier.py",
+        "tests/integration/test_carrying.py",
+        "tests/integration/test_courier.py",
+    ),
 }

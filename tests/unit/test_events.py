@@ -6,13 +6,14 @@ import json
 import tracemalloc
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from sys import getsizeof
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqdigest import bodies
+from nsqdigest import bodies, events
 from nsqdigest.errors import DeadLetterReason as Reason
 from nsqdigest.events import (
     NAMES_BYTES,
@@ -651,6 +652,33 @@ def test_names_take_no_more_memory_than_they_may_and_keys_none() -> None:
         assert feed("t", "k", 60_000) - before < NAMES_BYTES + (1 << 20)
     finally:
         tracemalloc.stop()
+
+
+def test_names_are_remembered_until_they_take_up_too_much_and_then_all_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name_bytes = getsizeof("u1") + getsizeof(b"u1") + events._ENTRY_BYTES
+    monkeypatch.setattr(events, "NAMES_BYTES", 2 * name_bytes)
+    router = Router([route()], LIMITS)
+    remembered, ignored = [], list[Record]()
+    for name in ("u1", "u2", "u2", "u3", "u4", "u5"):
+        router.records_of(
+            Message(MESSAGE_ID, MESSAGE_NS, 1, b'{"user":"%b"}' % name.encode()), NOW_MS, False, ignored.append
+        )
+        remembered.append(sorted(router._timelines.known))
+    assert remembered == [["u1"], ["u1", "u2"], ["u1", "u2"], ["u3"], ["u3", "u4"], ["u5"]]
+
+
+@pytest.mark.parametrize("template", ["a-{user}-b", "{user}-b", "a-{user}", "{user}"])
+def test_what_stands_around_a_field_of_a_template_stays(template: str) -> None:
+    assert record_of(b'{"user":"u"}', route(template)).timeline == template.replace("{user}", "u").encode()
+
+
+def test_a_size_that_is_too_large_is_rejected_like_a_body_of_that_size() -> None:
+    router = Router([route()], LIMITS)
+    assert router.event_bytes == LIMITS.event_bytes
+    rejected, _ = filed(b'{"user":"%b"}' % (b"u" * LIMITS.event_bytes))
+    assert router.too_large(LIMITS.event_bytes + len(b'{"user":""}')) == rejected
 
 
 def test_the_names_of_an_events_fields_are_bounded_and_hold_no_value() -> None:

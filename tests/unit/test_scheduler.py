@@ -240,11 +240,11 @@ def failure(applied: Applied = Applied.NO) -> StoreError:
 
 @simulated
 async def test_idle_timers_look_together_at_the_daemons_own_instants(make: MakeStage) -> None:
-    stage = make(partitions=2, draw=7.0)
+    stage = make(partitions=2, draw=17.0)
     assert stage.windows == [(0, 30.0)]
     stage.scheduler.start()
     await at(90)
-    assert stage.looks(0) == stage.looks(1) == [0.0, 27.0, 57.0, 87.0]
+    assert stage.looks(0) == stage.looks(1) == [0, 7, 37, 67]
 
 
 @simulated
@@ -267,6 +267,7 @@ async def test_what_becomes_due_is_claimed_at_its_very_instant(make: MakeStage) 
     stage.scheduler.start()
     await at(5)
     stage.store.put("later", 15.25, route="s")
+    stage.store.put("last", 17)
     stage.store.put("of a route that was taken out", 5, route="unknown")
     stage.scheduler.poke()
     await at(25)
@@ -274,9 +275,10 @@ async def test_what_becomes_due_is_claimed_at_its_very_instant(make: MakeStage) 
         (0, "at once"),
         (4.5, "soon"),
         (15.25, "later"),
+        (17, "last"),
     ]
-    assert stage.asked() == [(0, ["r", "s"]), (4.5, ["r"]), (15.25, ["s"])]
-    assert set(stage.looks()) == {0, 4.5, 5, 15.25, 20}
+    assert stage.asked() == [(0, ["r", "s"]), (4.5, ["r"]), (15.25, ["s"]), (17, ["r"])]
+    assert set(stage.looks()) == {0, 4.5, 5, 15.25, 17, 20}
 
 
 @simulated
@@ -428,6 +430,7 @@ async def test_a_sink_is_probed_when_its_backoff_ends_with_one_of_two_that_did_n
     probes = stage.store.claims[before:]
     assert (probes[0].at_s, probes[0].budgets) == (6, [2])
     assert controller.decision.state is State.PROBING
+    assert stage.metrics.total("sink_backoff_decisions_total") == 2  # both were told
     assert sorted((each.name, each.epoch) for each in stage.courier.carried) == [("a", NO_EPOCH), ("b", epoch)]
     assert controller.decision.wake_at_s == pytest.approx(BEGAN_S + 6 + 3600)
     assert stage.posts[0].active == 2
@@ -563,6 +566,18 @@ async def test_a_drain_waits_for_what_is_carried_until_its_instant_and_then_cuts
     assert stage.courier.ended == []
     assert stage.looks()[-1] < 1.1
     assert not stage.scheduler._work
+
+
+@simulated
+async def test_a_drain_whose_instant_has_passed_waits_for_nothing(make: MakeStage) -> None:
+    stage = make()
+    stage.store.put("a")
+    stage.courier.takes_s = 100
+    stage.scheduler.start()
+    await at(1)
+    await stage.scheduler.drain(Time.monotonic() - 1)
+    assert now_s() == 1
+    assert stage.posts[0].active == 0
 
 
 @simulated
