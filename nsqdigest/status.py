@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from nsqdigest import __version__, decisions, log, scripts
 from nsqdigest.admin.server import Check
+from nsqdigest.backoff import State
 from nsqdigest.metric_table import Values, each
 from nsqdigest.sink_state import Backlog, Condition, SinkState, clock_text
 
@@ -188,13 +189,15 @@ class Status:
     def _check_of(self, consumer: Consumer) -> Check:
         name, known = f"topic {consumer.topic}", len(consumer.links.addresses)
         if known:
-            detail = f"{consumer.connected} of {known} nsqd connected, {consumer.decision.state}"
+            detail = f"{consumer.connected} of {known} nsqd connected"
             paused_since_s = self.paused_since_s.get(("topic", consumer.topic))
+            if consumer.connected or consumer.decision.state is not State.FLOWING:  # nothing flows from nowhere
+                detail += f", {consumer.decision.state}"
             if paused_since_s is not None:
                 detail += f" since {clock_text(paused_since_s, time.time())}"
             return Check(name, consumer.connected > 0, detail, paused_since_s is not None)
         if self._discovery.is_heard:
-            return Check(name, True, "no nsqd has it yet, says nsqlookupd; waited for")
+            return Check(name, True, "no nsqlookupd knows an nsqd that has it yet; the daemon goes on asking")
         return Check(name, False, "no nsqd is known, and no nsqlookupd answers")
 
     def _check_of_paused_route(self, name: str) -> Check:

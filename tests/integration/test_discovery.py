@@ -743,7 +743,7 @@ def test_readiness_says_which_nsqds_there_are(stage: Stage, started: Start) -> N
     daemon = stage.daemon(behind([lookupd, other]))
     daemon.start()
     detail = daemon.get("/readyz?verbose")[1]
-    assert f"[+] topic {TOPIC}: no nsqd has it yet, says nsqlookupd; waited for" in detail
+    assert f"[+] topic {TOPIC}: no nsqlookupd knows an nsqd that has it yet; the daemon goes on asking" in detail
     assert "[+] nsqlookupd: 1 of 2 answer" in detail
     nsqds = [stage.nsqd(*registering(lookupd)) for _ in range(2)]
     wait_until(lambda: f"{TOPIC}: 2 of 2 nsqd connected" in daemon.get("/readyz?verbose")[1], 5, "both")
