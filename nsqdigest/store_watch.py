@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _log = log.get("store")
 
+_DAMAGE_SAID_EVERY_S = 60.0
 _AGAIN_S = 0.5
 FIGURES_EVERY_S = 5.0
 
@@ -66,19 +67,36 @@ class StoreWatch:
                 if is_failing:
                     self._on_store_back()
                 is_failing = False
-            except StoreError:
+            except StoreError as error:
                 is_failing = True
-                # Intake and scheduler say it. It is looked again, and not at the pace of a server that refuses at once.
+                self._say_damage(error)
+                # Anything else intake and scheduler say. It looks again, but not at the pace of a server that refuses
+                # at once.
                 self._store.doubted.set()
                 await asyncio.sleep(_AGAIN_S)
 
     async def _count(self) -> None:
         """At a pace of its own, whoever asks for the figures and how often. Where Redis fails the last ones stand."""
         while True:
-            with contextlib.suppress(StoreError):
+            try:
                 self.figures = await self._store.figures.read(self._store.routes, self._store.clock.now_ms())
                 self._warn_of_orphans()
+            except StoreError as error:
+                self._say_damage(error)
             await asyncio.sleep(min(FIGURES_EVERY_S, self._every_s))
+
+    def _say_damage(self, error: StoreError) -> None:
+        """Of keys that neither intake nor scheduler may ever meet."""
+        if error.is_damage:
+            self._metrics.add("store_errors_total", reason=error.reason)
+            _log.counted(
+                "error",
+                "store.damaged",
+                by=(),
+                every_s=_DAMAGE_SAID_EVERY_S,
+                error=error,
+                hint="something else wrote to keys of the namespace: until that is mended losses and gauges are blind",
+            )
 
     def _warn_of_orphans(self) -> None:
         for route in sorted(set(self.figures.orphans) - self._orphans_said):

@@ -56,13 +56,25 @@ def test_a_damaged_timeline_stops_no_other(
     while rounds < 3:
         publisher.publish(20)
         rounds += 1
-        wait_until(others_are_shown, 10, "the other timelines' digests")
-    assert daemon.is_ready()
+        wait_until(others_are_shown, 20, "the other timelines' digests")
+    wait_until(daemon.is_ready, 20, "the daemon to be ready")
     stage.store.cli("DEL", f"{TAG}{kind}:{TOPIC}:t0")
     publisher.publish(4)
     wait_until(lambda: "p-60" in shown(receiver), 20, "the timeline to go on")
-    wait_until(lambda: unfinished(stage.ledger(TOPIC)) == 0, 10, "the ledger to be exact again")
+    wait_until(lambda: unfinished(stage.ledger(TOPIC)) == 0, 20, "the ledger to be exact again")
     assert balances(stage.ledger(TOPIC))
+
+
+@pytest.mark.parametrize("kind", ["layout", "routes"])
+def test_a_damaged_layout_is_said_and_stops_nothing(
+    stage: Stage, receiver: Receiver, nsqd: Nsqd, daemon: Daemon, kind: str
+) -> None:
+    stage.store.cli("DEL", f"{TAG}{kind}")
+    stage.store.cli("SET", f"{TAG}{kind}", "planted")
+    wait_until(lambda: daemon.said("store.damaged"), 20, "the daemon to say it")
+    assert "WRONGTYPE" in daemon.said("store.damaged")[0]["error"]
+    stage.publisher(nsqd, timelines=4).publish(20)
+    stage.wait_until_all_is_delivered()
 
 
 @pytest.mark.parametrize("kind", ["schedule", "tokens", "ledger"])
@@ -78,5 +90,5 @@ def test_a_damaged_route_stops_no_other(
     for rounds in range(1, 4):
         others.publish(20)
         expected = {f"o-{number}" for number in range(rounds * 20)}
-        wait_until(lambda owed=expected: owed <= shown(receiver), 10, "the other route's digests")  # type: ignore[misc]
-    assert daemon.is_ready()
+        wait_until(lambda owed=expected: owed <= shown(receiver), 20, "the other route's digests")  # type: ignore[misc]
+    wait_until(daemon.is_ready, 20, "the daemon to be ready")
