@@ -105,7 +105,7 @@ class StoreWatch:
                 "store.route.orphan",
                 route=route,
                 records=self.figures.orphans[route],
-                hint="the file has no route of this name, so nobody delivers them; write it until they are delivered",
+                hint="the file has no route of this name, so nobody delivers them; add one until they are delivered",
             )
 
     async def _look(self) -> None:
