@@ -36,6 +36,20 @@ local now, capacity, increment = now_ms(ARGV[1]), tonumber(ARGV[2]), tonumber(AR
 local first_base, first_bound = tonumber(ARGV[4]), tonumber(ARGV[5])
 local name_from, plain, batch = ARGV[7] + 1, tonumber(ARGV[8]), ARGV[9]
 
+-- A timeline that is not known has no records, unless an add was cut off before its timeline began. They count as this call's, and
+-- the timeline begins, whatever becomes of what comes now: a record that comes again may be a duplicate by then. Returns how many
+-- there are. (Values without a record are of a record that was not written.)
+local function left_by_another(index, values)
+  if call('EXISTS', index, values) == 0 then
+    return 0
+  end
+  local records = call('ZCARD', index)
+  if records == 0 and call('HLEN', values) > 0 then -- an error where it is no hash: what is not ours stays
+    call('UNLINK', values)
+  end
+  return records
+end
+
 local names = {}
 for number = 1, plain do
   names[number] = string.sub(KEYS[FIXED_KEYS + 2 * number - 1], name_from)
@@ -54,11 +68,14 @@ for number = 1, #names do
   local timeline, second_kind = names[number], number > plain
   local index, values = KEYS[at], KEYS[at + 1]
   local is_new = not known[number]
-  local base, bound, held_before = first_base, first_bound, 0
-  if not is_new then
+  local base, bound, held_before, left = first_base, first_bound, 0, 0
+  if is_new then
+    left = left_by_another(index, values)
+  else
     base, bound, held_before = unpack_from(SCHEDULE, known[number])
   end
-  local held, refused, met_known_key = held_before, is_new and places <= 0, false
+  left_over = left_over + left
+  local held, refused, met_known_key = held_before + left, is_new and left == 0 and places <= 0, false
   local records
   records, position = unpack_from('>H', batch, position)
   for _ = 1, records do

@@ -44,7 +44,7 @@ local unfinished = id and redis.call('EXISTS', snapshot) == 1
 begin_writes(agenda)
 if not unfinished and newer == 0 then
   redis.call('HDEL', losses, 's' .. timeline, 'c' .. timeline)
-  redis.call('UNLINK', head)
+  redis.call('UNLINK', head, values) -- a value without a record: of an add that was cut off
   if redis.call('HDEL', schedules, timeline) == 1 then
     redis.call('DECR', timeline_count)
   end

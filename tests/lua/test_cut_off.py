@@ -145,6 +145,30 @@ def one_under_way(world: World) -> None:
     assert opened.total == 1
 
 
+def shown_before(world: World) -> None:
+    """A newer record under the same key was delivered, and its timeline is forgotten: a repeat of an older one is a
+    duplicate."""
+    world.add(*recs(U, b"c", at_ms=NOW_MS + 1), limit=1)
+    world.deliver(world.claim(U))
+    world.deliver(world.claim(U))
+    assert not world.store.schedules("r")
+
+
+def add_older(world: World, repeat: bool) -> None:
+    world.add(*recs(U, b"c", repeat=repeat), limit=1)
+
+
+def one_shown(world: World) -> None:
+    """As above, and its digest is still under way."""
+    world.add(*recs(U, b"c", at_ms=NOW_MS + 1), limit=1)
+    world.send(claim := world.claim(U), world.store.opened(claim, world.new_id()))
+
+
+def add_older_when_full(world: World) -> None:
+    world.add(*recs(T, b"a"), limit=1)
+    add_older(world, repeat=True)
+
+
 ADD = {
     "add: new timelines": lambda _: None,
     "add: known timelines": known_timelines,
@@ -252,6 +276,18 @@ STORIES = {
                     must_ask_again=True)
         for name, prepare in ADD.items()
     },
+    "add: it is a duplicate when it comes again": Story(
+        shown_before, lambda w, _: add_older(w, repeat=False), lambda w, _: add_older(w, repeat=True),
+        must_ask_again=True,
+    ),
+    "add: there is no place when it comes again": Story(
+        shown_before, lambda w, _: add_older(w, repeat=False), lambda w, _: add_older_when_full(w),
+        ends=lambda _: {(T, b"a")}, must_ask_again=True,  # refused where the call was cut off late enough
+    ),
+    "add: a duplicate when it comes again, beside a digest under way": Story(
+        one_shown, lambda w, _: add_older(w, repeat=False), lambda w, _: add_older(w, repeat=True),
+        must_ask_again=True,
+    ),
     "claim": Story(two_due, lambda w, _: w.store.claim(routes=[("r", 1, 1000)])),
     "open": Story(leased, lambda w, claim: w.open(claim)),
     "open: again": Story(opened, lambda w, both: w.open(both[0])),

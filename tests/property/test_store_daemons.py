@@ -198,7 +198,6 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
         self.saw("came again", len(again))
 
     def put(self, daemon: Daemon, events: list[Event], fate: Fate) -> None:
-        fate = Fate.UNHEARD if fate is Fate.CUT_OFF else fate  # tests/lua/test_cut_off.py has all of add
         for partition in range(2):
             theirs = [each for each in events if daemon.store.partition_of(each.record.timeline) == partition]
             if not theirs:

@@ -77,7 +77,8 @@ class TimedClient(RedisClient):
         self, tag: bytes, name: str, keys: Sequence[bytes], arguments: Command, *, must_last: bool = False
     ) -> list[Any]:
         """A script that asks for Redis' clock has '' as its first argument."""
-        told = [b"%d" % self.world.now_ms, *arguments[1:]] if arguments[0] == b"" else arguments
+        asks_for_time = bool(arguments) and arguments[0] == b""
+        told = [b"%d" % self.world.now_ms, *arguments[1:]] if asks_for_time else arguments
         fate = self.world.next_fate()
         if fate is Fate.NOT_SENT:
             raise StoreError("redis-connection", f"{name} was not sent")
