@@ -72,12 +72,34 @@ def unfinished(ledger: Mapping[str, int]) -> int:
     return sum(number for field, number in ledger.items() if field.startswith(_UNFINISHED_FIELD))
 
 
+class Census(NamedTuple):
+    """The timelines of a route in one partition, at one instant."""
+
+    known: int
+    waiting: int
+    leased: int
+
+    @property
+    def astray(self) -> int:
+        """Timelines that neither wait nor are leased. Below 0: so many are in two places, or not known."""
+        return self.known - self.waiting - self.leased
+
+
 class RouteAudit(NamedTuple):
     name: str
     is_configured: bool
-    timelines: int
+    censuses: tuple[Census, ...]
+    """By partition, like the ledgers."""
     ledgers: tuple[Mapping[str, int], ...]
-    """By partition."""
+
+    @property
+    def timelines(self) -> int:
+        return sum(census.known for census in self.censuses)
+
+    @property
+    def astray(self) -> dict[int, int]:
+        """Partitions where not every known timeline is in exactly one place, and how many are not."""
+        return {partition: census.astray for partition, census in enumerate(self.censuses) if census.astray}
 
     @property
     def account(self) -> Account:
@@ -101,7 +123,7 @@ class RouteAudit(NamedTuple):
 
     @property
     def is_exact(self) -> bool:
-        return not self.off and not self.negative and not self.cut_off
+        return not self.off and not self.negative and not self.cut_off and not self.astray
 
     @property
     def off(self) -> dict[int, int]:
@@ -132,10 +154,22 @@ class Audit(NamedTuple):
     recount: Recount | None = None
     is_new: bool = False
     """No daemon ever used this namespace."""
+    timelines_counted: tuple[int, ...] = ()
+    """By partition: what the count says that decides whether there is room for a new timeline."""
 
     @property
     def balanced(self) -> bool:
-        return all(route.is_exact for route in self.routes) and not (self.recount and self.recount.differences)
+        is_exact = all(route.is_exact for route in self.routes) and not self.miscounted
+        return is_exact and not (self.recount and self.recount.differences)
+
+    @property
+    def miscounted(self) -> dict[int, tuple[int, int]]:
+        """Partitions whose count of timelines is off: what it says, and how many there are."""
+        both = {
+            partition: (counted, sum(route.censuses[partition].known for route in self.routes))
+            for partition, counted in enumerate(self.timelines_counted)
+        }
+        return {partition: (counted, there) for partition, (counted, there) in both.items() if counted != there}
 
     @property
     def account(self) -> Account:
@@ -148,6 +182,7 @@ class Audit(NamedTuple):
                 **route.account.as_json(),
                 "balanced": route.is_exact,
                 "timelines": route.timelines,
+                "timelines_astray": sum(map(abs, route.astray.values())),
                 "configured": route.is_configured,
             }
             for route in self.routes
@@ -263,7 +298,7 @@ def _table(audit: Audit) -> list[str]:
 def _mark(route: RouteAudit) -> str:
     if route.off or route.negative:
         return "DOES NOT BALANCE"
-    return "NOT EXACT" if route.cut_off else ""
+    return "NOT EXACT" if route.cut_off or route.astray else ""
 
 
 def _figures(account: Account) -> Iterable[str]:
@@ -286,6 +321,26 @@ def _recounted(recount: Recount | None) -> list[str]:
     elif not recount.differences:
         lines.append("recounted: all that the counters say is there")
     return lines
+
+
+def _astray(audit: Audit) -> list[str]:
+    lines = [
+        f'  route "{route.name}", partition {partition}: {_where(number)}'
+        for route in audit.routes
+        for partition, number in route.astray.items()
+    ]
+    lines += [
+        f"  partition {partition}: {counted:,} timelines are counted, {there:,} are there"
+        for partition, (counted, there) in audit.miscounted.items()
+    ]
+    if lines:
+        lines.append("A running daemon that has the routes mends this within a quarter of a lease.")
+    return lines
+
+
+def _where(astray: int) -> str:
+    timelines = f"{abs(astray):,} timeline{'' if abs(astray) == 1 else 's'}"
+    return f"{timelines} neither waiting nor leased" if astray > 0 else f"{timelines} in two places or unknown"
 
 
 def _cut_off(audit: Audit) -> list[str]:
@@ -314,14 +369,14 @@ def _verdict(audit: Audit) -> list[str]:
     elif audit.recount is not None and audit.recount.differences:
         lines = ["THE COUNTERS ARE NOT WHAT IS THERE"]
     else:
-        return ["THE COUNTERS ARE NOT EXACT", *_cut_off(audit)]
+        return ["THE COUNTERS ARE NOT EXACT", *_cut_off(audit), *_astray(audit)]
     for route in audit.routes:
         for partition, missing in route.off.items():
             what = f"{records(missing)} missing" if missing > 0 else f"{records(-missing)} too many"
             lines.append(f'  route "{route.name}", partition {partition}: {what}')
         for partition, field in route.negative.items():
             lines.append(f'  route "{route.name}", partition {partition}: "{field}" is below 0')
-    lines += _cut_off(audit)
+    lines += [*_cut_off(audit), *_astray(audit)]
     lines.append(
         "Redis lost something (look for store.data_lost in the daemons' logs, and for a restart, a failover or an "
         "eviction), or"

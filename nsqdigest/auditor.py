@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from nsqdigest.audit import Audit, Found, FoundDead, Recount, RouteAudit, records
+from nsqdigest.audit import Audit, Census, Found, FoundDead, Recount, RouteAudit, records
 from nsqdigest.dead_store import route_and_total
 from nsqdigest.errors import StoreMismatch
 from nsqdigest.layout import RECORDS_PER_CALL, mismatch, shown_timeline
@@ -33,8 +33,8 @@ class _Ledgers(NamedTuple):
     """Of one partition, at one instant."""
 
     timelines: int
-    of_routes: tuple[tuple[int, dict[str, int]], ...]
-    """How many timelines there are of a route, and its counters."""
+    of_routes: tuple[tuple[Census, dict[str, int]], ...]
+    """Where the timelines of a route are, and its counters."""
 
 
 class _Sums:
@@ -70,13 +70,14 @@ class Auditor:
                 RouteAudit(
                     name,
                     name in self._configured,
-                    sum(each.of_routes[number][0] for each in ledgers),
+                    tuple(each.of_routes[number][0] for each in ledgers),
                     tuple(each.of_routes[number][1] for each in ledgers),
                 )
                 for number, name in enumerate(routes)
             ),
             recount,
             is_new,
+            tuple(each.timelines for each in ledgers),
         )
 
     async def _is_new(self) -> bool:
@@ -91,13 +92,19 @@ class Auditor:
 
     async def _ledgers(self, partition: int, routes: Sequence[str]) -> _Ledgers:
         of_routes = [self._at.keys(partition, route) for route in routes]
-        keys = [self._at.tags[partition] + b"count", *(key for of in of_routes for key in (of.ledger, of.schedules))]
+        keys = [
+            self._at.tags[partition] + b"count",
+            *(key for of in of_routes for key in (of.ledger, of.schedules, of.waiting, of.leased)),
+        ]
         counted, *answers = await self._at.run(partition, "audit", keys, [])
         return _Ledgers(
             counted,
             tuple(
-                (there, {field.decode(): int(value) for field, value in zip(flat[::2], flat[1::2], strict=True)})
-                for there, *flat in answers
+                (
+                    Census(known, waiting, leased),
+                    {field.decode(): int(value) for field, value in zip(flat[::2], flat[1::2], strict=True)},
+                )
+                for known, waiting, leased, *flat in answers
             ),
         )
 
@@ -227,7 +234,7 @@ def _compare(partition: int, routes: Sequence[str], ledgers: _Ledgers, sums: _Su
         for route, count in sums.buried.items()
         if route not in routes and count
     ]
-    there = sum(timelines for timelines, _ in ledgers.of_routes)
+    there = sum(census.known for census, _ in ledgers.of_routes)
     if there != ledgers.timelines:
         said.append(f"partition {partition}: counted {ledgers.timelines:,} timelines, {there:,} are there")
     return said

@@ -138,8 +138,8 @@ MUTANTS = (
         (
             "the first route only",
             "audit tells all ledgers of a partition",
-            "for number = 2, #KEYS, 2 do",
-            "for number = 2, 2, 2 do",
+            "for number = 2, #KEYS, 4 do",
+            "for number = 2, 2, 4 do",
         ),
         tests=(MODEL,),
     ),

@@ -124,6 +124,21 @@ async def test_it_does_not_balance(
     assert json.loads(answer.stdout)["balanced"] is False
 
 
+async def test_a_timeline_that_is_nowhere_is_told_until_maintenance_mends_it(
+    open_store: OpenStore, redis_url: str, plain: Scripts, file: Callable[..., str]
+) -> None:
+    store = await start(open_store, redis_url)
+    await fill(store)
+    plain.command("ZREM", plain.key("waiting", "r"), b"open")
+    plain.command("INCRBY", plain.key("count"), 2)
+    done = run_command("audit", "-c", file())
+    assert (done.returncode, done.stderr) == (EXIT_NO, "")
+    assert '  route "r", partition 0: 1 timeline neither waiting nor leased\n' in done.stdout
+    assert "  partition 0: 6 timelines are counted, 4 are there\n" in done.stdout
+    await store.maintenance(0, ["r", "old"], LEASE_MS)
+    assert run_command("audit", "-c", file()).returncode == EXIT_OK
+
+
 async def test_a_recount_names_what_differs(
     open_store: OpenStore, redis_url: str, plain: Scripts, file: Callable[..., str]
 ) -> None:

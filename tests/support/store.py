@@ -381,7 +381,9 @@ class Scripts:
     def audit(self, routes: Sequence[str] = ("r",)) -> tuple[int, dict[str, tuple[int, dict[str, int]]]]:
         """Timelines that are counted, and by route those that are there, and those counters that are not 0."""
         counted, *found = self.run(
-            "audit", [self.key("count"), *(key for name in routes for key in self.keys("ledger schedule", name))], []
+            "audit",
+            [self.key("count"), *(key for name in routes for key in self.keys("ledger schedule waiting leased", name))],
+            [],
         )
         ledgers = [
             (
@@ -392,7 +394,7 @@ class Scripts:
                     if int(value)
                 },
             )
-            for there, *pairs in found
+            for there, _, _, *pairs in found
         ]
         return counted, dict(zip(routes, ledgers, strict=True))
 

@@ -7,14 +7,15 @@ import re
 
 import pytest
 
-from nsqdigest.audit import Account, Audit, Found, FoundDead, Recount, RouteAudit, balances, report
+from nsqdigest.audit import Account, Audit, Census, Found, FoundDead, Recount, RouteAudit, balances, report
 
 ENDS = {"open": 1, "snapshots": 2, "delivered": 4, "superseded": 8, "buried": 16, "deleted": 32}
 LEDGER = {"added": 63 + 64 + 128, "dropped:capacity": 64, "dropped:timelines": 128, **ENDS}
 
 
 def route(*ledgers: dict[str, int], name: str = "events", is_configured: bool = True, timelines: int = 3) -> RouteAudit:
-    return RouteAudit(name, is_configured, timelines, ledgers)
+    censuses = (Census(timelines, timelines, 0), *(Census(0, 0, 0) for _ in ledgers[1:]))
+    return RouteAudit(name, is_configured, censuses, ledgers)
 
 
 # -- the sum
@@ -68,6 +69,30 @@ def test_a_call_that_was_cut_off_is_told_and_not_balanced() -> None:
     assert '  route "events", partition 1: 2 calls stopped half-way' in text
     assert "Redis lost something" not in text
     assert Audit((route({**LEDGER, "unfinished:added": 0}),)).balanced
+
+
+@pytest.mark.parametrize(
+    ("census", "said"),
+    [
+        (Census(3, 1, 1), "1 timeline neither waiting nor leased"),
+        (Census(3, 3, 2), "2 timelines in two places or unknown"),
+    ],
+)
+def test_a_timeline_that_is_not_in_one_place_is_told_and_not_balanced(census: Census, said: str) -> None:
+    audit = Audit((route(LEDGER)._replace(censuses=(census,)),))
+    assert not audit.balanced
+    text = "\n".join(report(audit))
+    assert "THE COUNTERS ARE NOT EXACT" in text
+    assert f'  route "events", partition 0: {said}\nA running daemon that has the routes mends this' in text
+    assert audit.as_json()["routes"]["events"]["timelines_astray"] == abs(census.astray)
+
+
+def test_a_count_of_timelines_that_is_off_is_told_and_not_balanced() -> None:
+    both = route(LEDGER, LEDGER), route(LEDGER, LEDGER, name="b")
+    assert Audit(both, timelines_counted=(6, 0)).balanced
+    audit = Audit(both, timelines_counted=(7, 0))
+    assert not audit.balanced
+    assert "  partition 0: 7 timelines are counted, 6 are there" in report(audit)
 
 
 def test_what_differs_from_its_counters_is_not_balanced_and_what_only_moved_is() -> None:
