@@ -6,6 +6,7 @@ A timeline's partition follows from its name alone, whatever its route, so a rou
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,16 @@ class Partitions:
         if self.unfit:
             raise StoreError("redis-unfit", self.unfit, Applied.NO)
         return await self._client.run(self.tags[partition], name, keys, arguments, must_last=must_last)
+
+    async def refused(self, commands: Sequence[str]) -> set[str] | None:
+        """Which of these the user may not send, on any server that has a partition. None: Redis cannot tell."""
+        a_key = b"rights"
+        answers = await asyncio.gather(
+            *(self.run(number, "rights", [], [tag + a_key, *commands]) for number, tag in enumerate(self.tags))
+        )
+        if not all(can_tell for can_tell, *_ in answers):
+            return None
+        return {command.decode() for _, *refused in answers for command in refused}
 
     async def send(self, partition: int, commands: Sequence[_Words]) -> list[Any]:
         """Commands on keys of one partition, in one round trip."""

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from nsqdigest.damage import one_by_one
 from nsqdigest.dead_store import DeadStore
-from nsqdigest.errors import StoreMismatch, Unreachable
+from nsqdigest.errors import Applied, StoreError, StoreMismatch, Unreachable
 from nsqdigest.layout import SCHEMA, Keys, mismatch, pack_batch, partition_limit
 from nsqdigest.losses import Losses
 from nsqdigest.operators import Operators
@@ -28,6 +28,7 @@ from nsqdigest.partitions import Partitions
 from nsqdigest.policy import Schedule
 from nsqdigest.redis_client import RedisClient
 from nsqdigest.redis_facts import ServerFacts, StoreFacts
+from nsqdigest.redis_rights import Rights
 from nsqdigest.store_figures import StoreFigures
 from nsqdigest.store_types import (
     ANSWERS,
@@ -99,8 +100,16 @@ class Timelines:
     async def start(self) -> StoreFacts:
         """Looks at the servers, and agrees with them on the layout. Raises where going on would do harm."""
         servers = await self._client.facts()
+        await self._ask_for_rights()
         self.epochs = await self._agree_all()
         return StoreFacts(servers, self._client.warnings(servers))
+
+    async def _ask_for_rights(self) -> None:
+        """Before anything is written. A right that is missing would stop a script half-way, at some later time."""
+        needed = Rights.needed_by(self._settings)
+        missing = needed.missing(await self._at.refused(needed.commands) or ())
+        if missing is not None:
+            raise StoreError("redis-auth", f"user {needed.user} {missing.detail}; {missing.remedy}", Applied.NO)
 
     async def look(self) -> list[ServerFacts]:
         """Like `start`, while it runs: is all there that Redis acknowledged? `losses` and `epochs` tell.

@@ -1,6 +1,6 @@
 """`nsqdigest doctor`: is everything that the file names as it has to be?
 
-- findings: what was found, in words (pure) · judgements, rights, running: what a fact means (pure)
+- findings: what was found, in words (pure) · judgements, running: what a fact means (pure)
 - report: how it is shown (pure)
 - nsq, store, places: they look, each at its own, and change nothing · reach: what they share
 - examination: all of them at once, each with its own time

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nsqdigest.config import Redis as RedisSettings
     from nsqdigest.operators import RouteCounts
     from nsqdigest.redis_facts import ServerFacts
+    from nsqdigest.redis_rights import Rights
     from nsqdigest.transport.negotiation import Compression, Negotiated
 
 RENEW_WITHIN_S = 14 * 24 * 3600
@@ -226,6 +227,16 @@ def of_layout(namespace: str, stored: tuple[int, int] | None, partitions: int) -
         detail, _, remedy = refusal.rpartition(": ")
         return Finding(what, State.FAIL, detail, remedy)
     return Finding(what, State.OK, f"layout {stored[0]}, {_count(partitions, 'partition')}")
+
+
+def of_rights(needed: Rights, refused: Collection[str] | None) -> Finding:
+    """`refused`: of those that are needed; None: Redis cannot tell."""
+    what = f"user {needed.user}"
+    if refused is None:
+        return Finding(what, State.NOTE, "its rights are not checked: that needs Redis 7.0")
+    if missing := needed.missing(refused):
+        return Finding(what, State.FAIL, *missing)
+    return Finding(what, State.OK, f"may send all {len(needed.commands)} commands that it needs (none was sent)")
 
 
 def of_clock(redis_ahead_s: float) -> Finding:

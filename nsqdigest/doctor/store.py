@@ -10,16 +10,17 @@ import time
 from collections.abc import Awaitable
 from dataclasses import replace
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from nsqdigest.config import redis_urls
-from nsqdigest.doctor import judgements, rights
+from nsqdigest.doctor import judgements
 from nsqdigest.doctor.findings import Finding
 from nsqdigest.doctor.reach import try_to_reach
 from nsqdigest.errors import StoreError, Unreachable
 from nsqdigest.operators import Operators
 from nsqdigest.partitions import Partitions
 from nsqdigest.redis_client import RedisClient
+from nsqdigest.redis_rights import Rights
 
 if TYPE_CHECKING:
     from nsqdigest.config import Config
@@ -94,26 +95,8 @@ class StoreExaminer:
         return int(seconds) + int(microseconds) / 1e6 - middle_s
 
     async def _rights(self) -> Finding:
-        """On every server that has a partition."""
-        single = self._url.kind == "single"
-        login = urlsplit(self._settings.url).username if single else self._url.login.partition(":")[0].rstrip("@")
-        user = unquote(login or "") or "default"
-        needed = rights.rights_needed(self._url.kind, self._settings.durability, self._has_database())
-        answers = await asyncio.gather(
-            *(
-                self._at.run(partition, "rights", [], [self._at.tags[partition] + b"doctor", *needed])
-                for partition in range(self._at.count)
-            )
-        )
-        refused = {command.decode() for _, *commands in answers for command in commands}
-        can_tell = all(can_tell for can_tell, *_ in answers)
-        return rights.of_rights(user, self._settings.namespace, needed, refused if can_tell else None)
-
-    def _has_database(self) -> bool:
-        if self._url.kind != "single":
-            return self._url.database != 0
-        parts = urlsplit(self._settings.url)
-        return "db=" in parts.query or (parts.scheme != "unix" and parts.path.strip("/") not in ("", "0"))
+        needed = Rights.needed_by(self._settings)
+        return judgements.of_rights(needed, await self._at.refused(needed.commands))
 
     async def _orphans(self) -> list[Finding]:
         try:

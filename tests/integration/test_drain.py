@@ -213,6 +213,24 @@ def test_a_second_term_while_redis_stands_still_ends_at_once(stage: Stage) -> No
     stage.check_logs()
 
 
+def test_a_right_that_is_given_later_lets_the_daemon_start(stage: Stage) -> None:
+    stage.nsqd()
+    redis = stage.redis()
+    stage.receiver()
+    redis.cli("ACL", "SETUSER", "default", "-hsetnx")
+    daemon = stage.daemon()
+    daemon.launch()
+    wait_until(lambda: daemon.said("daemon.store.waiting"), 10, "it to wait for the right")
+    (line, *_) = daemon.said("daemon.store.waiting")
+    assert line["reason"] == "redis-auth"
+    assert "user default may not send hsetnx; ACL SETUSER default +hsetnx" in line["error"]
+    redis.cli("ACL", "SETUSER", "default", "+hsetnx")
+    wait_until(daemon.is_ready, 15, "it to start")
+    daemon.term()
+    ended_within(daemon, AT_ONCE_S)
+    stage.check_logs()
+
+
 def test_term_before_the_store_was_ever_reached(stage: Stage) -> None:
     stage.nsqd()
     redis = stage.redis()

@@ -95,6 +95,24 @@ async def test_where_it_may_not_ask_for_settings_it_alarms_nobody(
     assert facts.warnings == [text for text in facts.warnings if text.startswith("maxmemory is not set")]
 
 
+async def test_a_start_without_a_right_is_refused_with_the_remedy_and_writes_nothing(
+    open_store: OpenStore, redis_server: RedisServer
+) -> None:
+    redis_server.cli("ACL", "SETUSER", "daemon", "on", ">secret", "~*", "+@all", "-hsetnx", "-zcount")
+    store = open_store(f"redis://daemon:secret@{HOST}:{redis_server.port}/0")
+    if "6.2" in redis_server.executable.name:
+        await store.start()  # it cannot be asked
+        return
+    with pytest.raises(StoreError) as refused:
+        await store.start()
+    assert refused.value.reason == "redis-auth"
+    words = "user daemon may not send hsetnx, zcount; ACL SETUSER daemon +hsetnx +zcount"
+    assert str(refused.value) == f"redis-auth: {words}"
+    assert redis_server.cli("DBSIZE") == 0
+    redis_server.cli("ACL", "SETUSER", "daemon", "+hsetnx", "+zcount")
+    await store.start()
+
+
 async def test_another_number_of_partitions_is_refused_with_the_way_out(open_store: OpenStore, redis_url: str) -> None:
     await open_store(redis_url, partitions=4).start()
     with pytest.raises(StoreMismatch, match=r"redis.partitions = 4, the file says 8: write 4, or choose another"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nsqdigest.doctor import judgements, report, rights, running
+from nsqdigest.doctor import judgements, report, running
 from nsqdigest.doctor.findings import Finding, Part, State, told
 from nsqdigest.doctor.judgements import NsqdFacts, Peer
 from nsqdigest.doctor.places import unwritable
@@ -17,6 +17,7 @@ from nsqdigest.doctor.reach import in_a_thread, peer_of, resolve, why
 from nsqdigest.errors import LookupFailed, LookupProblem, StoreError, Unreachable
 from nsqdigest.operators import RouteCounts
 from nsqdigest.redis_facts import ServerFacts
+from nsqdigest.redis_rights import Rights
 from nsqdigest.transport.negotiation import Negotiated
 from support.stores import redis_settings
 
@@ -234,29 +235,21 @@ def test_an_orphan_with_records_is_warned_of_and_an_empty_one_is_not() -> None:
 
 # -- rights
 
-NEEDED = rights.rights_needed("single", "reply", has_database=False)
-
-
-def test_what_is_not_used_is_not_needed() -> None:
-    needed = {rights.right_of(command) for command in NEEDED}
-    assert not needed & {"wait", "asking", "cluster|slots", "select"}
-    everything = rights.rights_needed("cluster", "replica", has_database=True)
-    assert set(everything) == set(rights.ALL_RIGHTS)
+NEEDED = Rights("u", "n", ("script load 0", "get @", "hset @ f v"))
 
 
 def test_a_user_who_may_all_is_fine_and_one_who_could_not_be_asked_is_not_said_to_be() -> None:
-    assert rights.of_rights("u", "n", NEEDED, set()).state is OK
-    assert rights.of_rights("u", "n", NEEDED, None).state is NOTE
+    assert judgements.of_rights(NEEDED, set()).state is OK
+    assert judgements.of_rights(NEEDED, None).state is NOTE
 
 
 def test_missing_rights_are_named_as_the_command_that_gives_them() -> None:
-    found = rights.of_rights("u", "n", NEEDED, {"hset @ f v", "script load 0"})
+    found = judgements.of_rights(NEEDED, {"hset @ f v", "script load 0"})
     assert (found.state, found.remedy) == (FAIL, "ACL SETUSER u +script|load +hset")
 
 
 def test_a_user_who_may_use_none_of_the_keys_lacks_their_pattern() -> None:
-    refused = {command for command in NEEDED if "@" in command}
-    assert "~{n:*" in rights.of_rights("u", "n", NEEDED, refused).remedy
+    assert "~{n:*" in judgements.of_rights(NEEDED, {"get @", "hset @ f v"}).remedy
 
 
 # -- sinks and the admin address

@@ -28,7 +28,7 @@ DECISIONS = (
     "templates",
 )
 TRANSPORT = tuple(f"transport.{name}" for name in ("compression", "directory", "frames", "negotiation", "publishing"))
-DOCTOR = ("doctor.findings", "doctor.judgements", "doctor.report", "doctor.rights", "doctor.running")
+DOCTOR = ("doctor.findings", "doctor.judgements", "doctor.report", "doctor.running")
 PURE = (*DECISIONS, "counted", "errors", "hosts", "ids", "sinks.base", *TRANSPORT, *DOCTOR)
 THE_WORLD = {
     "aiohttp", "asyncio", "click", "concurrent", "logging", "nsq", "os", "random", "redis", "secrets", "selectors",
