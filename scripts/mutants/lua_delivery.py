@@ -118,8 +118,8 @@ OPEN = of(
     (
         "a forgotten timeline keeps its iteration",
         "a timeline begins with iteration 1",
-        "  redis.call('UNLINK', head)\n",
-        "",
+        "redis.call('UNLINK', head, values)",
+        "redis.call('UNLINK', values)",
     ),
     (
         "the lease is not longer",
