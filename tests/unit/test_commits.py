@@ -348,6 +348,15 @@ async def test_a_batch_is_no_larger_than_it_may_be_and_in_order() -> None:
 
 
 @simulated
+async def test_an_arrival_of_a_whole_batch_is_one_batch() -> None:
+    stage = Stage(batch_size=3)
+    stage.put(GOOD, GOOD, GOOD)
+    async with stage.running():
+        await at(1)
+    assert stage.host.verdicts == [(0, Verdict.STORED, {EPOCH: 3})]
+
+
+@simulated
 async def test_two_writes_are_under_way_at_a_time_and_what_comes_meanwhile_is_one_batch() -> None:
     stage = Stage()
     stage.store.takes_s = 10

@@ -282,6 +282,29 @@ async def test_what_becomes_due_is_claimed_at_its_very_instant(make: MakeStage) 
 
 
 @simulated
+async def test_a_claims_answer_says_when_there_is_more(make: MakeStage) -> None:
+    stage = make(interval_s=20)
+    stage.store.put("soon", 4.5)
+    stage.scheduler.start()
+    await at(5)
+    assert stage.looks() == [0, 4.5, 4.5]
+    assert stage.courier.names == ["soon"]
+
+
+@pytest.mark.parametrize(("limit", "at_s"), [(1, 3), (2, 20)])
+@simulated
+async def test_who_found_a_sink_full_hears_of_its_room_and_nobody_of_more_room(
+    make: MakeStage, limit: int, at_s: float
+) -> None:
+    stage = make(limit=limit, partitions=2, interval_s=20)
+    stage.courier.takes_s = 3
+    stage.store.put("a")
+    stage.scheduler.start()
+    await at(21)
+    assert stage.looks(1)[:2] == [0, at_s]
+
+
+@simulated
 async def test_nobody_wakes_for_what_its_sink_has_no_room_for(make: MakeStage) -> None:
     stage = make(interval_s=20, sinks=2)
     stage.scheduler.start()
