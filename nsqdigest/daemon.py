@@ -373,6 +373,11 @@ async def run(config: Config) -> None:
     except BaseException:
         await daemon.stop()
         raise
+    finally:
+        # With the loop its handlers go: from then until the process has ended a signal would decide the exit code.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
 
 
 async def _all_of(*works: Coroutine[Any, Any, None]) -> None:

@@ -70,7 +70,8 @@ class OperatorApi:
         if self._token is None:
             return _answer(403, error="writes are refused: admin.token is not set in the file of this daemon")
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(shown.strip().encode(), self._token.reveal().encode()):
+        shown_bytes = shown.strip().encode(errors="surrogateescape")  # as it came: a header may hold any bytes
+        if scheme.lower() != "bearer" or not hmac.compare_digest(shown_bytes, self._token.reveal().encode()):
             return _answer(401, error="the token is missing or wrong: authorization: Bearer TOKEN, that of admin.token")
         if request.content_type != "application/json":
             return _answer(415, error="content-type is not application/json")

@@ -32,6 +32,10 @@ class Check(NamedTuple):
 
 TROUBLE = "!"
 
+CLIENTS_END_WITHIN_S = 0.5
+"""What a request under way gets when the daemon ends: a client that sends half a body, or reads no answer, must not
+hold it up. (aiohttp waits that long twice.)"""
+
 
 class AdminServer:
     def __init__(
@@ -45,7 +49,7 @@ class AdminServer:
         application.router.add_get("/readyz", self._readyz)
         application.router.add_get("/metrics", self._metrics_text)
         application.router.add_routes(api)
-        self._runner = web.AppRunner(application, access_log=None)
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=CLIENTS_END_WITHIN_S)
 
     async def start(self) -> None:
         await self._runner.setup()

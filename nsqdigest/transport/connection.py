@@ -305,7 +305,8 @@ class NsqConnection:
         """Shuts the writing side once all is written, reads to the end, closes. Nothing said before is lost."""
         if self._stream is not None and self.is_open:
             try:
-                await self._stream.write(b"")
+                # Shielded: tornado raises in the loop when the future of a write is cancelled.
+                await asyncio.shield(self._stream.write(b""))
                 # Of the socket below TLS: an SSLSocket would take its layer off, and the rest could not be read.
                 socket.socket.shutdown(self._stream.socket, socket.SHUT_WR)
             except (OSError, StreamClosedError):

@@ -204,6 +204,14 @@ async def test_who_has_no_token_or_hides_what_it_sends_is_refused(
     assert guarded.paused.topics == set()
 
 
+async def test_a_token_of_any_bytes_is_refused(guarded: Admin) -> None:
+    reader, writer = await asyncio.open_connection(guarded.address.host, guarded.address.port)
+    writer.write(b"POST /api/pause HTTP/1.1\r\nhost: a\r\nauthorization: Bearer \xff\xfe\r\nconnection: close\r\n\r\n")
+    assert (await reader.readline()).startswith(b"HTTP/1.1 401 ")
+    writer.close()
+    await writer.wait_closed()
+
+
 async def test_without_a_token_in_the_file_nobody_may_write(admin: Admin) -> None:
     status, text, _ = await admin.ask("/api/pause", "POST", EVENTS, ALLOWED)
     assert (status, "admin.token" in text) == (403, True)

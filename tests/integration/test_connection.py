@@ -335,6 +335,27 @@ async def test_hanging_up_first_writes_what_the_sockets_have_no_room_for(
     assert embedded.stats(topic)["topics"][0]["message_count"] == 16
 
 
+async def test_hanging_up_can_be_cancelled_while_nsqd_reads_nothing(
+    embedded: EmbeddedNsqd, to: Make, topic: str
+) -> None:
+    unhandled: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+    connection = to(embedded)
+    await connection.open()
+    embedded.freeze()
+    command = protocol.pub(topic, b"x" * (1 << 20))
+    waiting = [asyncio.ensure_future(connection.request(command)) for _ in range(16)]
+    await asyncio.sleep(0)
+    hanging_up = asyncio.ensure_future(connection.hang_up())
+    await asyncio.sleep(0)
+    hanging_up.cancel()
+    await asyncio.wait([hanging_up])
+    connection.close("the test ends")
+    await asyncio.gather(*waiting, return_exceptions=True)
+    embedded.thaw()
+    assert unhandled == []
+
+
 async def test_a_server_that_ends_is_noticed(embedded: EmbeddedNsqd, to: Make, recorder: Recorder, topic: str) -> None:
     connection = await subscribed(to(embedded), topic)
     await embedded.stop()

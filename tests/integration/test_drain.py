@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from functools import partial
@@ -22,6 +23,7 @@ DRAIN_TIMEOUT_S = 2.0
 MAX_IN_FLIGHT = 2_500
 AT_ONCE_S = 1.5
 SLACK_S = 2.0
+TOKEN = "a-long-enough-token"
 SHORT_DRAIN = {"nsq": {"drain_timeout": f"{DRAIN_TIMEOUT_S:g}s"}}
 
 
@@ -242,3 +244,45 @@ def test_term_before_the_store_was_ever_reached(stage: Stage) -> None:
     daemon.term()
     ended_within(daemon, AT_ONCE_S)
     stage.check_logs()
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        pytest.param(
+            b"POST /api/pause HTTP/1.1\r\nhost: a\r\nauthorization: Bearer %s\r\ncontent-type: application/json\r\n"
+            b"content-length: 50\r\n\r\n{" % TOKEN.encode(),
+            id="sends half a body",
+        ),
+        pytest.param(b"GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n" * 3_000, id="reads no answer"),
+    ],
+)
+def test_a_client_of_the_admin_address_does_not_hold_up_a_drain(stage: Stage, request_bytes: bytes) -> None:
+    stage.nsqd()
+    stage.receiver()
+    daemon = stage.daemon(SHORT_DRAIN)
+    daemon.admin = {"token": TOKEN}
+    daemon.start()
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        client.connect((HOST, daemon.ports[0]))
+        client.settimeout(1.0)
+        with contextlib.suppress(TimeoutError):
+            client.sendall(request_bytes)
+        daemon.get("/livez")  # what was sent before has been read by now
+        daemon.term()
+        ended_within(daemon, DRAIN_TIMEOUT_S + SLACK_S)
+    stage.check_logs()
+
+
+def test_signals_until_the_very_end_do_not_change_how_it_ends(stage: Stage) -> None:
+    stage.nsqd()
+    stage.receiver()
+    daemon = stage.daemon()
+    daemon.start()
+    daemon.term()
+    wait_until(lambda: daemon.said("daemon.stopped"), 5, "the end of the drain")
+    while daemon.running:
+        daemon.term()
+        time.sleep(0.001)
+    assert daemon.wait(0) == 0, daemon.log_tail()
