@@ -11,7 +11,6 @@ Always so:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import ssl
 import time
@@ -20,7 +19,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from nsq import protocol as nsq
-from tornado.iostream import IOStream, StreamClosedError
+from tornado.iostream import IOStream, StreamBufferFullError, StreamClosedError
 
 from nsqdigest import log, tasks
 from nsqdigest.errors import ConnectionLost, NotReached, NsqdigestError, NsqdRefused, NsqdSilent, ProtocolError
@@ -41,6 +40,9 @@ ANSWERED_WITHIN_S = 5.0
 """What nsqd gets to answer a command. Its heartbeats go on without an answer, so silence is no sign."""
 TURN_BYTES = 256 * 1024
 """A reader whose socket always has data lets the others have a turn after so much of it."""
+UNREAD_BYTES = 32 << 20
+"""Of what is written and not read, at the most: twice what a publisher has under way. FINs and REQs are a fraction of
+it, unless nsqd sends more than it was asked for and reads nothing."""
 _LATE_HEARTBEAT = 1.5
 _SILENT_HEARTBEATS = 2
 _NOT_FATAL = (b"E_FIN_FAILED", b"E_REQ_FAILED", b"E_TOUCH_FAILED")
@@ -115,6 +117,7 @@ class NsqConnection:
         established = await self._establish()
         self._stream, self._stage = established.stream, established.stage
         _leave_broken_writes_to_the_reader(self._stream)
+        self._stream.max_write_buffer_size = UNREAD_BYTES
         negotiated = established.negotiated
         self.max_rdy = negotiated.max_rdy_count
         self.msg_timeout_s = negotiated.msg_timeout_ms / 1000
@@ -214,9 +217,15 @@ class NsqConnection:
 
     def _write(self, data: bytes) -> None:
         if data and self._stream is not None and self._reason is None:
-            # The reader finds the end, too, and says so in a turn of its own: whoever writes is not interrupted by it.
-            with contextlib.suppress(StreamClosedError):
+            # Whoever writes is not interrupted by the end of the connection: it comes in a turn of its own.
+            try:
                 self._stream.write(data if self._stage is None else self._stage.encode(data))
+            except StreamClosedError:
+                pass  # the reader finds the end, too
+            except StreamBufferFullError:
+                asyncio.get_running_loop().call_soon(
+                    self.close, f"it reads nothing: {UNREAD_BYTES >> 20} MiB wait for it"
+                )
 
     # -- reading
 
@@ -235,9 +244,7 @@ class NsqConnection:
                 for piece in (data,) if stage is None else stage.decode(data):
                     messages, others = splitter.feed(piece)
                     if messages:
-                        self.in_flight += len(messages)
-                        self.message_at_s = self._last_read_s
-                        self._receiver.on_messages(self, messages)
+                        self._hand_on(messages)
                     for frame_type, payload in others:
                         self._take(frame_type, payload)
                     # What is there is read without a turn of the loop, and a little can unfold to very much.
@@ -256,6 +263,13 @@ class NsqConnection:
             reason = ConnectionLost(f"nsqd at {self.address}: {type(error).__name__} while handing on what it sent")
         finally:
             self._end(reason)
+
+    def _hand_on(self, messages: list[Message]) -> None:
+        if not self.subscribed:  # nobody counts what such a connection has in flight
+            raise ProtocolError(f"nsqd at {self.address} sent messages to a connection without a subscription")
+        self.in_flight += len(messages)
+        self.message_at_s = self._last_read_s
+        self._receiver.on_messages(self, messages)
 
     def _take(self, frame_type: int, payload: bytes) -> None:
         if frame_type == FrameType.RESPONSE:

@@ -238,9 +238,10 @@ async def test_a_timeline_that_fails_while_a_shared_key_is_wrong_may_not_be_at_f
 async def test_where_it_may_not_look_at_the_keys_nobody_is_at_fault(
     open_store: OpenStore, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    redis_server.cli("ACL", "SETUSER", "blind", "on", ">secret", "~*", "+@all", "-type")
+    redis_server.cli("ACL", "SETUSER", "blind", "on", ">secret", "~*", "+@all")
     store = open_store(f"redis://blind:secret@{HOST}:{redis_server.port}/0")
     await store.start()
+    redis_server.cli("ACL", "SETUSER", "blind", "-type")
     let_add_fail(monkeypatch, store, {b"t1": "redis-script"})
     batch = Batch(b"t0", b"t1")
     filed = await batch.file(store)

@@ -25,7 +25,7 @@ from nsqdigest.errors import ConnectionLost, NsqdigestError, NsqdMismatch, NsqdR
 from nsqdigest.resolver import Resolver
 from nsqdigest.transport import handshake, tls
 from nsqdigest.transport.compression import Deflate, Snappy, Stage
-from nsqdigest.transport.connection import TURN_BYTES, ConnectionOptions, NsqConnection
+from nsqdigest.transport.connection import TURN_BYTES, UNREAD_BYTES, ConnectionOptions, NsqConnection
 from nsqdigest.transport.frames import HEARTBEAT, FrameType, Message, frame, message_frame
 from support.certificates import Certificates
 from support.fuzzing import times
@@ -64,6 +64,10 @@ class Peer:
         """Of a command with a body, that."""
         assert await self.read(len(name) + 1) == name + b"\n"
         return await self.read(int.from_bytes(await self.read(4), "big"))
+
+    async def subscribed(self) -> None:
+        assert await self.read(8) == b"SUB t c\n"
+        await self.say(OK)
 
     async def read(self, size: int) -> bytes:
         if self._stage is None:
@@ -299,12 +303,16 @@ async def test_a_flood_lets_the_others_have_their_turn_between_small_parts_of_it
 
     async def speak(peer: Peer) -> None:
         await peer.identify(then=answer())
+        await peer.subscribed()
+        assert await peer.read(8) == b"RDY 100\n"
         await peer.say(message_frame(Message(b"0" * 16, 1, 1, b"x" * 60_000)) * 100)
 
     total_bytes = 6_000_000
     async with Told(speak) as told:
         connection = connect(told, Counting())
         await connection.open()
+        await connection.subscribe("t", "c")
+        connection.set_rdy(100)
         next_turn()
         await until(lambda: sum(of_turn.values()) == total_bytes, PATIENCE_S, "all of it")
         assert max(of_turn.values()) <= 2 * TURN_BYTES
@@ -316,6 +324,7 @@ async def test_a_flood_that_unfolds_a_thousandfold_lets_the_others_have_their_tu
         await peer.identify(then=answer(deflate=True))
         peer.begin(Deflate(6))
         await peer.say(OK)
+        await peer.subscribed()
         await peer.command(b"PUB t")
         await peer.say(message_frame(Message(b"0" * 16, 1, 1, b"\0" * (1 << 20))) * 16)
         await peer.say(OK)
@@ -323,6 +332,7 @@ async def test_a_flood_that_unfolds_a_thousandfold_lets_the_others_have_their_tu
     async with Told(speak) as told:
         connection = connect(told, compression="deflate")
         await connection.open()
+        await connection.subscribe("t", "c")
         asking = asyncio.create_task(connection.request(b"PUB t\n\0\0\0\1x"))
         turns = 0
         async with asyncio.timeout(PATIENCE_S):
@@ -332,6 +342,43 @@ async def test_a_flood_that_unfolds_a_thousandfold_lets_the_others_have_their_tu
         assert (await asking, connection.in_flight) == (b"OK", 16)
         assert turns > 10
         await ends(connection)
+
+
+async def test_messages_that_nobody_subscribed_to_end_the_connection() -> None:
+    """Nobody would count them: they would come on top of max_in_flight."""
+
+    class Refusing(Nobody):
+        def on_messages(self, connection: NsqConnection, messages: list[Message]) -> None:
+            raise AssertionError("handed on")
+
+    async def speak(peer: Peer) -> None:
+        await peer.identify(then=answer())
+        await peer.say(message_frame(Message(b"0" * 16, 1, 1, b"x")) * 3)
+
+    async with Told(speak) as told:
+        connection = connect(told, Refusing())
+        await connection.open()
+        reason = await connection.closed()
+        assert isinstance(reason, ProtocolError)
+        assert "without a subscription" in str(reason)
+        assert connection.in_flight == 0
+
+
+async def test_an_nsqd_that_reads_nothing_is_left_when_so_much_waits_for_it() -> None:
+    left = asyncio.Event()
+
+    async def speak(peer: Peer) -> None:
+        await peer.identify(then=answer())
+        await left.wait()
+
+    async with Told(speak) as told:
+        connection = connect(told)
+        await connection.open()
+        many = [(Message(b"0" * 16, 1, 1, b"x"), 0)] * 100_000
+        for _ in range(2 * UNREAD_BYTES // (100_000 * len(b"REQ 0000000000000000 0\n"))):
+            connection.requeue(many)
+        assert "it reads nothing" in str(await connection.closed())
+        left.set()
 
 
 # -- what no nsqd says
