@@ -408,9 +408,9 @@ class Courier:
 
     async def _drop_the_longest_dead(self, partition: int) -> None:
         for old in await self._store.dead.over_limit(partition):
-            records = await self._store.dead.drop(partition, old.id, old.route)
+            records = await self._store.dead.drop_over_limit(old)
             if not records:
-                continue  # another daemon was quicker
+                continue  # another was quicker
             self._metrics.add("dead_digests_dropped_total", sink=old.details.facts.sink)
             _log.counted(
                 "error",

@@ -159,9 +159,16 @@ class DeadStore:
         return Revival(answer[0].decode())
 
     async def drop(self, partition: int, digest_id: str, route: str) -> int:
-        """Answers how many records went with it."""
+        """Returns how many records went with it."""
+        return await self._drop(partition, digest_id, route, b"")
+
+    async def drop_over_limit(self, old: Dead) -> int:
+        """The same, unless others have dropped enough since it was found: then nothing goes."""
+        return await self._drop(old.partition, old.id, old.route, self._limit_per_partition)
+
+    async def _drop(self, partition: int, digest_id: str, route: str, may_stay: bytes | int) -> int:
         keys = [*self._at.dead[partition].of(digest_id), self._at.keys(partition, route).ledger]
-        answer = await self._at.run(partition, "drop_dead", keys, [digest_id])
+        answer = await self._at.run(partition, "drop_dead", keys, [digest_id, may_stay])
         return int(answer[1]) if answer[0] == b"dropped" else 0
 
     async def over_limit(self, partition: int) -> list[Dead]:

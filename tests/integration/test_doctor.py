@@ -95,7 +95,7 @@ def test_all_is_well(tables: Tables, tmp_path: Path, sound_redis: RedisServer) -
     file = tmp_path / "nsqdigest.toml"
     file.write_text(toml(tables, [ROUTE]), "utf-8")
     done = run_command("doctor", "-c", str(file))
-    assert (done.returncode, done.stderr) == (EXIT_OK, "")
+    assert (done.returncode, done.stderr) == (EXIT_OK, ""), done.stdout
     assert done.stdout.splitlines()[-1].startswith("nothing found: ")
     assert "\x1b" not in done.stdout
     assert sound_redis.cli("DBSIZE") == 0

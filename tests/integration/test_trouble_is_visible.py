@@ -137,6 +137,7 @@ def test_a_topic_that_backs_off_is_not_called_paused(stage: Stage) -> None:
 def test_a_route_that_the_file_does_not_have_any_more_is_warned_about(stage: Stage) -> None:
     daemon = started(stage, {}, Answer(410), timelines=3)
     until_line(daemon, "sink hook", r"\[!\] sink hook: stopped .*")
+    wait_until(lambda: daemon.metric("records_added_total", route="events") == 3, 10, "all of them to be stored")
     assert daemon.metric("orphan_records") == 0
     daemon.stop()
     daemon.routes = [{**daemon.routes[0], "name": "renamed"}]

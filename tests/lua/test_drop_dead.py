@@ -44,6 +44,16 @@ def test_said_twice_the_second_knows_nothing_and_changes_nothing(store: Scripts)
     assert store.dump() == before
 
 
+def test_of_a_full_store_it_goes_only_while_more_are_dead_than_may_stay(store: Scripts) -> None:
+    """Two that found the store too full at one instant drop no more together than one would."""
+    for name in ("oldest", "older", "newest"):
+        bury(store, name)
+    assert store.drop_dead("oldest", may_stay=2) == ("dropped", 2)
+    before = store.dump()
+    assert store.drop_dead("older", may_stay=2) == ("within", None)
+    assert store.dump() == before
+
+
 def test_the_timeline_it_came_from_goes_on(store: Scripts) -> None:
     bury(store, "t")
     before = store.waiting(), store.schedule(b"t"), store.head(b"t")

@@ -292,9 +292,9 @@ class Scripts:
         answer = self.run("bury", keys, [self._now(), claim.timeline, claim.token, digest_id, *numbers, details])
         return self._word(answer), answer[1] if len(answer) > 1 else None
 
-    def drop_dead(self, digest_id: str, route: str = "r") -> tuple[str, int | None]:
+    def drop_dead(self, digest_id: str, route: str = "r", may_stay: int | str = "") -> tuple[str, int | None]:
         keys = [*self._dead(digest_id), self.key("ledger", route)]
-        answer = self.run("drop_dead", keys, [digest_id])
+        answer = self.run("drop_dead", keys, [digest_id, may_stay])
         return self._word(answer), answer[1] if len(answer) > 1 else None
 
     def maintenance(self, routes: Sequence[str] = ("r",), limit: int = 500) -> int:

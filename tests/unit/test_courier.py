@@ -45,14 +45,14 @@ class Dead:
     def __init__(self) -> None:
         self.over: list[Any] = []
         self.records: dict[str, int] = {}
-        self.dropped: list[tuple[int, str, str]] = []
+        self.dropped: list[str] = []
 
     async def over_limit(self, partition: int) -> list[Any]:
         return self.over
 
-    async def drop(self, partition: int, digest_id: str, route: str) -> int:
-        self.dropped.append((partition, digest_id, route))
-        return self.records[digest_id]
+    async def drop_over_limit(self, old: Any) -> int:
+        self.dropped.append(old.id)
+        return self.records[old.id]
 
 
 @dataclass
@@ -309,7 +309,7 @@ async def test_what_was_refused_is_buried_with_the_receivers_words_and_the_longe
     ((_, (_, _, _, details)),) = stage.store.called("bury")
     assert (details.reason, details.detail, details.attempts) == ("too-many-attempts", "400: no", 1)
     assert (stage.post.history.why, stage.post.history.buried_since) == ("400", 1)
-    assert stage.store.dead.dropped == [(0, name, "s") for name in ("gone", "old", "older")]
+    assert stage.store.dead.dropped == ["gone", "old", "older"]
     assert stage.metrics.value("dead_digests_dropped_total", sink="other") == 2
     assert said("scheduler.dead.dropped") >= 1
 
