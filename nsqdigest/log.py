@@ -124,6 +124,8 @@ def setup(level: str, format: str, stream: TextIO | None = None) -> None:
     logging.getLogger(ROOT).setLevel(LEVELS[level])
     # It warns, each time, of connections that fail or break: whoever made them says it, with the place and the way out.
     logging.getLogger("tornado.general").setLevel(logging.ERROR)
+    atexit.unregister(end)
+    atexit.register(end)  # a program that never set the log up has no lines to end
 
 
 def end(within_s: float = ENDS_WITHIN_S) -> None:
@@ -142,7 +144,6 @@ def lines_dropped() -> int:
 
 _repeats: Repeats[tuple[Any, ...]] = Repeats()
 _repeats_lock = threading.Lock()
-atexit.register(end)
 
 
 def _write_counted(lines: Iterable[tuple[tuple[Any, ...], dict[str, Any]]]) -> None:

@@ -18,6 +18,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/unit/test_scheduler.py",
         "tests/integration/test_claiming.py",
         "tests/integration/test_sink_breaker.py",
+        "tests/integration/test_damaged_keys.py",
     ),
     "courier": (
         "tests/unit/test_courier.py",

@@ -316,6 +316,29 @@ async def test_a_mistake_of_the_program_gives_all_back_and_steps_back(said: Call
 
 
 @simulated
+async def test_a_body_that_the_program_makes_a_mistake_at_is_a_letter_and_its_neighbours_are_stored(
+    monkeypatch: pytest.MonkeyPatch, said: Callable[[str], int]
+) -> None:
+    stage = Stage()
+    records_of = stage.commits._router.records_of
+
+    def mistaken(message: Message, *others: Any) -> Any:
+        if message.body == UNMATCHED:
+            raise KeyError("a mistake")
+        return records_of(message, *others)
+
+    monkeypatch.setattr(stage.commits._router, "records_of", mistaken)
+    stage.put(GOOD, UNMATCHED, GOOD)
+    async with stage.running():
+        await at(1)
+    assert stage.store.filed == [(0, [False, False])]
+    (letter,) = stage.letters.letters
+    assert (letter.rejected.reason, letter.rejected.detail) == ("bug", "KeyError: 'a mistake'")
+    assert said("consumer.decode.bug") == 1
+    assert stage.each_has_ended_once()
+
+
+@simulated
 async def test_what_fails_while_it_is_finished_goes_back_where_nsqd_was_not_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -397,6 +420,16 @@ async def test_one_message_that_was_held_too_long_is_enough_to_be_overdue() -> N
     for held_s in (0, 50, 0):
         stage.put(GOOD, held_s=held_s)
     assert stage.commits.is_overdue(Time.monotonic())
+
+
+@simulated
+async def test_beside_what_was_held_for_long_all_of_a_batch_may_be_repeats() -> None:
+    stage = Stage()
+    stage.put(GOOD, held_s=46)
+    stage.put(GOOD)
+    async with stage.running():
+        await at(1)
+    assert stage.store.filed == [(0, [True, True])]
 
 
 @simulated

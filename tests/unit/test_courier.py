@@ -24,7 +24,7 @@ from nsqdigest.layout import own_timeline
 from nsqdigest.metrics import Metrics
 from nsqdigest.policy import Plan, Schedule
 from nsqdigest.sinks.base import Outcome, Parcel, Verdict
-from nsqdigest.store_types import Answer, Claim, Opened, StoredRecord
+from nsqdigest.store_types import Answer, Claim, NotOpened, Opened, StoredRecord
 from support.settings import POLICY, ROUTE, SINK
 from support.simulated import BEGAN_S, Time, simulated
 
@@ -259,6 +259,49 @@ async def test_a_lease_that_is_as_long_as_a_send_is_enough_and_a_shorter_one_is_
         await stage.carry()
         assert len(stage.store.called("renew")) == renewals
         assert len(stage.sink.sent) == 1
+
+
+@simulated
+async def test_what_was_claimed_before_its_sink_stepped_back_is_put_back_unopened() -> None:
+    stage = Stage()
+    of_another_epoch = stage.post.controller.decision.epoch + 1
+    await stage.courier.carry(CLAIM, stage.route, Lease(60_000, Time.monotonic()), of_another_epoch)
+    assert stage.store.called("defer") == [(0, (CLAIM, CLAIM.due_ms))]
+    assert stage.store.called("open") == []
+
+
+@simulated
+async def test_a_lease_that_is_anothers_by_now_ends_the_work_unsent_and_counted() -> None:
+    stage = Stage()
+    stage.store.opened = NotOpened.STALE
+    await stage.carry()
+    later = Stage(timeout_ms=60_001)
+    later.store.answers["renew"] = Answer.STALE
+    await later.carry()
+    for each in (stage, later):
+        assert each.sink.sent == []
+        assert each.metrics.value("digests_stale_total", route=CLAIM.route) == 1
+
+
+@simulated
+async def test_a_value_that_redis_lost_is_logged_and_the_others_go_out(said: Callable[[str], int]) -> None:
+    stage = Stage()
+    stage.store.records = [RECORD, None]
+    await stage.carry()
+    assert len(stage.sink.sent) == 1
+    assert said("scheduler.digest.values_missing") == 1
+
+
+@simulated
+async def test_a_lease_that_was_renewed_is_not_renewed_again_before_it_has_to_be() -> None:
+    """The first page takes 20 of 60 s, which leaves less than a send may take; the second one takes nothing."""
+    stage = Stage(timeout_ms=50_000)
+    stage.store.opened, stage.store.records = OPENED._replace(total=20), [RECORD] * 20
+    stage.store.takes_s["page"] = 20
+    asyncio.get_running_loop().call_later(10, stage.store.takes_s.update, {"page": 0})
+    await stage.carry()
+    assert len(stage.store.called("page")) == 2
+    assert [at_s for at_s, _ in stage.store.called("renew")] == [20]
 
 
 @simulated
