@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal, NamedTuple
 
-from nsqdigest.errors import IllegalEvent
+from nsqdigest.base.errors import IllegalEvent
 
 SHORTEST_WAIT_S = 0.1
 RECHECK_WITHIN_S = 1.0
@@ -372,3 +372,9 @@ def longest_recovery_s(curve: Curve, max_in_flight: int, answer_s: float, *, slo
         level = curve.below(level)
     steps = (max_in_flight - 1).bit_length() if slow_start else 0
     return total_s + steps * RAMP_STEP_S
+
+
+def retry_wait_ms(attempt: int, base_ms: int, cap_ms: int, uniform: Callable[[float, float], float]) -> int:
+    """Uniform between base and min(cap, base * 3^attempt); no memory but the attempt, 0 counts as 1."""
+    window_ms = tripled(base_ms, cap_ms, max(1, attempt))
+    return int(uniform(base_ms, max(base_ms, window_ms)))

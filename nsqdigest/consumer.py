@@ -18,26 +18,26 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nsqdigest import log, tasks
 from nsqdigest.backoff import Controller, Decision, State
-from nsqdigest.commits import OVERSIZE_BYTES, Arrival, Commits, Verdict, possible_repeat_after_s
-from nsqdigest.decisions import tell
-from nsqdigest.errors import NsqdigestError, NsqdRefused
-from nsqdigest.events import NAMES_BYTES
-from nsqdigest.links import Links
-from nsqdigest.rdy import Planner, is_starved
-from nsqdigest.transport.connection import ConnectionOptions, NsqConnection
-from nsqdigest.transport.directory import Directory
-from nsqdigest.transport.frames import refused_id
+from nsqdigest.base import log, tasks
+from nsqdigest.base.backoff_report import tell
+from nsqdigest.base.errors import NsqdigestError, NsqdRefused
+from nsqdigest.intake.batches import OVERSIZE_BYTES, Arrival, Commits, Verdict, possible_repeat_after_s
+from nsqdigest.intake.rdy import Planner, is_starved
+from nsqdigest.intake.routing import NAMES_BYTES
+from nsqdigest.nsq.connection import ConnectionOptions, NsqConnection
+from nsqdigest.nsq.directory import Directory
+from nsqdigest.nsq.frames import refused_id
+from nsqdigest.nsq.links import Links
 
 if TYPE_CHECKING:
+    from nsqdigest.base.metrics import Metrics
     from nsqdigest.config import Nsq
-    from nsqdigest.dead_letters import DeadLetters
-    from nsqdigest.events import Router
-    from nsqdigest.filing import FiledRoute
-    from nsqdigest.metrics import Metrics
-    from nsqdigest.timelines import Timelines
-    from nsqdigest.transport.frames import Message
+    from nsqdigest.intake.letters import DeadLetters
+    from nsqdigest.intake.routing import Router
+    from nsqdigest.intake.writer import FiledRoute
+    from nsqdigest.nsq.frames import Message
+    from nsqdigest.store.timelines import Timelines
 
 TICK_S = 0.25
 LATE_REMEMBERED = 5000

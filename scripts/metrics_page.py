@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from nsqdigest.metric_table import METRICS, PREFIX, Declared
+from nsqdigest.base.metric_table import METRICS, PREFIX, Declared
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
 _HEAD = f"""\
 # Metrics
 
-Written by `make metrics-page` from the table in `nsqdigest/metric_table.py`.
+Written by `make metrics-page` from the table in `nsqdigest/base/metric_table.py`.
 
 `GET /metrics` at `admin.listen` has these, each name with `{PREFIX}` before it, and `process_*` of Python.
 No label is ever a timeline or a key. A series whose labels the file decides exists from the start, at 0.

@@ -35,6 +35,10 @@ from support.servers import (
     find_binary,
     started_servers,
 )
+from support.stage import stage
+from support.stores import open_store
+
+__all__ = ["open_store", "stage"]
 
 ServerT = TypeVar("ServerT", bound=Server)
 NsqdFactory = Callable[..., Nsqd]

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from bench.pages import prose
 from bench.servers import ROOT
 from nsqdigest.backoff import Decision, Reason, State
-from nsqdigest.rdy import LONGEST_TURN_S, RESERVED_S, Planner
+from nsqdigest.intake.rdy import LONGEST_TURN_S, RESERVED_S, Planner
 
 DEFAULT_OUT = ROOT / "docs" / "measured"
 COUNTS = (10, 100, 1_000, 10_000)

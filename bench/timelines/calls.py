@@ -10,10 +10,10 @@ import redis
 from bench.timelines.measures import fresh_redis
 from bench.timelines.report import Call
 from bench.timelines.stores import BATCH, CLAIM, PLAN, ROUTE, VALUE, at_once, claim, later, open_one, store_on
-from nsqdigest import scripts
-from nsqdigest.events import Record
-from nsqdigest.layout import BYTES_PER_CALL
-from nsqdigest.timelines import Timelines
+from nsqdigest.store import scripts
+from nsqdigest.store.packing import BYTES_PER_CALL
+from nsqdigest.store.record import Record
+from nsqdigest.store.timelines import Timelines
 
 Timed = Callable[[Awaitable[object]], Awaitable[float]]
 

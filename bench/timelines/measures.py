@@ -27,10 +27,10 @@ from bench.timelines.stores import (
     later,
     store_on,
 )
-from nsqdigest.events import Record
-from nsqdigest.policy import Schedule
-from nsqdigest.store_types import RoutePlan
-from nsqdigest.timelines import Timelines
+from nsqdigest.store.answers import RoutePlan
+from nsqdigest.store.record import Record
+from nsqdigest.store.schedule import Schedule
+from nsqdigest.store.timelines import Timelines
 
 TIMELINES = 10_000
 DAEMONS, PARTITIONS, ROUTES = 10, 32, 50

@@ -10,12 +10,12 @@ import redis
 
 from bench.servers import HOST
 from nsqdigest.config import Redis as RedisSettings
-from nsqdigest.events import Record
-from nsqdigest.ids import uuid7
-from nsqdigest.layout import first_page, next_page
-from nsqdigest.policy import Schedule
-from nsqdigest.store_types import Claim, Opened, RoutePlan
-from nsqdigest.timelines import Timelines
+from nsqdigest.delivery.ids import uuid7
+from nsqdigest.store.answers import Claim, Opened, RoutePlan
+from nsqdigest.store.packing import first_page, next_page
+from nsqdigest.store.record import Record
+from nsqdigest.store.schedule import Schedule
+from nsqdigest.store.timelines import Timelines
 
 ROUTE = "events"
 PLAN = RoutePlan(ROUTE, capacity=500, increment_ms=30_000, dedupe_window_ms=900_000)

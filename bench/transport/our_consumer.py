@@ -6,11 +6,10 @@ import argparse
 import asyncio
 import signal
 
-from nsqdigest.config import Address, Tls
-from nsqdigest.errors import NsqdigestError, NsqdRefused
-from nsqdigest.transport import tls
-from nsqdigest.transport.connection import ConnectionOptions, NsqConnection
-from nsqdigest.transport.frames import Message
+from nsqdigest.base.errors import NsqdigestError, NsqdRefused
+from nsqdigest.config import Address, Tls, tls_files
+from nsqdigest.nsq.connection import ConnectionOptions, NsqConnection
+from nsqdigest.nsq.frames import Message
 
 
 class Finisher:
@@ -28,7 +27,7 @@ async def consume(given: argparse.Namespace) -> None:
     host, _, port = given.nsqd.rpartition(":")
     options = ConnectionOptions(
         heartbeat_interval_ms=30_000,
-        tls=tls.client(Tls(ca_file=given.ca_file, cert_file="", key_file="", insecure=False))
+        tls=tls_files.client(Tls(ca_file=given.ca_file, cert_file="", key_file="", insecure=False))
         if given.ca_file
         else None,
         compression=given.compression,

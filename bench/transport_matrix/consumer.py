@@ -14,11 +14,10 @@ import ssl
 import sys
 from typing import Any
 
-from nsqdigest.config import Address, Secret, Tls
-from nsqdigest.errors import NsqdigestError, NsqdRefused
-from nsqdigest.transport import tls
-from nsqdigest.transport.connection import ConnectionOptions, NsqConnection
-from nsqdigest.transport.frames import Message
+from nsqdigest.base.errors import NsqdigestError, NsqdRefused
+from nsqdigest.config import Address, Secret, Tls, tls_files
+from nsqdigest.nsq.connection import ConnectionOptions, NsqConnection
+from nsqdigest.nsq.frames import Message
 
 CHANNEL = "ch"
 MAX_IN_FLIGHT = 100
@@ -41,7 +40,7 @@ class Ours:
         cell = self._cell
         client = None
         if cell["tls"] is not None:
-            client = tls.client(Tls(**cell["tls"], insecure=False))
+            client = tls_files.client(Tls(**cell["tls"], insecure=False))
             if cell["newest"] == "TLSv1.2":
                 client.context.maximum_version = ssl.TLSVersion.TLSv1_2
         options = ConnectionOptions(

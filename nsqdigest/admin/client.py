@@ -6,8 +6,8 @@ import http.client
 import json
 from typing import Any
 
+from nsqdigest.base.errors import NsqdigestError, Unreachable
 from nsqdigest.config import Address, Config
-from nsqdigest.errors import NsqdigestError, Unreachable
 
 _TIMEOUT_S = 10.0
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from aiohttp import web
 
+from nsqdigest.base.errors import Unreachable
+from nsqdigest.base.metrics import Metrics
 from nsqdigest.config import Address
-from nsqdigest.errors import Unreachable
-from nsqdigest.metrics import Metrics
 
 
 class Check(NamedTuple):

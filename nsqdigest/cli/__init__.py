@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nsqdigest import __version__
-from nsqdigest.errors import ConfigError, NsqdigestError
+from nsqdigest.base.errors import ConfigError, NsqdigestError
 
 if TYPE_CHECKING:
     from nsqdigest.config import Config

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from nsqdigest.base.errors import EXIT_NO, EXIT_OK, StoreError, Unreachable
 from nsqdigest.cli import config_option, file_argument, load_config
-from nsqdigest.errors import EXIT_NO, EXIT_OK, StoreError, Unreachable
 
 if TYPE_CHECKING:
-    from nsqdigest.audit import Audit
+    from nsqdigest.audit.ledger import Audit
     from nsqdigest.config import Config
 
 
@@ -37,8 +37,8 @@ def command(path: Path | None, file: Path | None, deep: bool, as_json: bool) -> 
       nsqdigest audit -c nsqdigest.toml --deep
     """
     config = load_config(path, file)
-    from nsqdigest import resolver
-    from nsqdigest.audit import report
+    from nsqdigest.audit.report import report
+    from nsqdigest.base import resolver
 
     audit = resolver.run(_audit(config, deep=deep))
     click.echo(json.dumps(audit.as_json()) if as_json else "\n".join(report(audit)))
@@ -46,7 +46,7 @@ def command(path: Path | None, file: Path | None, deep: bool, as_json: bool) -> 
 
 
 async def _audit(config: Config, *, deep: bool) -> Audit:
-    from nsqdigest.auditor import Auditor
+    from nsqdigest.audit.recount import Auditor
 
     auditor = Auditor(config.redis, [route.name for route in config.routes])
     try:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from nsqdigest.base.errors import ConfigError
 from nsqdigest.cli import config_option, file_argument, load_config
-from nsqdigest.errors import ConfigError
 
 if TYPE_CHECKING:
     from nsqdigest.config import Config

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from nsqdigest.errors import EXIT_NO
+from nsqdigest.base.errors import EXIT_NO
 
 LONGEST_S = 24 * 3600
 
@@ -34,13 +34,13 @@ def command(seconds: int) -> None:
       nsqdigest demo --seconds 60
     """
     from nsqdigest.demo.narrator import Narrator
-    from nsqdigest.embedded.redis import find_redis
+    from nsqdigest.demo.servers.redis import find_redis
 
     find_redis()  # without one nothing is promised
     narrator = Narrator(sys.stdout)
     narrator.opening(seconds)  # before the rest is imported: there is something to read at once
 
-    from nsqdigest import resolver
+    from nsqdigest.base import resolver
     from nsqdigest.demo.play import Play
 
     try:

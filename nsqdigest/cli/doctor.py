@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
+from nsqdigest.base.errors import EXIT_NO, EXIT_OK, ConfigError
 from nsqdigest.cli import config_option, file_argument, load_config
-from nsqdigest.errors import EXIT_NO, EXIT_OK, ConfigError
 
 
 @click.command("doctor")
@@ -43,7 +43,7 @@ def command(path: Path | None, file: Path | None, as_json: bool) -> None:
         click.echo(json.dumps(report.as_json([Part("file", tuple(problems))])))
         raise SystemExit(error.exit_code) from None
 
-    from nsqdigest import log, resolver
+    from nsqdigest.base import log, resolver
     from nsqdigest.cli.check import summary
     from nsqdigest.doctor.examination import examine
 

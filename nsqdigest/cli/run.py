@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from nsqdigest.base.errors import EXIT_NO, NsqdigestError
 from nsqdigest.cli import config_option, file_argument, load_config
-from nsqdigest.errors import EXIT_NO, NsqdigestError
 
 
 @click.command("run")
@@ -25,13 +25,14 @@ def command(path: Path | None, file: Path | None) -> None:
     """
     config = load_config(path, file)
 
-    from nsqdigest import daemon, log, resolver
+    from nsqdigest.base import log, resolver
+    from nsqdigest.daemon import life
 
     log.setup(config.log.level, config.log.format)
     for warning in config.warnings:
         log.get("config").warning("config.advice", advice=warning)
     try:
-        resolver.run(daemon.run(config))
+        resolver.run(life.run(config))
     except NsqdigestError as error:
         log.get("daemon").error("daemon.failed", error=error)
         raise SystemExit(error.exit_code) from None

@@ -9,6 +9,7 @@
 - example: config/nsqdigest.toml
 """
 
+from nsqdigest.base.errors import ConfigError
 from nsqdigest.config.model import (
     Address,
     Admin,
@@ -31,7 +32,6 @@ from nsqdigest.config.model import (
     WebhookSink,
 )
 from nsqdigest.config.reading import find, load, parse_text
-from nsqdigest.errors import ConfigError
 
 __all__ = [
     "Address",

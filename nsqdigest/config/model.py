@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
-from nsqdigest.errors import Mistake
+from nsqdigest.base.errors import Mistake
 
 MASK = "***"
 

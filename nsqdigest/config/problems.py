@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from nsqdigest.base.errors import ENVIRONMENT, Mistake
 from nsqdigest.config.toml_lines import KeyPath, line_of
-from nsqdigest.errors import ENVIRONMENT, Mistake
 
 _SHOWN_CHARACTERS = 60
 _LARGEST_SECRET_FILE_BYTES = 64 * 1024

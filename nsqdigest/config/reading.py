@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from nsqdigest.base.errors import ConfigError, Mistake
 from nsqdigest.config import overrides, rules, toml_mistakes
 from nsqdigest.config.model import Config
 from nsqdigest.config.options import LATER_SINKS, POLICY, REQUIRED, ROUTE, SECTIONS, SINKS, TABLES, Section
@@ -19,7 +20,6 @@ from nsqdigest.config.problems import INVALID, Findings, Spot, dotted, nearest, 
 from nsqdigest.config.readers import Text, take
 from nsqdigest.config.texts import name
 from nsqdigest.config.toml_lines import locate
-from nsqdigest.errors import ConfigError, Mistake
 
 VARIABLE = "NSQDIGEST_CONFIG"
 PLACES = (Path("nsqdigest.toml"), Path("/etc/nsqdigest/nsqdigest.toml"))

@@ -14,10 +14,10 @@ import re
 from typing import Literal, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
+from nsqdigest.base.host_names import is_url_host
 from nsqdigest.config import units
 from nsqdigest.config.model import Address
 from nsqdigest.config.problems import Wrong
-from nsqdigest.hosts import is_url_host
 
 _TLS_SETTINGS = frozenset(
     ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_check_hostname", "ssl_cert_reqs", "ssl_keyfile")

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from nsqdigest.base.templates import Template
 from nsqdigest.config.model import Address, Tls
 from nsqdigest.config.problems import Spot, nearest, show
 from nsqdigest.config.texts import suggested_field
 from nsqdigest.config.units import format_duration
-from nsqdigest.templates import Template
 
 Values = dict[str, Any]
 
@@ -93,7 +93,7 @@ def tls(values: Values, spot: Spot) -> None:
         (spot / "key_file").problem("is the key of no certificate", "write cert_file as well")
         return
     # Only who asks for TLS loads it.
-    from nsqdigest.transport.tls import TlsFileProblem, client, unreadable_files  # noqa: PLC0415
+    from nsqdigest.config.tls_files import TlsFileProblem, client, unreadable_files  # noqa: PLC0415
 
     settings = Tls(**values)
     if unreadable := unreadable_files(settings):

@@ -14,11 +14,11 @@ from urllib.parse import SplitResult, urlsplit
 
 from nsq.protocol import valid_channel_name, valid_topic_name
 
+from nsqdigest.base.host_names import is_url_host
+from nsqdigest.base.templates import Template, TemplateError, path_of
 from nsqdigest.config import redis_urls
 from nsqdigest.config.model import Secret
 from nsqdigest.config.problems import Wrong
-from nsqdigest.hosts import is_url_host
-from nsqdigest.templates import Template, TemplateError, path_of
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _FIELD_LIKE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")

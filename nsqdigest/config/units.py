@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from nsqdigest.base.host_names import LONGEST_LABEL, has_bad_length, ip_version, is_name
 from nsqdigest.config.model import Address
 from nsqdigest.config.problems import Wrong
-from nsqdigest.hosts import LONGEST_LABEL, has_bad_length, ip_version, is_name
 
 DURATION_UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 SIZE_UNITS_BYTES = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
-from nsqdigest import log
+from nsqdigest.base import log
 
 if TYPE_CHECKING:
     from nsqdigest.demo.account import Account

@@ -18,16 +18,16 @@ from typing import Any
 
 from nsqdigest import config
 from nsqdigest.config import Address, Config
-from nsqdigest.daemon import Daemon
+from nsqdigest.daemon.life import Daemon
 from nsqdigest.demo.account import Account
 from nsqdigest.demo.narrator import Narrator
 from nsqdigest.demo.receiver import DeadLetterReader, WebhookReceiver, new_secret
+from nsqdigest.demo.servers.nsqd import EmbeddedNsqd
+from nsqdigest.demo.servers.redis import EmbeddedRedis
 from nsqdigest.demo.shop import Shop
 from nsqdigest.demo.stage import Publish, Stage, Timing
-from nsqdigest.embedded.nsqd import EmbeddedNsqd
-from nsqdigest.embedded.redis import EmbeddedRedis
-from nsqdigest.transport.connection import ConnectionOptions
-from nsqdigest.transport.publisher import Publisher
+from nsqdigest.nsq.connection import ConnectionOptions
+from nsqdigest.nsq.publisher import Publisher
 
 PATIENCE_S = 30.0
 """For what is still on its way once the publishing has ended."""

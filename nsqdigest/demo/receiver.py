@@ -11,11 +11,11 @@ from typing import Any, Self
 import msgspec
 from aiohttp import web
 
+from nsqdigest.base.errors import NsqdigestError, NsqdRefused
 from nsqdigest.config import Address
-from nsqdigest.errors import NsqdigestError, NsqdRefused
-from nsqdigest.sinks.webhook import signature, signing_key
-from nsqdigest.transport.connection import ConnectionOptions, NsqConnection
-from nsqdigest.transport.frames import Message
+from nsqdigest.delivery.sinks.webhook import signature, signing_key
+from nsqdigest.nsq.connection import ConnectionOptions, NsqConnection
+from nsqdigest.nsq.frames import Message
 
 HOST = "127.0.0.1"
 

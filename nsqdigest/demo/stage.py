@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from nsqdigest.demo.account import Account
 from nsqdigest.demo.narrator import Narrator
+from nsqdigest.demo.servers.redis import EmbeddedRedis
 from nsqdigest.demo.shop import POISON, Shop
-from nsqdigest.embedded.redis import EmbeddedRedis
 
 TICK_S = 0.1
 GATHERED_S = 6.0

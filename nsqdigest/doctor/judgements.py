@@ -13,17 +13,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from nsqdigest.base.errors import LookupFailed, StoreError, Unreachable
+from nsqdigest.base.reasons import LookupProblem
 from nsqdigest.doctor.findings import Finding, State, told
-from nsqdigest.errors import LookupFailed, LookupProblem, StoreError, Unreachable
-from nsqdigest.layout import mismatch
-from nsqdigest.transport.directory import BROADCAST_HINT, FILE
+from nsqdigest.nsq.directory import BROADCAST_HINT, FILE
+from nsqdigest.store.keys import mismatch
 
 if TYPE_CHECKING:
     from nsqdigest.config import Redis as RedisSettings
-    from nsqdigest.operators import RouteCounts
-    from nsqdigest.redis_facts import ServerFacts
-    from nsqdigest.redis_rights import Rights
-    from nsqdigest.transport.negotiation import Compression, Negotiated
+    from nsqdigest.nsq.negotiation import Compression, Negotiated
+    from nsqdigest.store.operations import RouteCounts
+    from nsqdigest.store.servers.facts import ServerFacts
+    from nsqdigest.store.servers.rights import Rights
 
 RENEW_WITHIN_S = 14 * 24 * 3600
 CLOCK_APART_S = 5.0

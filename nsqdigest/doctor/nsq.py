@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from tornado.iostream import SSLIOStream
 
+from nsqdigest.base.errors import ConnectionLost, LookupFailed, NsqdigestError, Unreachable
+from nsqdigest.base.reasons import LookupProblem
 from nsqdigest.config import Address
 from nsqdigest.doctor import judgements
 from nsqdigest.doctor.findings import Finding
 from nsqdigest.doctor.judgements import NsqdFacts
 from nsqdigest.doctor.reach import peer_of, resolve, try_to_reach
-from nsqdigest.errors import ConnectionLost, LookupFailed, LookupProblem, NsqdigestError, Unreachable
-from nsqdigest.transport.connection import options_of
-from nsqdigest.transport.directory import FILE, Named, read_answer, usual_host
-from nsqdigest.transport.discovery import AT_ONCE, ask, open_session
-from nsqdigest.transport.handshake import Established, refused_in_the_clear, shake_hands
+from nsqdigest.nsq.connection import options_of
+from nsqdigest.nsq.directory import FILE, Named, read_answer, usual_host
+from nsqdigest.nsq.handshake import Established, refused_in_the_clear, shake_hands
+from nsqdigest.nsq.lookups import AT_ONCE, ask, open_session
 
 if TYPE_CHECKING:
     from nsqdigest.config import Config, NsqSink

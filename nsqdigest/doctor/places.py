@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from nsqdigest.admin.client import own_host
+from nsqdigest.base.errors import Unreachable
 from nsqdigest.config import LogSink, NsqSink, WebhookSink
 from nsqdigest.doctor import judgements, running
 from nsqdigest.doctor.findings import Finding
 from nsqdigest.doctor.reach import connect, in_a_thread, leave, peer_of, resolve, why
-from nsqdigest.errors import Unreachable
 
 if TYPE_CHECKING:
     from nsqdigest.config import Address, Sink

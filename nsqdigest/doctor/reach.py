@@ -14,9 +14,9 @@ import ssl
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from nsqdigest import threads
+from nsqdigest.base import threads
+from nsqdigest.base.errors import Unreachable
 from nsqdigest.doctor.judgements import Peer
-from nsqdigest.errors import Unreachable
 
 T = TypeVar("T")
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
+from nsqdigest.base.reasons import SinkState
 from nsqdigest.doctor.findings import Finding, State
-from nsqdigest.sink_state import SinkState
 
 _READY = re.compile(r"^\[[+-]\] running: ", re.MULTILINE)
 _NOT_WELL = re.compile(r"^\[-\] (.*)$", re.MULTILINE)

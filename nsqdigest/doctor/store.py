@@ -1,6 +1,6 @@
 """Looks at Redis: its servers, the layout of the namespace, the user's rights, orphans, the clock. Writes nothing.
 
-A right is asked about, in a script that runs none of the commands (lua/rights.lua).
+A right is asked about, in a script that runs none of the commands (lua/reading/rights.lua).
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from nsqdigest.base.errors import StoreError, Unreachable
 from nsqdigest.config import redis_urls
 from nsqdigest.doctor import judgements
 from nsqdigest.doctor.findings import Finding
 from nsqdigest.doctor.reach import try_to_reach
-from nsqdigest.errors import StoreError, Unreachable
-from nsqdigest.operators import Operators
-from nsqdigest.partitions import Partitions
-from nsqdigest.redis_client import RedisClient
-from nsqdigest.redis_rights import Rights
+from nsqdigest.store.operations import Operators
+from nsqdigest.store.partitions import Partitions
+from nsqdigest.store.servers.client import RedisClient
+from nsqdigest.store.servers.rights import Rights
 
 if TYPE_CHECKING:
     from nsqdigest.config import Config

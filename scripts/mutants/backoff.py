@@ -5,14 +5,14 @@ from __future__ import annotations
 from scripts.mutants.mutant import Mutant
 
 CONTROLLER = (
-    "tests/unit/test_backoff.py",
-    "tests/unit/test_backoff_table.py",
-    "tests/property/test_backoff_machine.py",
-    "tests/property/test_fleet_machine.py",
+    "tests/base/test_backoff.py",
+    "tests/base/test_backoff_table.py",
+    "tests/base/test_backoff_machine.py",
+    "tests/intake/test_fleet_machine.py",
 )
-CURVE = ("tests/unit/test_curve.py", "tests/property/test_backoff_machine.py")
-PLANNER = ("tests/unit/test_rdy.py", "tests/property/test_rdy_machine.py", "tests/property/test_fleet_machine.py")
-CONSUMER = ("tests/integration/test_rdy_sequences.py",)
+CURVE = ("tests/base/test_curve.py", "tests/base/test_backoff_machine.py")
+PLANNER = ("tests/intake/test_rdy.py", "tests/intake/test_rdy_machine.py", "tests/intake/test_fleet_machine.py")
+CONSUMER = ("tests/intake/test_rdy_sequences.py",)
 
 
 def of(file: str, tests: tuple[str, ...], *mutants: tuple[str, str, str, str]) -> tuple[Mutant, ...]:
@@ -296,7 +296,7 @@ WAITS = of(
 )
 
 PLANS = of(
-    "rdy.py",
+    "intake/rdy.py",
     PLANNER,
     (
         "no reserve",
@@ -427,7 +427,7 @@ PLANS = of(
 )
 
 PROBES = of(
-    "rdy.py",
+    "intake/rdy.py",
     PLANNER,
     (
         "armed with something in flight",

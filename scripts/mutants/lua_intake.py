@@ -296,6 +296,16 @@ LIBRARY = (
     *lib(
         "move",
         (
+            "a set with lost values cannot be moved",
+            "lost values stop nobody",
+            "  if redis.call('EXISTS', from) == 1 then\n    redis.call('UNLINK', to)\n",
+            "  if true then\n    redis.call('UNLINK', to)\n",
+        ),
+        tests=("merge", "adopt", "open"),
+    ),
+    *lib(
+        "union",
+        (
             "records that met their key are not counted",
             "the ledger balances",
             "        met = met + 1\n",
@@ -324,12 +334,6 @@ LIBRARY = (
             "all records go over",
             "for start = 0, redis.call('ZCARD', index) - 1, PER_CALL do",
             "for start = 0, 0 do",
-        ),
-        (
-            "a set with lost values cannot be moved",
-            "lost values stop nobody",
-            "  if redis.call('EXISTS', from) == 1 then\n    redis.call('UNLINK', to)\n",
-            "  if true then\n    redis.call('UNLINK', to)\n",
         ),
         tests=("merge", "adopt", "open"),
     ),

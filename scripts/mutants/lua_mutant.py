@@ -5,10 +5,13 @@ The tests of a script are its own file in tests/lua, and after them the model, w
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from scripts.mutants.mutant import Mutant
 
-MODEL = "tests/property/test_store_model.py"
+MODEL = "tests/store/test_store_model.py"
 SERVERS = "tests/lua/test_servers.py"
+_SCRIPTS = Path(__file__).parents[2] / "nsqdigest" / "lua"
 
 
 def of(script: str, *mutants: tuple[str, str, str, str], tests: tuple[str, ...] = ()) -> tuple[Mutant, ...]:
@@ -16,11 +19,17 @@ def of(script: str, *mutants: tuple[str, str, str, str], tests: tuple[str, ...] 
     own = tests or (f"tests/lua/test_{script}.py",)
     return tuple(
         Mutant(
-            name=f"{script}: {name}", file=f"lua/{script}.lua", old=old, new=new, rule=rule,
+            name=f"{script}: {name}", file=_file_of(script), old=old, new=new, rule=rule,
             tests=own if MODEL in own else (*own, MODEL),
         )
         for name, rule, old, new in mutants
     )  # fmt: skip
+
+
+def _file_of(script: str) -> str:
+    """Of a script, or of a shared piece by its folder and name."""
+    path = next(path for path in _SCRIPTS.rglob(f"{script}.lua"))
+    return str(path.relative_to(_SCRIPTS.parent))
 
 
 def lib(piece: str, *mutants: tuple[str, str, str, str], tests: tuple[str, ...]) -> tuple[Mutant, ...]:

@@ -7,22 +7,22 @@ real Redis or nsqd in this process. What needs a daemon of its own, a minute or 
 from __future__ import annotations
 
 TESTS: dict[str, tuple[str, ...]] = {
-    "delivery": ("tests/unit/test_delivery.py",),
-    "digest": ("tests/unit/test_digest.py",),
-    "events": ("tests/unit/test_events.py", "tests/property/test_events_properties.py"),
-    "redis_client": ("tests/integration/test_redis_client.py",),
-    "redis_servers": ("tests/integration/test_redis_servers.py",),
-    "filing": ("tests/integration/test_filing.py",),
-    "commits": ("tests/unit/test_commits.py",),
-    "scheduler": (
-        "tests/unit/test_scheduler.py",
-        "tests/integration/test_claiming.py",
-        "tests/integration/test_sink_breaker.py",
-        "tests/integration/test_damaged_keys.py",
+    "delivery.verdicts": ("tests/delivery/test_verdicts.py",),
+    "delivery.digest": ("tests/delivery/test_digest.py",),
+    "intake.routing": ("tests/intake/test_routing.py", "tests/intake/test_routing_properties.py"),
+    "store.servers.client": ("tests/store/test_client.py",),
+    "store.servers.discovery": ("tests/store/test_discovery.py",),
+    "intake.writer": ("tests/intake/test_writer.py",),
+    "intake.batches": ("tests/intake/test_batches.py",),
+    "delivery.timer": (
+        "tests/delivery/test_timer.py",
+        "tests/delivery/test_claims.py",
+        "tests/delivery/test_sink_breaker.py",
+        "tests/delivery/test_damaged_keys.py",
     ),
-    "courier": (
-        "tests/unit/test_courier.py",
-        "tests/integration/test_carrying.py",
-        "tests/integration/test_courier.py",
+    "delivery.attempt": (
+        "tests/delivery/test_attempt.py",
+        "tests/delivery/test_carrying.py",
+        "tests/delivery/test_attempt_on_redis.py",
     ),
 }

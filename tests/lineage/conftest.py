@@ -1,22 +1,7 @@
-"""The scripts by themselves, every call watched: what they touch must be declared."""
+"""The scripts by themselves, every call watched."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from support.store import store
 
-import pytest
-import redis
-
-from support.store import Scripts, Watch, inconsistencies
-
-
-@pytest.fixture
-def store(redis_client: redis.Redis) -> Iterator[Scripts]:
-    """Ends with a look at all keys. A test that plants something wrong in the store sets `store.is_sound` to False."""
-    scripts = Scripts(redis_client)
-    scripts.watch = watch = Watch(redis_client)
-    yield scripts
-    watch.end()
-    assert watch.complaints == []
-    if scripts.is_sound:
-        assert inconsistencies(scripts.tag, scripts.contents()) == []
+__all__ = ["store"]

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqdigest.backoff import Curve
-from nsqdigest.delivery import retry_wait_ms
+from nsqdigest.backoff import Curve, retry_wait_ms
 from support.controllers import backoff_over, controller, fail
+
+pytestmark = pytest.mark.lineage
 
 BASE_MS = 1_000
 CAP_MS = 60_000

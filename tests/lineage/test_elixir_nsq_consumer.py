@@ -11,9 +11,11 @@ import random
 import pytest
 
 from nsqdigest.backoff import Curve, Decision, Reason, State, longest_recovery_s
-from nsqdigest.rdy import Planner
+from nsqdigest.intake.rdy import Planner
 from support.controllers import LEVEL_CAP, MAX_IN_FLIGHT, backoff_over, controller, fail, probing, succeed, wake_at
 from support.fleet import MSG_TIMEOUT_S, Fleet, Seat, Store
+
+pytestmark = pytest.mark.lineage
 
 MULTIPLIER_S, MAXIMUM_S = 1.0, 120.0
 

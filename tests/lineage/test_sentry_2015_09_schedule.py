@@ -7,7 +7,9 @@ import dataclasses
 import pytest
 
 from nsqdigest.config import Policy
-from nsqdigest.policy import Plan, Schedule
+from nsqdigest.store.schedule import Plan, Schedule
+
+pytestmark = pytest.mark.lineage
 
 NOW_MS = 1_443_000_000_000
 S = 1_000

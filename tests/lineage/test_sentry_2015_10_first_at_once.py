@@ -8,8 +8,10 @@ from __future__ import annotations
 import pytest
 
 from nsqdigest.config import Policy
-from nsqdigest.policy import Plan
+from nsqdigest.store.schedule import Plan
 from support.store import NOW_MS, Added, Claim, Rec, Scripts
+
+pytestmark = pytest.mark.lineage
 
 S = 1_000
 POLICY = Policy(

@@ -13,17 +13,20 @@ import pytest
 
 import nsqdigest
 from nsqdigest.backoff import Controller, Curve
+from nsqdigest.base.metrics import Metrics
+from nsqdigest.base.reasons import Verdict
 from nsqdigest.config import Scheduler as SchedulerSettings
-from nsqdigest.courier import ScheduledRoute, SinkPost
-from nsqdigest.metrics import Metrics
-from nsqdigest.policy import Plan
-from nsqdigest.scheduler import Scheduler
-from nsqdigest.sinks.base import Outcome, Parcel, Verdict
-from nsqdigest.store_types import Opened
+from nsqdigest.delivery.attempt import ScheduledRoute, SinkPost
+from nsqdigest.delivery.sinks.base import Outcome, Parcel
+from nsqdigest.delivery.timer import Scheduler
+from nsqdigest.store.answers import Opened
+from nsqdigest.store.schedule import Plan
 from support.settings import POLICY, ROUTE, SINK
 from support.store import LEASE_MS, NOW_MS, Claim, Rec, Scripts
 from support.stores import OpenStore, add, open_store, rec
 from support.waiting import until
+
+pytestmark = pytest.mark.lineage
 
 __all__ = ["open_store"]
 T = b"t"

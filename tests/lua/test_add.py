@@ -9,6 +9,8 @@ import pytest
 
 from support.store import NOW_MS, Rec, Scripts
 
+pytestmark = pytest.mark.script
+
 T = b"t"
 AWKWARD_NAMES = [
     b"a b", b":", b"t:", b"t:v", b"::i:r:t", b"{other:1}:x", b"}{", b"\xc3\xbc\xf0\x9f\x90\x99", b"%s *?[a]", b'"\\"',

@@ -6,6 +6,8 @@ import pytest
 
 from support.store import LEASE_MS, NOW_MS, Claim, Rec, Scripts
 
+pytestmark = pytest.mark.script
+
 T = b"t"
 
 

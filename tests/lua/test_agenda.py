@@ -8,6 +8,8 @@ import pytest
 
 from support.store import LEASE_MS, NOW_MS, Rec, Scripts, own_timeline
 
+pytestmark = pytest.mark.script
+
 T = b"t"
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from support.store import LEASE_MS, NOW_MS, Claim, Rec, Scripts
+
+pytestmark = pytest.mark.script
 
 T = b"t"
 

@@ -6,6 +6,8 @@ import pytest
 
 from support.store import LEASE_MS, NOW_MS, Claim, Rec, Scripts
 
+pytestmark = pytest.mark.script
+
 
 def begin(store: Scripts, timeline: bytes, due_after_ms: int = 0, route: str = "r") -> None:
     store.add(Rec(timeline, b"k", NOW_MS), route=route, base_ms=NOW_MS + due_after_ms)

@@ -18,6 +18,8 @@ import redis
 from support.cutting_off import CutOff, Interruptible
 from support.store import LEASE_MS, NOW_MS, Claim, Opened, Rec, inconsistencies
 
+pytestmark = pytest.mark.script
+
 HOUR_MS = 3_600_000
 T, U, V = b"t", b"u", b"v"
 ROUTES = ("r", "new")

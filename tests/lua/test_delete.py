@@ -8,6 +8,8 @@ import pytest
 
 from support.store import NOW_MS, Claim, Rec, Scripts, own_timeline
 
+pytestmark = pytest.mark.script
+
 T = b"t"
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from support.store import NOW_MS, Rec, Scripts
+
+pytestmark = pytest.mark.script
 
 
 def bury(store: Scripts, digest_id: str, records: int = 2, route: str = "r") -> None:

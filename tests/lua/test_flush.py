@@ -6,6 +6,8 @@ import pytest
 
 from support.store import NOW_MS, Rec, Scripts
 
+pytestmark = pytest.mark.script
+
 T = b"t"
 LATER_MS = NOW_MS + 3_600_000
 

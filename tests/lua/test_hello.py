@@ -6,6 +6,8 @@ import pytest
 
 from support.store import NOW_MS, Scripts
 
+pytestmark = pytest.mark.script
+
 
 def test_the_first_daemon_gives_the_layout(store: Scripts) -> None:
     assert store.hello(1, 4, "epoch") == [b"1", b"4", b"epoch"]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from support.store import NOW_MS, Rec, Scripts
+
+pytestmark = pytest.mark.script
 
 
 def lease(store: Scripts, timeline: bytes, token: str, due_after_ms: int = 0, route: str = "r") -> None:

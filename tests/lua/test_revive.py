@@ -6,6 +6,8 @@ import pytest
 
 from support.store import LEASE_MS, NOW_MS, Claim, Opened, Rec, Scripts, own_timeline
 
+pytestmark = pytest.mark.script
+
 T = b"t"
 OWN = own_timeline("id-1", T)
 

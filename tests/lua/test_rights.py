@@ -8,9 +8,11 @@ from typing import Any, cast
 import pytest
 import redis
 
-from nsqdigest import scripts
+from nsqdigest.store import scripts
 from support.ports import HOST
 from support.servers import RedisServer
+
+pytestmark = pytest.mark.script
 
 KEY = b"{test:0}:doctor"
 COMMANDS = [b"hset @ f v", b"zrange @ 0 1", b"zunionstore @ 1 @", b"script load 0", b"time"]

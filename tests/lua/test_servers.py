@@ -10,6 +10,8 @@ import pytest
 from support.servers import RedisServer
 from support.store import LEASE_MS, NOW_MS, Claim, Rec, Scripts, inconsistencies, own_timeline
 
+pytestmark = pytest.mark.script
+
 T = b"t"
 
 

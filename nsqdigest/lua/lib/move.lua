@@ -1,81 +1,10 @@
--- A set of records is two keys, index and values; here they change their place. (unite: with lib/bytes.lua and lib/records.lua.)
-local PER_CALL = 500 -- of pairs: unpack has its limit
-
+-- move: a set of records is two keys, index and values; here they change their place.
+--
 -- RENAME refuses what is not there: the values of a set may be lost, all of them, or an earlier call that was cut off has
 -- moved them, and that must stop nobody.
 local function move(from, to)
   if redis.call('EXISTS', from) == 1 then
     redis.call('UNLINK', to)
     redis.call('RENAME', from, to)
-  end
-end
-
--- All records of one set are copied into another, which may have some of their keys. Returns how many met their key there
--- (of each such two one is gone), and how many of these were the same record, which an earlier call that was cut off copied.
-local function unite(index, values, into_index, into_values)
-  local met, copied_before = 0, 0
-  for start = 0, redis.call('ZCARD', index) - 1, PER_CALL do
-    local page = redis.call('ZRANGE', index, start, start + PER_CALL - 1, 'WITHSCORES')
-    local keys, scores, texts = {}, {}, {}
-    for place = 1, #page, 2 do
-      keys[#keys + 1] = page[place]
-    end
-    local own = redis.call('HMGET', values, unpack(keys))
-    local present = redis.call('ZMSCORE', into_index, unpack(keys))
-    for number, key in ipairs(keys) do
-      local score, value = page[2 * number], own[number]
-      if present[number] then
-        met = met + 1
-        if value and contend(into_index, into_values, key, score, value) == REPEATED then
-          copied_before = copied_before + 1
-        end
-      else
-        scores[#scores + 1], scores[#scores + 2] = score, key
-        if value then
-          texts[#texts + 1], texts[#texts + 2] = key, value
-        end
-      end
-    end
-    if #texts > 0 then
-      redis.call('HSET', into_values, unpack(texts))
-    end
-    if #scores > 0 then
-      redis.call('ZADD', into_index, unpack(scores))
-    end
-  end
-  return met, copied_before
-end
-
--- The values of a snapshot whose index was moved by a call that was cut off before it moved them too. Returns whether any
--- was there.
-local function take_back_values(index, values, snapshot, snapshot_values)
-  local found = false
-  for start = 0, redis.call('ZCARD', snapshot) - 1, PER_CALL do
-    local keys = redis.call('ZRANGE', snapshot, start, start + PER_CALL - 1)
-    local own, present = redis.call('HMGET', values, unpack(keys)), redis.call('ZMSCORE', index, unpack(keys))
-    for number, key in ipairs(keys) do
-      if own[number] then
-        found = true
-        redis.call('HSET', snapshot_values, key, own[number])
-        if not present[number] then
-          redis.call('HDEL', values, key)
-        end
-      end
-    end
-  end
-  return found
-end
-
--- The newest stay. Answers how many went.
-local function trim(index, values, capacity)
-  local gone = 0
-  while true do
-    local over = redis.call('ZRANGE', index, capacity, capacity + PER_CALL - 1)
-    if #over == 0 then
-      return gone
-    end
-    redis.call('ZREM', index, unpack(over))
-    redis.call('HDEL', values, unpack(over))
-    gone = gone + #over
   end
 end

@@ -1,5 +1,8 @@
 -- What becomes of a record that meets a set: one of these. A score is minus the record's timestamp, so that the newest stands
--- first; of equal timestamps the larger value wins a key, and the smaller key counts as the newer. (With lib/bytes.lua.)
+-- first; of equal timestamps the larger value wins a key, and the smaller key counts as the newer.
+--
+-- @include lib/bytes.lua
+
 local KEPT, SUPERSEDED, OVER_CAPACITY, OVER_TIMELINES, DUPLICATE, REPEATED = 1, 2, 3, 4, 5, 6
 
 -- Here as everywhere a value is written before its place in the index: a record that stands there has its value, wherever the

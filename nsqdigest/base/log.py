@@ -1,0 +1,336 @@
+"""Structured logs: an event's constant dotted name, and data in fields. It observes: it never raises, never steers.
+
+    log = get("consumer")
+    log.warning("consumer.topic.backoff", level=1, wait_s=2.1)
+
+On a terminal a line is for people, elsewhere it is one JSON object. Whatever a field holds, a line stays one line, of
+bounded length, without control characters; only a traceback on a terminal takes more lines. What other libraries log
+comes through the same formatter from WARNING on, as `library.<logger's name>`.
+
+What may happen thousands of times a second is logged by `counted`: one line per kind and second. A reader who stands
+still stops nobody: a thread writes the lines (`log_writer`), and drops and counts what does not fit its queue.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import math
+import os
+import re
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal, TextIO
+
+from nsqdigest.base.log_counts import Repeats
+from nsqdigest.base.log_writer import LogWriter
+
+ROOT = "nsqdigest"
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+FIELD_LIMIT_BYTES = 1024
+TRACEBACK_LIMIT_BYTES = 16 * 1024
+ENDS_WITHIN_S = 2.0
+"""At exit, what waits for a slow reader gets so long."""
+
+_RESERVED = frozenset(("time", "level", "event"))
+# Beside the C0 and C1 controls: line separators, marks that reorder text, and halves of characters.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_PLAIN = re.compile(r"[^\s\"=\\]+")
+_COLOURS = {"debug": "\x1b[2m", "info": "\x1b[32m", "warning": "\x1b[33m", "error": "\x1b[31m"}
+_SHORT = {"debug": "DEBUG", "info": "INFO ", "warning": "WARN ", "error": "ERROR"}
+_DIM, _RESET = "\x1b[2m", "\x1b[0m"
+
+
+Level = Literal["debug", "info", "warning", "error"]
+
+
+class Log:
+    """A part's logger. A call below the level costs a look into a dict and no more."""
+
+    __slots__ = ("_is_enabled_for", "_logger")
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._is_enabled_for = logger.isEnabledFor
+
+    def debug(self, event: str, /, *, exc_info: BaseException | None = None, **fields: Any) -> None:
+        if self._is_enabled_for(logging.DEBUG):
+            self._write(logging.DEBUG, event, exc_info, fields)
+
+    def info(self, event: str, /, *, exc_info: BaseException | None = None, **fields: Any) -> None:
+        if self._is_enabled_for(logging.INFO):
+            self._write(logging.INFO, event, exc_info, fields)
+
+    def warning(self, event: str, /, *, exc_info: BaseException | None = None, **fields: Any) -> None:
+        if self._is_enabled_for(logging.WARNING):
+            self._write(logging.WARNING, event, exc_info, fields)
+
+    def error(self, event: str, /, *, exc_info: BaseException | None = None, **fields: Any) -> None:
+        if self._is_enabled_for(logging.ERROR):
+            self._write(logging.ERROR, event, exc_info, fields)
+
+    def counted(
+        self,
+        level: Level,
+        event: str,
+        /,
+        *,
+        by: Sequence[str],
+        adds: Sequence[str] = (),
+        every_s: float = 1.0,
+        **fields: Any,
+    ) -> None:
+        """A line at once, then one per period with a count. `by` names the fields that make the kind (bounded, like the
+        labels of a metric), `adds` those that are summed; of the others a line shows the newest."""
+        if self._is_enabled_for(LEVELS[level]):
+            kind = (self._logger, LEVELS[level], event, *(fields[name] for name in by))
+            _write_lines_due()
+            with _repeats_lock:
+                is_line = _repeats.note(kind, time.monotonic(), every_s, fields, adds)
+            if is_line:
+                self._write(LEVELS[level], event, None, fields)
+
+    def _write(self, level: int, event: str, exc_info: BaseException | None, fields: dict[str, Any]) -> None:
+        # Straight to handle(): the search for the calling line, which nobody is shown, is most of what a record costs.
+        about = (type(exc_info), exc_info, exc_info.__traceback__) if exc_info is not None else None
+        record = self._logger.makeRecord(self._logger.name, level, "", 0, event, (), about)
+        record.fields = fields
+        self._logger.handle(record)
+
+
+def get(name: str) -> Log:
+    """The logger of a part: `consumer`, or a module's own `__name__`."""
+    name = name.removeprefix(f"{ROOT}.")
+    return Log(logging.getLogger(ROOT if name in ("", ROOT) else f"{ROOT}.{name}"))
+
+
+def setup(level: str, format: str, stream: TextIO | None = None) -> None:
+    """Sends all logs of the process to the stream (stderr); again, it replaces what it did before."""
+    stream = sys.stderr if stream is None else stream
+    is_terminal = stream.isatty()
+    human = format == "human" or (format == "auto" and is_terminal)
+    colour = human and is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    root = logging.getLogger()
+    for handler in _handlers():
+        root.removeHandler(handler)
+        handler.close()
+    root.addHandler(_Lines(stream, Human(colour) if human else Json()))
+    root.setLevel(max(logging.WARNING, LEVELS[level]))
+    logging.getLogger(ROOT).setLevel(LEVELS[level])
+    # It warns, each time, of connections that fail or break: whoever made them says it, with the place and the way out.
+    logging.getLogger("tornado.general").setLevel(logging.ERROR)
+    atexit.unregister(end)
+    atexit.register(end)  # a program that never set the log up has no lines to end
+
+
+def end(within_s: float = ENDS_WITHIN_S) -> None:
+    """Writes what is counted and what is queued, for as long as that. Called at exit, too."""
+    with _repeats_lock:
+        lines = _repeats.rest()
+    _write_counted(lines)
+    for handler in _handlers():
+        handler.end(within_s)
+
+
+def lines_dropped() -> int:
+    """Since `setup`: lines that nobody read in time."""
+    return sum(handler.dropped for handler in _handlers())
+
+
+_repeats: Repeats[tuple[Any, ...]] = Repeats()
+_repeats_lock = threading.Lock()
+
+
+def _write_counted(lines: Iterable[tuple[tuple[Any, ...], dict[str, Any]]]) -> None:
+    for (logger, level, event, *_), fields in lines:
+        Log(logger)._write(level, event, None, fields)
+
+
+def _write_lines_due() -> float | None:
+    """Returns in how many seconds there may be more."""
+    with _repeats_lock:
+        lines = _repeats.due(time.monotonic())
+        next_s = _repeats.next_s
+    _write_counted(lines)
+    return None if next_s is None else max(0.0, next_s - time.monotonic())
+
+
+def _handlers() -> list[_Lines]:
+    return [handler for handler in logging.getLogger().handlers if isinstance(handler, _Lines)]
+
+
+class _Lines(logging.Handler):
+    def __init__(self, stream: TextIO, formatter: logging.Formatter) -> None:
+        super().__init__()
+        self._stream = stream
+        self._encoding = stream.encoding or "utf-8"
+        self.setFormatter(formatter)
+        # A library that set a level of its own would pass the root's by.
+        self.addFilter(lambda record: record.levelno >= logging.WARNING or _is_ours(record))
+        self._writer: LogWriter | None = None
+        if (descriptor := _descriptor(stream)) is not None:
+            self._writer = LogWriter(descriptor, self._render_dropped, _write_lines_due)
+
+    @property
+    def dropped(self) -> int:
+        return self._writer.dropped if self._writer else 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = self._render(record)
+            if self._writer:
+                self._writer.put(line, is_urgent=record.levelno >= logging.WARNING)
+            else:
+                self._stream.write(line.decode(self._encoding))
+                self._stream.flush()
+        except Exception:
+            self.handleError(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Nothing: with the log's reader gone there is nobody to tell, and the work goes on."""
+
+    def end(self, within_s: float) -> None:
+        if self._writer:
+            self._writer.close(within_s)
+
+    def close(self) -> None:
+        self.end(ENDS_WITHIN_S)
+        super().close()
+
+    def _render(self, record: logging.LogRecord) -> bytes:
+        return (self.format(record) + "\n").encode(self._encoding, "backslashreplace")
+
+    def _render_dropped(self, lines: int) -> bytes:
+        record = logging.LogRecord(f"{ROOT}.log", logging.WARNING, "", 0, "log.lines_dropped", (), None)
+        record.fields = {"lines": lines, "hint": "whoever reads this log did not read for a while"}
+        return self._render(record)
+
+
+def _descriptor(stream: TextIO) -> int | None:
+    """None: a stream in memory, which is written to at once."""
+    try:
+        return stream.fileno()
+    except (OSError, ValueError):
+        return None
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    return record.name == ROOT or record.name.startswith(f"{ROOT}.")
+
+
+def _level_of(record: logging.LogRecord) -> str:
+    return next((name for name, number in reversed(LEVELS.items()) if record.levelno >= number), "debug")
+
+
+def _event_and_fields(record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
+    """Event and fields, cleaned of nothing yet but each small and of a type that JSON knows."""
+    if isinstance(fields := getattr(record, "fields", None), dict):
+        event = str(record.msg)
+    else:
+        event = ROOT if _is_ours(record) else f"library.{record.name}"
+        fields = {"message": _safely(record.getMessage)}
+        if record.exc_info and record.exc_info[1] is not None:
+            fields["error"] = record.exc_info[1]
+    values = {(f"field_{name}" if name in _RESERVED else name): _value(value) for name, value in fields.items()}
+    if record.exc_info and record.exc_info[1] is not None:
+        error = record.exc_info[1]
+        text = _safely(lambda: "".join(traceback.format_exception(error)).rstrip("\n"))
+        values["traceback"] = _cut_front(text, TRACEBACK_LIMIT_BYTES)
+    return event, values
+
+
+def _safely(render: Callable[[], str]) -> str:
+    try:
+        return render()
+    except Exception as error:
+        return f"<cannot be shown: {type(error).__name__}>"
+
+
+def _value(value: Any) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return value if value.bit_length() < 256 else "<a number of many digits>"
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    return _cut(_safely(lambda: _text(value)), FIELD_LIMIT_BYTES)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        # One byte more than is shown, so that the cut shows.
+        return bytes(value[: FIELD_LIMIT_BYTES + 1]).decode("utf-8", "backslashreplace")
+    if isinstance(value, BaseException):
+        text = str(value)
+        if type(value).__module__.startswith(f"{ROOT}."):
+            return text or type(value).__name__
+        return f"{type(value).__name__}: {text}" if text else type(value).__name__
+    if isinstance(value, list | tuple | set | frozenset):
+        return ", ".join(_text(each) for each in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{_text(name)}={_text(each)}" for name, each in value.items())
+    return str(value)
+
+
+def _cut(text: str, limit_bytes: int) -> str:
+    if len(text) * 4 <= limit_bytes:
+        return text
+    encoded = text.encode("utf-8", "surrogatepass")
+    if len(encoded) <= limit_bytes:
+        return text
+    return encoded[: limit_bytes - 3].decode("utf-8", "ignore") + "…"
+
+
+def _cut_front(text: str, limit_bytes: int) -> str:
+    """Keeps the end: of a traceback that is where it happened."""
+    encoded = text.encode("utf-8", "surrogatepass")
+    return text if len(encoded) <= limit_bytes else "…" + encoded[-(limit_bytes - 3) :].decode("utf-8", "ignore")
+
+
+def _escape(match: re.Match[str]) -> str:
+    return f"\\u{ord(match.group()):04x}"
+
+
+class Json(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        event, fields = _event_and_fields(record)
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line = {"time": moment.replace("+00:00", "Z"), "level": _level_of(record), "event": event, **fields}
+        # Escaped after encoding, in JSON's own way, so that a reader gets back the very text.
+        return _UNSAFE.sub(_escape, json.dumps(line, ensure_ascii=False, separators=(",", ":")))
+
+
+class Human(logging.Formatter):
+    def __init__(self, colour: bool) -> None:
+        super().__init__()
+        self._colour = colour
+
+    def format(self, record: logging.LogRecord) -> str:
+        event, fields = _event_and_fields(record)
+        level = _level_of(record)
+        clock = f"{time.strftime('%H:%M:%S', time.localtime(record.created))}.{int(record.created * 1000) % 1000:03d}"
+        traceback_text = fields.pop("traceback", "")
+        said = " ".join(self._field(name, value) for name, value in fields.items())
+        event = _UNSAFE.sub(_escape, event)
+        if self._colour:
+            line = f"{_DIM}{clock}{_RESET} {_COLOURS[level]}{_SHORT[level]}{_RESET} {event}"
+        else:
+            line = f"{clock} {_SHORT[level]} {event}"
+        for row in traceback_text.split("\n") if traceback_text else ():
+            said += "\n    " + _UNSAFE.sub(_escape, row)
+        return f"{line}  {said}".rstrip()
+
+    def _field(self, name: str, value: Any) -> str:
+        if isinstance(value, str):
+            shown = value if _PLAIN.fullmatch(value) else json.dumps(value, ensure_ascii=False)
+        else:
+            shown = json.dumps(value)
+        shown = _UNSAFE.sub(_escape, shown)
+        return f"{_DIM}{name}={_RESET}{shown}" if self._colour else f"{name}={shown}"

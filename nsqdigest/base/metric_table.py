@@ -1,0 +1,194 @@
+"""Every metric that there is: name, kind, labels, help, and what its labels may be.
+
+A name or label that is not declared here is an error at its first use. No label is ever a timeline or a key, so the
+configuration bounds the number of series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+from nsqdigest.backoff import TRANSITIONS, Reason, State
+from nsqdigest.base.reasons import BuryReason, DeadLetterReason, LookupProblem, SinkState, Verdict
+
+PREFIX = "nsqdigest_"
+
+Labels = tuple[str, ...]
+Values = Mapping[Labels, Sequence[Labels]]
+"""By labels that belong together: all that they may be, as ("sink", "route"): [("mail", "events")]."""
+
+
+def each(values: Iterable[str]) -> list[Labels]:
+    return [(value,) for value in values]
+
+
+def _of(values: Mapping[str, Iterable[str]]) -> dict[Labels, list[Labels]]:
+    return {(label,): each(known) for label, known in values.items()}
+
+
+_AGES_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
+_REQUESTS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+_DELIVERIES_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_DELAYS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 6 * 3600.0, 24 * 3600.0)
+_COUNTS = (1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0)
+
+_REASONS_OF_STORE = (
+    "bug", "redis-auth", "redis-busy", "redis-cluster", "redis-clusterdown", "redis-connection", "redis-connections",
+    "redis-full", "redis-killed", "redis-loading", "redis-masterdown", "redis-misconf", "redis-mode", "redis-moved",
+    "redis-noreplicas", "redis-noscript", "redis-protocol", "redis-readonly", "redis-replicas", "redis-script",
+    "redis-sentinel", "redis-slots", "redis-timeout", "redis-tryagain", "redis-unfit", "redis-unknown",
+)  # fmt: skip
+_STATE_AND_REASON: Labels = ("state", "reason")
+_DECISIONS: list[Labels] = [
+    *dict.fromkeys(
+        (str(transition.to), str(transition.reason))
+        for known in TRANSITIONS.values()
+        for transition in known.values()
+        if transition is not None and transition.to is not None
+    ),
+    *((str(state), str(Reason.RESUMED)) for state in State if state is not State.PAUSED),
+]
+
+
+class Declared(NamedTuple):
+    kind: str
+    labels: Labels
+    help: str
+    values: Values = MappingProxyType({})
+    """Of labels that the configuration does not know."""
+    buckets: tuple[float, ...] = ()
+
+
+def _counter(labels: Labels, help_text: str, **values: Iterable[str]) -> Declared:
+    return Declared("counter", labels, help_text, _of(values))
+
+
+def _gauge(labels: Labels, help_text: str, **values: Iterable[str]) -> Declared:
+    return Declared("gauge", labels, help_text, _of(values))
+
+
+def _histogram(labels: Labels, help_text: str, buckets: tuple[float, ...], **values: Iterable[str]) -> Declared:
+    return Declared("histogram", labels, help_text, _of(values), buckets)
+
+
+def _of_controller(prefix: str, of: str, well: str) -> dict[str, Declared]:
+    return {
+        f"{prefix}_level": _gauge((of,), f"0: {well}. The higher the level, the longer the wait between two probes."),
+        f"{prefix}_state": _gauge((of, "state"), "1 for its present state, 0 for the others.", state=State),
+        f"{prefix}_decisions_total": Declared(
+            "counter",
+            (of, "state", "reason"),
+            "Changes of state, by new state and reason.",
+            {_STATE_AND_REASON: _DECISIONS},
+        ),
+        f"{prefix}_results_ignored_total": _counter((of,), "Results ignored because they belong to an earlier epoch."),
+    }
+
+
+METRICS: dict[str, Declared] = {
+    # -- intake
+    "messages_received_total": _counter(("topic",), "Messages that nsqd sent."),
+    "messages_finished_total": _counter(
+        ("topic",), "Messages finished: stored, sent to the dead-letter topic, or matched by no route."
+    ),
+    "messages_requeued_total": _counter(("topic",), "Messages requeued: given back to nsqd."),
+    "messages_expired_total": _counter(
+        ("topic",), "Messages dropped because they waited in the daemon for all of msg_timeout; nsqd sends them again."
+    ),
+    "messages_refused_total": _counter(
+        ("topic", "reason"), "FIN, REQ or TOUCH that nsqd refused because it came too late.",
+        reason=("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"),
+    ),
+    "messages_in_flight": _gauge(("topic",), "Messages received and neither finished nor requeued yet."),
+    "message_age_seconds": _histogram(("topic",), "Time from a message's timestamp until Redis stored it.", _AGES_S),
+    "batch_messages": _histogram(("topic",), "Messages in one batch written to Redis.", _COUNTS),
+    "events_unmatched_total": _counter(("topic",), "Events finished because no route matches them."),
+    "dead_letters_total": _counter(
+        ("topic", "reason"), "Messages sent to the dead-letter topic.", reason=DeadLetterReason
+    ),
+    "publishes_total": _counter(
+        ("outcome",), "Publishes to nsqd: acknowledged, refused, unsent, or unknown (nsqd may have it).",
+        outcome=("acknowledged", "refused", "unsent", "unknown"),
+    ),
+    "publish_waits_total": _counter(
+        ("reason",), "Publishes that waited because too many commands or bytes were in progress.",
+        reason=("commands", "bytes"),
+    ),
+    "records_added_total": _counter(("route",), "Records written to timelines, kept or not."),
+    "records_not_kept_total": _counter(
+        ("route", "reason"), "Records not kept: superseded, dropped, or stored before.",
+        reason=("superseded", "capacity", "timelines", "duplicate", "repeated"),
+    ),
+    "nsqd_connections": _gauge(("topic",), "Open connections to nsqd."),
+    "nsqd_addresses": _gauge(("topic",), "Known addresses of nsqds, connected or not."),
+    "nsqd_connections_lost_total": _counter(
+        ("topic", "reason"), "Connections to nsqd that broke or that nsqd closed.",
+        reason=("silent", "refused", "garbage", "closed"),
+    ),
+    "lookupd_failures_total": _counter(
+        ("topic", "reason"), "Lookups that failed, over all nsqlookupds.", reason=LookupProblem
+    ),
+    "channel_depth": _gauge(
+        ("topic",), "Messages that wait in nsqd for this channel; counts only nsqds that a nsqlookupd names."
+    ),
+    "starved": _gauge(("topic",), "1: max_in_flight limits the rate."),
+    **_of_controller("backoff", "topic", "flowing"),
+    # -- delivery
+    "digests_delivered_total": _counter(("sink", "route"), "Digests that their receiver accepted."),
+    "digest_records_delivered_total": _counter(("sink", "route"), "Records of the digests that were accepted."),
+    "digest_attempts_total": _counter(("sink", "outcome"), "Attempts to deliver a digest.", outcome=Verdict),
+    "digests_buried_total": _counter(
+        ("sink", "reason"), "Digests given up and moved to the dead list.", reason=BuryReason
+    ),
+    "digests_stale_total": _counter(("route",), "Digests whose lease ran out during delivery."),
+    "delivery_seconds": _histogram(
+        ("sink", "outcome"), "Duration of a delivery attempt.", _DELIVERIES_S, outcome=Verdict
+    ),
+    "digest_delay_seconds": _histogram(
+        ("route",), "Time from a digest being due until its receiver accepted it, retries included.", _DELAYS_S
+    ),
+    "digest_records": _histogram((), "Records in an accepted digest.", _COUNTS),
+    "last_delivery_timestamp_seconds": _gauge(
+        ("sink",), "Unix time of the last accepted digest; 0: none since the daemon started."
+    ),
+    "oldest_due_seconds": _gauge(
+        ("route",), "Age of the longest overdue digest, also while its sink is down; 0: none is overdue."
+    ),
+    "timelines": _gauge(
+        ("route", "state"), "Timelines that wait (waiting) or are being delivered (leased).",
+        state=("waiting", "leased"),
+    ),
+    "records_open": _gauge(("route",), "Records that wait for the next digest of their timeline."),
+    "dead_digests": _gauge(("sink",), "Digests in the dead list."),
+    "dead_digests_dropped_total": _counter(
+        ("sink",), "Digests dropped from the dead list because it held more than limits.dead_digests."
+    ),
+    "sink_state": _gauge(
+        ("sink", "state"), "1 for its present state, 0 for the others.",
+        state=SinkState,
+    ),
+    "paused": _gauge(("kind", "name"), "1: an operator paused this topic, route or sink."),
+    **_of_controller("sink_backoff", "sink", "delivering"),
+    # -- the store
+    "store_up": _gauge((), "1: Redis answers as it should."),
+    "store_request_seconds": _histogram(("script",), "Time until Redis answered a script.", _REQUESTS_S),
+    "store_errors_total": _counter(("reason",), "Failed Redis calls of the scheduler.", reason=_REASONS_OF_STORE),
+    "store_repairs_total": _counter(
+        ("kind",),
+        "Repairs by maintenance: instants of a wrong clock, timelines missing from the schedule, their count, ledgers.",
+        kind=("instant", "timeline", "count", "ledger"),
+    ),
+    "store_records_lost_total": _counter(("route",), "Records that Redis acknowledged and lost."),
+    "store_partitions_lost_total": _counter((), "Partitions that Redis lost as a whole."),
+    "store_server_changes_total": _counter((), "Restarts and failovers of Redis that the daemon noticed."),
+    "orphan_records": _gauge((), "Records of routes that the file no longer has; nobody delivers them."),
+    # -- the daemon
+    "event_loop_lag_seconds": _gauge((), "The longest delay of the event loop in the last few seconds."),
+    "log_lines_dropped_total": _counter((), "Log lines dropped because nobody read the log."),
+    "build_info": _gauge(("version", "python"), "1, with the versions of nsqdigest and Python as labels."),
+    "config_info": _gauge(("hash",), "1, with a hash of the configuration as label: equal settings, equal hash."),
+}  # fmt: skip
+STARTS_UNKNOWN = ("channel_depth",)
+"""A 0 would be a claim: there is no series until it was measured."""

@@ -1,0 +1,163 @@
+"""Counters, gauges and histograms, and their text for Prometheus. They observe and never steer.
+
+`metric_table` declares them all. A series whose labels are known beforehand exists from the start, at 0: an alert on an
+increase fires at the first one, too.
+
+The values stand in plain dictionaries, which are cheap to change, and the registry of prometheus-client reads them when
+it is asked. Each `Metrics` has a registry of its own: several daemons in one process do not mix.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+
+from prometheus_client import CollectorRegistry, Metric, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import choose_encoder
+
+from nsqdigest.base.metric_table import METRICS, PREFIX, STARTS_UNKNOWN, Declared, Labels, Values
+
+
+@dataclass(slots=True)
+class _Observations:
+    counts: list[int]
+    total: float = 0.0
+
+
+@dataclass(slots=True)
+class _Series:
+    """Of one metric: by the values of its labels."""
+
+    values: dict[Labels, float] = field(default_factory=dict)
+    observations: dict[Labels, _Observations] = field(default_factory=dict)
+
+
+class Metrics:
+    def __init__(self, known: Values | None = None) -> None:
+        """`known`: what the labels may be that the configuration decides."""
+        self._series = {name: _Series() for name in METRICS}
+        self._refreshers: list[Callable[[], None]] = []
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+        for name, declared in METRICS.items():
+            if name not in STARTS_UNKNOWN:
+                for labels in _beforehand(declared, known or {}):
+                    self._begin(name, labels)
+
+    def _begin(self, name: str, labels: Labels) -> None:
+        declared, series = METRICS[name], self._series[name]
+        if declared.kind == "histogram":
+            series.observations[labels] = _Observations([0] * (len(declared.buckets) + 1))
+        else:
+            series.values[labels] = 0.0
+
+    # -- what others do with it
+
+    def add(self, name: str, amount: float = 1, /, **labels: str) -> None:
+        values, key = self._series[name].values, _key(name, labels)
+        values[key] = values.get(key, 0) + amount
+
+    def set(self, name: str, value: float, /, **labels: str) -> None:
+        self._series[name].values[_key(name, labels)] = value
+
+    def clear(self, name: str, /, **labels: str) -> None:
+        """Nothing is known of it any more."""
+        self._series[name].values.pop(_key(name, labels), None)
+
+    def observe(self, name: str, /, *values: float, **labels: str) -> None:
+        """Any number of observations at once: the cost of a batch is that of sorting it."""
+        key, observations = _key(name, labels), self._series[name].observations
+        if key not in observations:
+            self._begin(name, key)
+        seen, buckets = observations[key], METRICS[name].buckets
+        seen.total += sum(values)
+        if len(values) == 1:
+            seen.counts[bisect_left(buckets, values[0])] += 1
+            return
+        ordered, before = sorted(values), 0
+        for number, upper in enumerate(buckets):
+            upto = bisect_right(ordered, upper, before)
+            seen.counts[number] += upto - before
+            before = upto
+        seen.counts[-1] += len(ordered) - before
+
+    def total(self, name: str) -> float:
+        """Over all labels; of a histogram the number of observations."""
+        series = self._series[name]
+        return sum(series.values.values()) + sum(sum(seen.counts) for seen in series.observations.values())
+
+    def value(self, name: str, /, **labels: str) -> float | None:
+        return self._series[name].values.get(_key(name, labels))
+
+    # -- for Prometheus
+
+    def refresh_by(self, refresher: Callable[[], None]) -> None:
+        """Called before each exposition, to set what is kept elsewhere. It must be quick and wait for nothing."""
+        self._refreshers.append(refresher)
+
+    def exposition(self, accept: str = "") -> tuple[bytes, str]:
+        """The text and its content type, in the format that the Accept header prefers."""
+        for refresh in self._refreshers:
+            refresh()
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type
+
+    def text(self) -> str:
+        return self.exposition()[0].decode()
+
+    def collect(self) -> Iterator[Metric]:
+        """What the registry asks for."""
+        for name, declared in METRICS.items():
+            series = self._series[name]
+            if declared.kind == "histogram":
+                yield _histogram_family(name, declared, series.observations)
+                continue
+            family = (CounterMetricFamily if declared.kind == "counter" else GaugeMetricFamily)(
+                PREFIX + name, declared.help, labels=declared.labels
+            )
+            for labels, value in series.values.items():
+                family.add_metric(labels, value)
+            yield family
+
+
+def _key(name: str, labels: dict[str, str]) -> Labels:
+    declared = METRICS[name].labels
+    if len(labels) != len(declared):
+        raise KeyError(f"{name} has the labels {declared}, not {tuple(labels)}")
+    return tuple([str(labels[label]) for label in declared])
+
+
+def _beforehand(declared: Declared, known: Values) -> Iterator[Labels]:
+    """Every combination of labels that is known; none where one of them is not."""
+    parts: list[Iterable[Labels]] = []
+    labels = declared.labels
+    while labels:
+        pair, one = labels[:2], labels[:1]
+        group = next((group for group in (pair, one) if group in declared.values or group in known), None)
+        if group is None:
+            return
+        parts.append(declared.values[group] if group in declared.values else known[group])
+        labels = labels[len(group) :]
+    for found in product(*parts):
+        yield tuple(str(value) for part in found for value in part)
+
+
+def _histogram_family(
+    name: str, declared: Declared, observations: Mapping[Labels, _Observations]
+) -> HistogramMetricFamily:
+    family = HistogramMetricFamily(PREFIX + name, declared.help, labels=declared.labels)
+    bounds = [*(f"{bound:g}" for bound in declared.buckets), "+Inf"]
+    for labels, seen in observations.items():
+        family.add_metric(labels, list(zip(bounds, _running(seen.counts), strict=True)), seen.total)
+    return family
+
+
+def _running(counts: Sequence[int]) -> Iterator[float]:
+    so_far = 0
+    for count in counts:
+        so_far += count
+        yield so_far

@@ -1,0 +1,66 @@
+"""Closed sets of words that a log field, a metric label and an answer of a command share.
+
+The module that decides chooses one of them; here they stand together, because the table of metrics needs all of them
+and knows no room to its right.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class DeadLetterReason(StrEnum):
+    """Why a message can never succeed, whatever is tried again."""
+
+    NOT_UTF8 = "not-utf8"
+    NOT_JSON = "not-json"
+    NOT_AN_OBJECT = "not-an-object"
+    TOO_DEEP = "too-deep"
+    TOO_LARGE = "too-large"
+    MISSING_FIELD = "missing-field"
+    BAD_FIELD = "bad-field"
+    BAD_TIMESTAMP = "bad-timestamp"
+    REFUSED_BY_STORE = "refused-by-store"
+    BUG = "bug"
+    """The program made a mistake at it. Its traceback is in the log."""
+
+
+class LookupProblem(StrEnum):
+    UNREACHABLE = "unreachable"
+    SLOW = "slow"
+    STATUS = "status"
+    TOO_LARGE = "too-large"
+    GARBAGE = "garbage"
+
+
+class Verdict(StrEnum):
+    DELIVERED = "delivered"
+    UNAVAILABLE = "unavailable"
+    """The receiver as a whole is unwell: nothing about this digest."""
+    AGAIN = "again"
+    """This attempt failed; the next may succeed."""
+    REFUSED = "refused"
+    """The receiver does not want this digest; a few attempts more, then it is dead."""
+    GONE = "gone"
+    """The receiver is no more (410)."""
+
+
+class BuryReason(StrEnum):
+    TOO_OLD = "too-old"
+    TOO_MANY_ATTEMPTS = "too-many-attempts"
+    REFUSED = "refused"
+    VALUES_LOST = "values-lost"
+    """Redis has the index of its records and none of their values."""
+
+    @property
+    def is_of_receiver(self) -> bool:
+        """Whether the receiver did not take it."""
+        return self is not BuryReason.VALUES_LOST
+
+
+class SinkState(StrEnum):
+    DELIVERING = "delivering"
+    BEHIND = "behind"
+    REFUSING = "refusing"
+    PAUSED = "paused"
+    STOPPED = "stopped"

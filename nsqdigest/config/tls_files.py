@@ -1,0 +1,105 @@
+"""The files of [nsq.tls], read into the context that all connections to nsqd share.
+
+Invariants:
+- The chain and the host name are checked, TLS 1.2 is the oldest that is spoken; `insecure` alone, and by that word,
+  gives up the checks.
+- Each file that cannot be used is a problem of its option, with the remedy.
+"""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from typing import NoReturn
+
+from nsqdigest.base.errors import EXIT_CONFIG, NsqdigestError
+from nsqdigest.config.model import Tls
+
+
+@dataclass(frozen=True, slots=True)
+class TlsClient:
+    context: ssl.SSLContext
+    has_certificate: bool
+    """Whether we show nsqd one of ours."""
+
+
+class TlsFileProblem(NsqdigestError):
+    """One of the files of [nsq.tls] cannot be used. `key`: which option names it."""
+
+    exit_code = EXIT_CONFIG
+
+    def __init__(self, key: str, what: str, way_out: str) -> None:
+        super().__init__(f"nsq.tls.{key}: {what}; {way_out}")
+        self.key = key
+        self.what = what
+        self.way_out = way_out
+
+
+class _Encrypted(Exception):
+    pass
+
+
+def client(settings: Tls) -> TlsClient:
+    """Reads the files. Raises TlsFileProblem."""
+    context = _trusting(settings.ca_file) if settings.ca_file else ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if settings.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if settings.cert_file:
+        if unreadable := unreadable_files(settings):
+            raise unreadable[0]
+        _show(context, settings.cert_file, settings.key_file)
+    return TlsClient(context, bool(settings.cert_file))
+
+
+def unreadable_files(settings: Tls) -> list[TlsFileProblem]:
+    problems = []
+    for key in ("ca_file", "cert_file", "key_file"):
+        path = getattr(settings, key)
+        try:
+            if path:
+                open(path, "rb").close()
+        except OSError as error:
+            problems.append(_unreadable(key, path, error))
+    return problems
+
+
+def _trusting(path: str) -> ssl.SSLContext:
+    """What the file holds, and nothing else: otherwise a certificate of any public authority would pass, too."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        if not text:
+            raise ValueError  # no text at all would mean the system's authorities
+        return ssl.create_default_context(cadata=text)
+    except (ssl.SSLError, ValueError):
+        raise TlsFileProblem("ca_file", f"{path} holds no certificates", "name a file of them in PEM form") from None
+    except OSError as error:
+        raise _unreadable("ca_file", path, error) from None
+
+
+def _show(context: ssl.SSLContext, cert_file: str, key_file: str) -> None:
+    key = "key_file" if key_file else "cert_file"
+    try:
+        context.load_cert_chain(cert_file, key_file or None, password=_refuse_to_ask)
+    except _Encrypted:
+        what = f"{key_file or cert_file} has a passphrase, and there is nobody to ask for it"
+        raise TlsFileProblem(key, what, "write it without one: openssl pkey -in OLD -out NEW") from None
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            what = f"{key_file or cert_file} is not the key of {cert_file}"
+            raise TlsFileProblem(key, what, "name the two that belong together") from None
+        what = f"{cert_file}" + (f" and {key_file} are not a certificate and its key" if key_file else " holds no key")
+        raise TlsFileProblem(key, what, "name both, in PEM form") from None
+
+
+def _refuse_to_ask() -> NoReturn:
+    raise _Encrypted
+
+
+def _unreadable(key: str, path: str, error: OSError) -> TlsFileProblem:
+    if isinstance(error, FileNotFoundError):
+        way_out = "a relative path starts at the folder of the configuration"
+        return TlsFileProblem(key, f"{path} is not there", way_out)
+    return TlsFileProblem(key, f"{path} cannot be read: {error.strerror}", "make it readable for this user")

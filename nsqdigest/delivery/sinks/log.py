@@ -1,0 +1,75 @@
+"""Writes digests as JSON lines to a file or to stdout.
+
+Invariants:
+- A line is written whole or counts as not delivered. After a write that broke off (a full disk) the next begins on a
+  new line, so that one torn line never spoils its neighbour.
+- One thread writes at a time. A write that hangs (a pipe that nobody reads) keeps that thread, and no other is started:
+  those that wait for it are not delivered when their time-out passes, and nothing waits for it at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING
+
+from nsqdigest.base import threads
+from nsqdigest.base.reasons import Verdict
+from nsqdigest.delivery.sinks.base import Outcome, Parcel
+
+if TYPE_CHECKING:
+    from nsqdigest.config import LogSink
+
+_BREAKS_TO_BLANKS = bytes.maketrans(b"\r\n", b"  ")
+
+
+class LogFile:
+    def __init__(self, settings: LogSink) -> None:
+        self._path = settings.path
+        self._timeout_s = settings.timeout_ms / 1000
+        self._file: int | None = None
+        self._is_torn = False
+        self._one_at_a_time = asyncio.Lock()
+        self._writing: Future[None] | None = None
+
+    async def deliver(self, parcel: Parcel) -> Outcome:
+        try:
+            async with asyncio.timeout(self._timeout_s), self._one_at_a_time:
+                await self._last_write_ended()
+                # Values are as they were published, perhaps over several lines; within JSON a break can only be a
+                # blank.
+                line = parcel.body.translate(_BREAKS_TO_BLANKS) + b"\n"
+                self._writing = threads.start(partial(self._write, line), f"sink to {self._path}")
+                await asyncio.wrap_future(self._writing)
+        except TimeoutError:
+            return Outcome(Verdict.UNAVAILABLE, f"{self._path}: not written within {self._timeout_s:g} s")
+        except OSError as error:
+            return Outcome(Verdict.UNAVAILABLE, f"{self._path}: {error.strerror or error}")
+        return Outcome(Verdict.DELIVERED)
+
+    async def _last_write_ended(self) -> None:
+        """Whoever began it may be gone."""
+        if self._writing is not None and not self._writing.done():
+            await asyncio.gather(asyncio.wrap_future(self._writing), return_exceptions=True)
+
+    def _write(self, line: bytes) -> None:
+        if self._file is None:
+            is_stdout = self._path == "-"
+            self._file = (
+                sys.stdout.fileno() if is_stdout else os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
+            )
+        data = memoryview(b"\n" + line if self._is_torn else line)
+        while data:
+            self._is_torn = True
+            data = data[os.write(self._file, data) :]
+        self._is_torn = False
+
+    async def close(self) -> None:
+        if self._writing is not None and not self._writing.done():
+            return  # its thread may hang in that file for ever
+        if self._file is not None and self._path != "-":
+            os.close(self._file)
+            self._file = None

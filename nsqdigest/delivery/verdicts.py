@@ -1,0 +1,113 @@
+"""What becomes of a digest after an attempt (pure decisions), and whether its sink is well.
+
+    delivered                    close
+    gone (410)                   the sink stops until a reload; the digest waits, the attempt does not count
+    too old, or too many tries   buried: kept whole, with the reason
+    refused                      three attempts, then buried
+    anything else                again, same id, same bytes, after a decorrelated delay; Retry-After is a floor
+
+A sink's health is a `backoff.Controller` whose facts are deliveries: what says that the receiver as a whole is unwell
+(no connection, time-outs, 401, 429, 502-504) is a failure at once; other failures only after three different digests
+in a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+
+from nsqdigest.backoff import retry_wait_ms
+from nsqdigest.base.reasons import BuryReason, Verdict
+from nsqdigest.delivery.sinks.base import Outcome
+
+if TYPE_CHECKING:
+    from nsqdigest.backoff import Controller
+    from nsqdigest.config import Sink
+
+ATTEMPTS_WHEN_REFUSED = 3
+DIGESTS_IN_A_ROW = 3
+
+
+class Step(StrEnum):
+    CLOSE = "close"
+    AGAIN = "again"
+    BURY = "bury"
+    STOP_SINK = "stop-sink"
+
+
+class Next(NamedTuple):
+    step: Step
+    wait_ms: int = 0
+    reason: BuryReason | None = None
+
+
+def expired(settings: Sink, attempts_made: int, age_ms: int) -> BuryReason | None:
+    """Asked before an attempt: is there to be another one?"""
+    if settings.max_age_ms and age_ms >= settings.max_age_ms:
+        return BuryReason.TOO_OLD
+    if settings.max_attempts and attempts_made >= settings.max_attempts:
+        return BuryReason.TOO_MANY_ATTEMPTS
+    return None
+
+
+def after(
+    outcome: Outcome, settings: Sink, attempt: int, age_ms: int, uniform: Callable[[float, float], float]
+) -> Next:
+    if outcome.verdict is Verdict.DELIVERED:
+        return Next(Step.CLOSE)
+    if outcome.verdict is Verdict.GONE:
+        return Next(Step.STOP_SINK)
+    if outcome.verdict is Verdict.REFUSED and attempt >= ATTEMPTS_WHEN_REFUSED:
+        return Next(Step.BURY, reason=BuryReason.REFUSED)
+    reason = expired(settings, attempt, age_ms)
+    if reason is not None:
+        return Next(Step.BURY, reason=reason)
+    wait_ms = retry_wait_ms(attempt, settings.retry_base_ms, settings.retry_cap_ms, uniform)
+    floor_ms = int(min(outcome.retry_after_s * 1000, settings.retry_after_max_ms))
+    return Next(Step.AGAIN, max(wait_ms, floor_ms))
+
+
+class Due(Protocol):
+    """A claimed timeline, as far as its name goes."""
+
+    @property
+    def route(self) -> str: ...
+    @property
+    def timeline(self) -> str: ...
+
+
+D = TypeVar("D", bound=Due)
+
+
+def choose_probe(claims: Sequence[D], failed_last: tuple[str, str] | None) -> tuple[D, list[D]]:
+    """The one that is sent to see whether its sink is well, and the others. The digest that failed last may be at fault
+    itself, so it is the probe only where nothing else is due."""
+    probe = next((claim for claim in claims if (claim.route, claim.timeline) != failed_last), claims[0])
+    return probe, [claim for claim in claims if claim is not probe]
+
+
+class Health:
+    """Tells a sink's controller what its deliveries say."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._failed_in_a_row: set[str] = set()
+        self.failed_last: tuple[str, str] | None = None
+        """Route and timeline of the digest that the receiver did not take last; None: it took the last one."""
+
+    def heard(self, outcome: Outcome, digest_id: str, due: Due, epoch: int, now_s: float) -> bool:
+        """Answers whether the controller decided anew."""
+        if outcome.verdict is Verdict.DELIVERED:
+            self._failed_in_a_row.clear()
+            self.failed_last = None
+            return self._controller.succeeded(epoch, now_s)
+        self.failed_last = due.route, due.timeline
+        if outcome.verdict is Verdict.UNAVAILABLE:
+            return self._controller.failed(epoch, now_s)
+        self._failed_in_a_row.add(digest_id)
+        if len(self._failed_in_a_row) >= DIGESTS_IN_A_ROW:
+            self._failed_in_a_row.clear()
+            return self._controller.failed(epoch, now_s)
+        # The receiver answered: a probe that only this digest failed is no sign that the sink is down.
+        return self._controller.lost(epoch, now_s)

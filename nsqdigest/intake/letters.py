@@ -1,0 +1,120 @@
+"""Messages that can never succeed: to the dead-letter topic of the nsqd they came from, with the reason.
+
+The letter is one JSON object whose body is base64, whole up to 700 KiB (so that the letter fits nsqd's default limit
+of 1 MiB), always with the whole body's length and hash. Only after nsqd acknowledged it may the message be finished.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from nsqdigest.base.errors import NsqdigestError, PublishError
+
+if TYPE_CHECKING:
+    from nsqdigest.config import Address
+    from nsqdigest.intake.routing import Rejected
+    from nsqdigest.nsq.frames import Message
+    from nsqdigest.nsq.publisher import Publisher
+
+BODY_BYTES = 700 * 1024
+_SHORTER_BODIES = (BODY_BYTES, 40 * 1024, 1024, 0)
+
+
+class Whole(NamedTuple):
+    """Of a body of which only the beginning was kept."""
+
+    length: int
+    sha256: str
+
+
+class Letter(NamedTuple):
+    message: Message
+    rejected: Rejected
+    whole: Whole | None = None
+
+
+def shortened(message: Message) -> Whole:
+    """Keeps of the body what a letter holds, and returns what the letter tells about all of it."""
+    whole = _whole(message.body)
+    message.body = message.body[:BODY_BYTES]
+    return whole
+
+
+def _whole(body: bytes) -> Whole:
+    return Whole(len(body), hashlib.sha256(body).hexdigest())
+
+
+class Kept(NamedTuple):
+    """Messages whose letters could not be sent: they must not be finished."""
+
+    messages: list[Message]
+    error: NsqdigestError
+
+
+class DeadLetters:
+    def __init__(self, publisher: Publisher, topic: str, channel: str) -> None:
+        self._publisher = publisher
+        self._topic = topic
+        self._channel = channel
+
+    async def publish(self, nsqd: Address, topic: str, letters: Sequence[Letter]) -> Kept | None:
+        """None: all of them are safe. Otherwise which are not, and (of the last of them) why."""
+        if not self._topic:
+            error = NsqdigestError('nsq.dead_letter_topic is "": nowhere to put a message that can never succeed')
+            return Kept([letter.message for letter in letters], error)
+        try:
+            await self._publisher.publish(nsqd, self._topic, [self.encoded(nsqd, topic, letter) for letter in letters])
+            return None
+        except PublishError as error:
+            if error.code != "E_BAD_MESSAGE":
+                return Kept([letter.message for letter in letters[error.acknowledged :]], error)
+            # nsqd takes a batch whole or not at all, and one letter too large for it spoils the others' way.
+            return await self._publish_one_by_one(nsqd, topic, letters[error.acknowledged :])
+        except NsqdigestError as error:
+            return Kept([letter.message for letter in letters], error)
+
+    async def _publish_one_by_one(self, nsqd: Address, topic: str, letters: Sequence[Letter]) -> Kept | None:
+        kept: list[Message] = []
+        last_error: NsqdigestError | None = None
+        for letter in letters:
+            try:
+                await self._publish_alone(nsqd, topic, letter)
+            except NsqdigestError as error:
+                kept.append(letter.message)
+                last_error = error
+        return None if last_error is None else Kept(kept, last_error)
+
+    async def _publish_alone(self, nsqd: Address, topic: str, letter: Letter) -> None:
+        """With less and less of the body, where nsqd allows only smaller messages."""
+        for body_bytes in _SHORTER_BODIES:
+            try:
+                await self._publisher.publish(nsqd, self._topic, [self.encoded(nsqd, topic, letter, body_bytes)])
+            except PublishError as error:
+                if error.code != "E_BAD_MESSAGE" or body_bytes == _SHORTER_BODIES[-1]:
+                    raise
+            else:
+                return
+
+    def encoded(self, nsqd: Address, topic: str, letter: Letter, body_bytes: int = BODY_BYTES) -> bytes:
+        message, rejected, whole = letter
+        length, sha256 = whole or _whole(message.body)
+        return msgspec.json.encode(
+            {
+                "reason": rejected.reason,
+                "detail": rejected.detail,
+                "topic": topic,
+                "channel": self._channel,
+                "id": message.id.decode("ascii", "backslashreplace"),
+                "timestamp": message.timestamp_ns,
+                "attempts": message.attempts,
+                "nsqd": str(nsqd),
+                "body": base64.b64encode(message.body[:body_bytes]).decode(),
+                "length": length,
+                "sha256": sha256,
+            }
+        )

@@ -1,0 +1,152 @@
+-- add: files records of one route into their timelines. A join: replaying, splitting or reordering batches ends the same.
+--
+-- KEYS  1 waiting zset   2 leased zset   3 tokens hash   4 schedule hash   5 losses hash   6 ledger hash
+--       7 count of timelines   8 agenda zset
+--       then for each timeline of the first kind: set zset, values hash;
+--       then for each of the second kind (some record may be a repeat): set zset, values hash, digest zset, shown zset
+-- ARGV  1 now (ms, '' = Redis' clock)    2 capacity (records)          3 increment (ms)
+--       4 base, 5 bound (ms) of a timeline that begins here            6 most timelines of this partition
+--       7 length of what stands before the timeline's name in its keys 8 timelines of the first kind
+--       9 the batch, packed big-endian: per timeline u16 records; per record u16 length + key, and its score as 17
+--         characters: minus the timestamp (µs), zero-padded; a timeline of the second kind has a u8 before each
+--         record, 1: may be a repeat. At most 500 records.
+--       10… the values, in the order of the records
+-- RETURNS { now, added, superseded, over capacity, over the limit of timelines, duplicates, repeated,
+--           { numbers of the timelines that began here and are due at once }, counted }
+--       repeated: exact copies of records that are there; they change nothing and are in no other count. The ledger counts
+--       them, outside its equation: a replay has to write something, for what wrote nothing waits for no replica (WAIT)
+--       counted: what the ledger has under 'added' now; it only grows, so a smaller one tells that Redis lost something
+-- ERRORS none of its own. Its first write is one that maxmemory can refuse, so a full Redis refuses it whole.
+--
+-- @include lib/now.lua
+-- @include lib/records.lua
+-- @include lib/schedule.lua
+-- @include lib/ledger.lua
+
+-- Two things here are for speed, and measured. Values are arguments of their own, for Lua hashes every string it is given from end
+-- to end: inside the batch each value would be hashed twice. And a record's score is minus its timestamp, so that the
+-- newest stands first: Redis walks a small set from its head, and a newcomer finds its place there at once. (As text,
+-- since Redis formats and parses a number for every call.)
+local FIXED_KEYS, FIXED_ARGUMENTS = 8, 9
+local LOSSES = { [SUPERSEDED] = 's', [OVER_CAPACITY] = 'c' }
+local call, unpack_from = redis.call, struct.unpack
+local waiting, _, _, schedules, losses, ledger, timeline_count, agenda = unpack(KEYS, 1, FIXED_KEYS)
+local now, capacity, increment = now_ms(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local first_base, first_bound = tonumber(ARGV[4]), tonumber(ARGV[5])
+local name_from, plain, batch = ARGV[7] + 1, tonumber(ARGV[8]), ARGV[9]
+
+-- A timeline that is not known has no records, unless an add was cut off before its timeline began. They count as this call's, and
+-- the timeline begins, whatever becomes of what comes now: a record that comes again may be a duplicate by then. Returns how many
+-- there are. (Values without a record are of a record that was not written.)
+local function left_by_another(index, values)
+  if call('EXISTS', index, values) == 0 then
+    return 0
+  end
+  local records = call('ZCARD', index)
+  if records == 0 and call('HLEN', values) > 0 then -- an error where it is no hash: what is not ours stays
+    call('UNLINK', values)
+  end
+  return records
+end
+
+local names = {}
+for number = 1, plain do
+  names[number] = string.sub(KEYS[FIXED_KEYS + 2 * number - 1], name_from)
+end
+for number = plain + 1, plain + (#KEYS - FIXED_KEYS - 2 * plain) / 4 do
+  names[number] = string.sub(KEYS[FIXED_KEYS + 2 * plain + 4 * (number - plain) - 3], name_from)
+end
+begin_count(ledger, 'added')
+local known = call('HMGET', schedules, unpack(names))
+local places = tonumber(ARGV[6]) - (tonumber(call('GET', timeline_count)) or 0)
+
+local fates, left_over, opened = { 0, 0, 0, 0, 0, 0 }, 0, 0
+local changed, beginnings, due_at_once, first_due = {}, {}, {}, math.huge
+local position, at, value_number = 1, FIXED_KEYS + 1, FIXED_ARGUMENTS
+for number = 1, #names do
+  local timeline, second_kind = names[number], number > plain
+  local index, values = KEYS[at], KEYS[at + 1]
+  local is_new = not known[number]
+  local base, bound, held_before, left = first_base, first_bound, 0, 0
+  if is_new then
+    left = left_by_another(index, values)
+  else
+    base, bound, held_before = unpack_from(SCHEDULE, known[number])
+  end
+  left_over = left_over + left
+  local held, refused, met_known_key = held_before + left, is_new and left == 0 and places <= 0, false
+  local records
+  records, position = unpack_from('>H', batch, position)
+  for _ = 1, records do
+    local possible_repeat = 0
+    if second_kind then
+      possible_repeat, position = unpack_from('B', batch, position)
+    end
+    local key, score, fate, is_loser
+    key, score, position = unpack_from('>Hc0c17', batch, position)
+    value_number = value_number + 1
+    local value = ARGV[value_number]
+    if refused then
+      fate = OVER_TIMELINES
+    elseif possible_repeat == 1 and is_duplicate(KEYS[at + 2], KEYS[at + 3], key, score) then
+      fate = DUPLICATE
+    elseif held >= capacity and not call('ZSCORE', index, key) then
+      fate, is_loser = into_full_set(index, values, key, score, value)
+    elseif held < capacity and call('HSETNX', values, key, value) == 1 and call('ZADD', index, 'NX', score, key) == 1 then
+      fate, held = KEPT, held + 1
+    else
+      fate, is_loser = contend(index, values, key, score, value)
+      met_known_key = true
+      held = fate == KEPT and held + 1 or held
+    end
+    -- Told by the next digest: what lost for the first time, for all that is known.
+    local lost = LOSSES[fate]
+    if lost and not (is_loser and possible_repeat == 1) then
+      call('HINCRBY', losses, lost .. timeline, 1)
+    end
+    fates[fate] = fates[fate] + 1
+  end
+  if met_known_key then
+    -- An earlier call may have been cut off after it wrote records and before it counted them: count what is there. Else (a key
+    -- twice in this batch, or in the set before) there is nothing more than what was counted.
+    local there = math.max(held, call('ZCARD', index))
+    left_over, held = left_over + there - held, there
+  end
+  if held > held_before then
+    opened = opened + held - held_before
+    changed[#changed + 1] = timeline
+    changed[#changed + 1] = struct.pack(SCHEDULE, base, bound, held)
+    if is_new then
+      places = places - 1
+      local due = due_ms(base, bound, increment, held)
+      beginnings[#beginnings + 1] = due
+      beginnings[#beginnings + 1] = timeline
+      first_due = math.min(first_due, due)
+      if due <= now then
+        due_at_once[#due_at_once + 1] = number
+      end
+    end
+  end
+  at = at + (second_kind and 4 or 2)
+end
+
+-- In this order: broken off here (a right is missing, a key is of another type), the timelines begin anew when it comes again.
+if #beginnings > 0 then
+  call('ZADD', waiting, unpack(beginnings))
+  put_down(agenda, waiting, first_due)
+end
+if #changed > 0 then
+  call('HSET', schedules, unpack(changed))
+end
+if #beginnings > 0 then
+  call('INCRBY', timeline_count, #beginnings / 2)
+end
+local added = left_over
+for fate = KEPT, DUPLICATE do
+  added = added + fates[fate]
+end
+local counted = end_count(ledger, 'added', { 'added', added, 'open', opened, 'superseded', fates[SUPERSEDED],
+  'dropped:capacity', fates[OVER_CAPACITY], 'dropped:timelines', fates[OVER_TIMELINES], 'dropped:duplicate', fates[DUPLICATE],
+  'repeated', fates[REPEATED] })
+return { now, added, fates[SUPERSEDED], fates[OVER_CAPACITY], fates[OVER_TIMELINES], fates[DUPLICATE], fates[REPEATED], due_at_once,
+  counted }

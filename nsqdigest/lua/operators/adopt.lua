@@ -1,0 +1,77 @@
+-- adopt: a timeline goes over to another route, all its records into the open set there. A digest that was under way ends so: what
+-- its receiver would be told names the route, so they go out under a new id.
+--
+-- KEYS  as lib/timeline_keys.lua has them, of the route it leaves; then the same of the route it goes to
+-- ARGV  1 timeline   2 capacity of the route it goes to (records)
+-- RETURNS { 'adopted', records } | { 'unknown' }; whoever had it leased is stale from here on
+--         { 'too-large' }: it is more than one call may move; nothing changed
+-- ERRORS none of its own. Both ledgers stay balanced: what went over is dropped:adopted here and added there.
+--
+-- @include lib/timeline_keys.lua
+-- @include lib/union.lua
+-- @include lib/schedule.lua
+-- @include lib/ledger.lua
+
+local to_waiting, _, _, to_schedules, to_losses, to_ledger = unpack(KEYS, 15, 20)
+local to_head, to_index, to_values, _, _, to_memory = unpack(KEYS, 23, 28)
+local MOST_ADOPTED = 10000 -- records: some 50 ms of Redis
+local timeline, capacity = ARGV[1], tonumber(ARGV[2])
+
+local known = redis.call('HGET', schedules, timeline)
+if not known then
+  return { 'unknown' }
+end
+if redis.call('ZCARD', index) + redis.call('ZCARD', snapshot) > MOST_ADOPTED then
+  return { 'too-large' }
+end
+begin_writes(agenda)
+begin_count(ledger, 'dropped:adopted')
+begin_count(to_ledger, 'added')
+
+local open, in_snapshot, held = redis.call('ZCARD', index), redis.call('ZCARD', snapshot), redis.call('ZCARD', to_index)
+local met_of_digest, copied_of_digest = unite(snapshot, snapshot_values, to_index, to_values)
+local met, copied = unite(index, values, to_index, to_values)
+met, copied = met + met_of_digest, copied + copied_of_digest
+local superseded = met - copied
+local over_capacity = trim(to_index, to_values, capacity)
+local records = redis.call('ZCARD', to_index)
+
+local told = redis.call('HMGET', head, 'iteration', 'superseded', 'capacity')
+local lost = redis.call('HMGET', losses, 's' .. timeline, 'c' .. timeline)
+local function tell(letter, by)
+  if by ~= 0 then
+    redis.call('HINCRBY', to_losses, letter .. timeline, by)
+  end
+end
+tell('s', superseded + (told[2] or 0) + (lost[1] or 0))
+tell('c', over_capacity + (told[3] or 0) + (lost[2] or 0))
+
+local theirs, base, bound = redis.call('HGET', to_schedules, timeline), struct.unpack(SCHEDULE, known)
+if theirs then
+  base, bound = struct.unpack(SCHEDULE, theirs)
+else
+  redis.call('HSET', to_head, 'iteration', (told[1] or 0) - (in_snapshot > 0 and 1 or 0))
+  redis.call('ZADD', to_waiting, base, timeline)
+  put_down(agenda, to_waiting, base)
+end
+redis.call('HSET', to_schedules, timeline, struct.pack(SCHEDULE, base, bound, records))
+
+if redis.call('EXISTS', memory) == 1 then
+  local left_ms = math.max(redis.call('PTTL', memory), redis.call('PTTL', to_memory))
+  redis.call('ZUNIONSTORE', to_memory, 2, to_memory, memory, 'AGGREGATE', 'MIN')
+  redis.call('PEXPIRE', to_memory, left_ms)
+end
+end_count(to_ledger, 'added', { 'added', open + in_snapshot - copied, 'open', records - held, 'superseded', superseded,
+  'dropped:capacity', over_capacity })
+
+redis.call('UNLINK', head, index, values, snapshot, snapshot_values, memory)
+redis.call('HDEL', losses, 's' .. timeline, 'c' .. timeline)
+end_count(ledger, 'dropped:adopted', { 'dropped:adopted', open + in_snapshot, 'open', -open, 'snapshots', -in_snapshot })
+redis.call('HDEL', schedules, timeline)
+if theirs then
+  redis.call('DECR', timeline_count)
+end
+redis.call('ZREM', waiting, timeline)
+strike_out(agenda, waiting)
+end_lease(leased, tokens, timeline)
+return { 'adopted', open + in_snapshot }

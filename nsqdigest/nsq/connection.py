@@ -1,0 +1,402 @@
+"""One connection to one nsqd: bulk reads, joined writes, heartbeats, silence noticed. It begins in `handshake`.
+
+Always so:
+- One read takes whatever is there and hands all its messages on as one list; the reader never waits for whoever gets
+  them.
+- Heartbeats are answered here, by the reader, each with the RDY that is wanted: a RDY that got lost cannot stall us.
+- Silence for two heartbeat intervals ends the connection: a stopped nsqd sends no error.
+- It can be closed at any moment, also while it begins. However it ends, `on_closed` is called once, with the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from nsq import protocol as nsq
+from tornado.iostream import IOStream, StreamBufferFullError, StreamClosedError
+
+from nsqdigest.base import log, tasks
+from nsqdigest.base.errors import (
+    ConnectionLost,
+    NotReached,
+    NsqdigestError,
+    NsqdRefused,
+    NsqdSilent,
+    ProtocolError,
+)
+from nsqdigest.config import tls_files
+from nsqdigest.nsq import negotiation
+from nsqdigest.nsq.compression import Stage
+from nsqdigest.nsq.frames import HEARTBEAT, FrameType, Message, fin_all
+from nsqdigest.nsq.handshake import READ_BYTES, Established, cause, shake_hands
+from nsqdigest.nsq.negotiation import ConnectionOptions, Negotiated
+
+if TYPE_CHECKING:
+    from nsqdigest.config import Address, Nsq
+
+__all__ = ["ConnectionOptions", "NsqConnection", "Receiver", "options_of"]
+
+_log = log.get("connection")
+
+ANSWERED_WITHIN_S = 5.0
+"""What nsqd gets to answer a command. Its heartbeats go on without an answer, so silence is no sign."""
+TURN_BYTES = 256 * 1024
+"""A reader whose socket always has data lets the others have a turn after so much of it."""
+UNREAD_BYTES = 32 << 20
+"""Of what is written and not read, at the most: twice what a publisher has under way. FINs and REQs are a fraction of
+it, unless nsqd sends more than it was asked for and reads nothing."""
+_LATE_HEARTBEAT = 1.5
+_SILENT_HEARTBEATS = 2
+_NOT_FATAL = (b"E_FIN_FAILED", b"E_REQ_FAILED", b"E_TOUCH_FAILED")
+
+
+def options_of(settings: Nsq) -> ConnectionOptions:
+    """What the file says to every connection. Reads the files of [nsq.tls], and raises where one is of no use."""
+    return ConnectionOptions(
+        heartbeat_interval_ms=settings.heartbeat_interval_ms,
+        msg_timeout_ms=settings.msg_timeout_ms,
+        tls=tls_files.client(settings.tls) if settings.tls is not None else None,
+        compression=settings.compression,
+        auth_secret=settings.auth_secret,
+    )
+
+
+class Receiver(Protocol):
+    """Who gets what a subscribed connection reads. Nothing here may wait."""
+
+    def on_messages(self, connection: NsqConnection, messages: list[Message]) -> None: ...
+
+    def on_refused(self, connection: NsqConnection, error: NsqdRefused) -> None:
+        """nsqd did not take a FIN, REQ or TOUCH; the connection goes on."""
+
+    def on_closed(self, connection: NsqConnection, reason: NsqdigestError) -> None: ...
+
+
+class NsqConnection:
+    def __init__(self, address: Address, options: ConnectionOptions, receiver: Receiver) -> None:
+        self.address = address
+        self.in_flight = 0
+        self.rdy = 0
+        self.max_rdy = Negotiated().max_rdy_count
+        self.msg_timeout_s = Negotiated().msg_timeout_ms / 1000
+        self.tls_version = ""
+        """Such as "TLSv1.3"; "" in the clear."""
+        self.message_at_s = 0.0
+        self.subscribed = False
+        self.closing = False
+        self._options = options
+        self._receiver = receiver
+        self._opening: asyncio.Task[Established] | None = None
+        self._stream: IOStream | None = None
+        self._stage: Stage | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._silence: asyncio.TimerHandle | None = None
+        self._heartbeat_s = options.heartbeat_interval_ms / 1000
+        self._last_read_s = 0.0
+        self._goodbye: asyncio.Future[bytes] | None = None
+        self._answers: deque[asyncio.Future[bytes]] = deque()
+        self._closed = asyncio.Event()
+        self._reason: NsqdigestError | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._reader is not None and self._reason is None
+
+    @property
+    def is_well(self) -> bool:
+        """Of use for new messages: not on its way out, and no heartbeat missing."""
+        return self.is_open and not self.closing and self.quiet_s < _LATE_HEARTBEAT * self._heartbeat_s
+
+    @property
+    def quiet_s(self) -> float:
+        """Since anything was read."""
+        return time.monotonic() - self._last_read_s
+
+    # -- beginning
+
+    async def open(self) -> Negotiated:
+        """Connects and introduces us. Returns what nsqd said about itself. Of exceptions it raises ours alone."""
+        established = await self._establish()
+        self._stream, self._stage = established.stream, established.stage
+        _leave_broken_writes_to_the_reader(self._stream)
+        self._stream.max_write_buffer_size = UNREAD_BYTES
+        negotiated = established.negotiated
+        self.max_rdy = negotiated.max_rdy_count
+        self.msg_timeout_s = negotiated.msg_timeout_ms / 1000
+        self.tls_version = established.tls_version
+        self._say_what_it_is(negotiated)
+        self._last_read_s = time.monotonic()
+        self._reader = tasks.start(self._read(established), f"nsqd {self.address} reader")
+        self._watch_silence()
+        return negotiated
+
+    async def _establish(self) -> Established:
+        """The handshake, as a task of its own, so that it can be ended at any step."""
+        if self._closed.is_set():
+            raise await self.closed()
+        self._opening = asyncio.create_task(shake_hands(self.address, self._options), name=f"open {self.address}")
+        try:
+            established = await self._opening
+        except NsqdigestError as error:
+            self._end(error)
+            raise
+        except BaseException as error:
+            task = asyncio.current_task()
+            if self._reason is not None and (task is None or not task.cancelling()):
+                raise self._reason from None  # closed by somebody while it was connecting
+            self._opening.add_done_callback(_leave_no_socket)  # it may have been done by then
+            if isinstance(error, Exception):
+                _log.error("connection.open.bug", nsqd=str(self.address), error=error, exc_info=error)
+                raise self._end(ConnectionLost(f"nsqd at {self.address}: {type(error).__name__}: {error}")) from error
+            self._end(ConnectionLost("closed while connecting"))
+            raise
+        if self._reason is not None:
+            established.stream.close()
+            raise self._reason
+        return established
+
+    def _say_what_it_is(self, negotiated: Negotiated) -> None:
+        asked = self._options.compression
+        if negotiated.compression != asked:
+            _log.warning(
+                "connection.compression.not_offered",
+                nsqd=str(self.address),
+                compression=asked,
+                hint=f"it goes on without; start nsqd with --{asked}, or write another nsq.compression",
+            )
+        _log.debug(
+            "connection.open",
+            nsqd=str(self.address),
+            version=negotiated.version,
+            tls=self.tls_version or "none",
+            compression=negotiated.compression,
+        )
+
+    async def subscribe(self, topic: str, channel: str) -> None:
+        await self.request(nsq.subscribe(topic, channel))
+        self.subscribed = True
+        self.message_at_s = time.monotonic()
+
+    # -- commands
+
+    def set_rdy(self, count: int) -> None:
+        self.rdy = count
+        self._write(nsq.ready(count))
+
+    def fin(self, messages: list[Message]) -> None:
+        self.in_flight -= len(messages)
+        self._write(fin_all([message.id for message in messages]))
+
+    def requeue(self, delays_ms: Iterable[tuple[Message, int]]) -> None:
+        commands = [b"REQ %s %d\n" % (message.id, delay_ms) for message, delay_ms in delays_ms]
+        self.in_flight -= len(commands)
+        self._write(b"".join(commands))
+
+    def let_go(self, count: int) -> None:
+        """Messages that nsqd has taken back by itself: neither finished nor requeued."""
+        self.in_flight -= count
+
+    async def request(self, command: bytes, within_s: float | None = None) -> bytes:
+        """Sends a command that nsqd answers, and returns the answer. Answers come in the order of requests, so one that
+        does not come in time ends the connection: it would be taken for the answer to the next command."""
+        within_s = ANSWERED_WITHIN_S if within_s is None else within_s
+        if not self.is_open:
+            raise self._reason or ConnectionLost(f"nsqd at {self.address}: not connected")
+        try:
+            async with asyncio.timeout(within_s):
+                return await self._ask(command)
+        except TimeoutError:
+            verb = command.split(maxsplit=1)[0].decode()
+            raise self._end(
+                ConnectionLost(f"nsqd at {self.address} did not answer {verb} within {within_s:g} s")
+            ) from None
+
+    def _ask(self, command: bytes) -> asyncio.Future[bytes]:
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._answers.append(answer)
+        self._write(command)
+        return answer
+
+    def _write(self, data: bytes) -> None:
+        if data and self._stream is not None and self._reason is None:
+            # Whoever writes is not interrupted by the end of the connection: it comes in a turn of its own.
+            try:
+                self._stream.write(data if self._stage is None else self._stage.encode(data))
+            except StreamClosedError:
+                pass  # the reader finds the end, too
+            except StreamBufferFullError:
+                asyncio.get_running_loop().call_soon(
+                    self.close, f"it reads nothing: {UNREAD_BYTES >> 20} MiB wait for it"
+                )
+
+    # -- reading
+
+    async def _read(self, established: Established) -> None:
+        stream, stage, splitter = established.stream, established.stage, established.splitter
+        reason: NsqdigestError = ConnectionLost(f"nsqd at {self.address}: its reader ended")
+        read_bytes = 0
+        try:
+            for frame_type, payload in established.frames:
+                self._take(frame_type, payload)
+            while True:
+                data = await stream.read_bytes(READ_BYTES, partial=True)
+                if self._reason is not None:
+                    return  # ended while this waited to be looked at (a paused process): its messages are nsqd's again
+                self._last_read_s = time.monotonic()
+                for piece in (data,) if stage is None else stage.decode(data):
+                    messages, others = splitter.feed(piece)
+                    if messages:
+                        self._hand_on(messages)
+                    for frame_type, payload in others:
+                        self._take(frame_type, payload)
+                    # What is there is read without a turn of the loop, and a little can unfold to very much.
+                    read_bytes += len(piece)
+                    if read_bytes >= TURN_BYTES:
+                        read_bytes = 0
+                        await asyncio.sleep(0)
+                        if self._closed.is_set():
+                            return
+        except (OSError, StreamClosedError) as error:
+            reason = ConnectionLost(f"nsqd at {self.address}: {cause(error)}")
+        except (ProtocolError, NsqdRefused) as error:
+            reason = error
+        except Exception as error:
+            _log.error("connection.reader.bug", nsqd=str(self.address), error=error, exc_info=error)
+            reason = ConnectionLost(f"nsqd at {self.address}: {type(error).__name__} while handing on what it sent")
+        finally:
+            self._end(reason)
+
+    def _hand_on(self, messages: list[Message]) -> None:
+        if not self.subscribed:  # nobody counts what such a connection has in flight
+            raise ProtocolError(f"nsqd at {self.address} sent messages to a connection without a subscription")
+        self.in_flight += len(messages)
+        self.message_at_s = self._last_read_s
+        self._receiver.on_messages(self, messages)
+
+    def _take(self, frame_type: int, payload: bytes) -> None:
+        if frame_type == FrameType.RESPONSE:
+            if payload == HEARTBEAT:
+                self._write(nsq.nop() if self.closing or not self.subscribed else nsq.nop() + nsq.ready(self.rdy))
+            elif self._answers:
+                _answer(self._answers.popleft(), payload)
+            else:
+                raise ProtocolError(f"nsqd at {self.address} answered what nobody asked: {payload[:64]!r}")
+            return
+        error = negotiation.refusal(payload, self._options)
+        if payload.startswith(_NOT_FATAL):
+            self._receiver.on_refused(self, error)
+            return
+        if self._answers:
+            waiting = self._answers.popleft()
+            if not waiting.done():
+                waiting.set_exception(error)
+        raise error
+
+    def _watch_silence(self) -> None:
+        quiet_s, silence_s = self.quiet_s, _SILENT_HEARTBEATS * self._heartbeat_s
+        if quiet_s >= silence_s:
+            self._end(NsqdSilent(f"nsqd at {self.address} has been silent for {quiet_s:.1f} s, two heartbeats"))
+        elif self._reason is None:
+            loop = asyncio.get_running_loop()
+            watch = tasks.guarded(self._watch_silence, f"nsqd {self.address} silence")
+            self._silence = loop.call_later(silence_s - quiet_s, watch)
+
+    # -- end
+
+    def cls(self) -> None:
+        """No new messages; what is in flight can still be finished or requeued."""
+        self.closing = True
+        if self._goodbye is None and self.is_open:
+            self._goodbye = self._ask(b"CLS\n")
+            self._goodbye.add_done_callback(_looked_at)
+
+    async def say_goodbye(self) -> None:
+        """CLS, and nsqd's CLOSE_WAIT. How long to wait for it is the caller's business: what comes before it has still
+        to be given back."""
+        self.cls()
+        if self._goodbye is not None:
+            await asyncio.shield(self._goodbye)  # whoever stopped waiting may wait again
+
+    async def hang_up(self) -> None:
+        """Shuts the writing side once all is written, reads to the end, closes. Nothing said before is lost."""
+        if self._stream is not None and self.is_open:
+            try:
+                # Shielded: tornado raises in the loop when the future of a write is cancelled.
+                await asyncio.shield(self._stream.write(b""))
+                # Of the socket below TLS: an SSLSocket would take its layer off, and the rest could not be read.
+                socket.socket.shutdown(self._stream.socket, socket.SHUT_WR)
+            except (OSError, StreamClosedError):
+                self.close("hung up")
+        await self._closed.wait()
+        if self._reader is not None:
+            await asyncio.wait([self._reader])
+
+    def close(self, why: str) -> None:
+        self._end(ConnectionLost(f"nsqd at {self.address}: {why}"))
+
+    async def closed(self) -> NsqdigestError:
+        await self._closed.wait()
+        assert self._reason is not None
+        return self._reason
+
+    def _end(self, reason: NsqdigestError) -> NsqdigestError:
+        if self._reason is not None:
+            return self._reason
+        self._reason = reason
+        if self._silence is not None:
+            self._silence.cancel()
+        if self._opening is not None:
+            self._opening.cancel()
+        if self._stream is not None:
+            self._stream.close()
+        # After a refusal nsqd reads no further: what stood behind the refused command never happened.
+        untold = NotReached(f"{reason}, said to another command") if isinstance(reason, NsqdRefused) else reason
+        while self._answers:
+            waiting = self._answers.popleft()
+            if not waiting.done():
+                waiting.set_exception(untold)
+        self._closed.set()
+        self._receiver.on_closed(self, reason)
+        return reason
+
+
+def _leave_broken_writes_to_the_reader(stream: IOStream) -> None:
+    """nsqd says why it refuses and hangs up; with something of ours still unread that resets the connection, and then
+    a write fails before its word was read, and would close the stream. So a write that nobody will read counts as
+    written: the reader finds the word, and behind it the end."""
+    write = stream.write_to_fd
+    is_broken = False
+
+    def write_to_fd(data: memoryview) -> int:
+        nonlocal is_broken
+        size_bytes = len(data)
+        if not is_broken:  # TLS cannot be asked again after it failed
+            try:
+                return write(data)
+            except (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
+                is_broken = True
+        return size_bytes
+
+    stream.write_to_fd = write_to_fd  # type: ignore[method-assign]
+
+
+def _looked_at(answer: asyncio.Future[bytes]) -> None:
+    """Its failure is the connection's, which is logged there."""
+    if not answer.cancelled():
+        answer.exception()
+
+
+def _answer(waiting: asyncio.Future[bytes], payload: bytes) -> None:
+    if not waiting.done():
+        waiting.set_result(payload)
+
+
+def _leave_no_socket(opening: asyncio.Task[Established]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().stream.close()

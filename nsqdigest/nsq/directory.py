@@ -1,0 +1,200 @@
+"""Which nsqds are known to have a topic, and who says so (pure: answers and `now` in, what changed out).
+
+An address has sources: the file, and the nsqlookupds that name it. Only an answer is a fact. A nsqlookupd that failed
+said nothing: not that an nsqd is there, and not that it is gone.
+
+- What any source names is known; the same nsqd named by several is one.
+- A nsqlookupd stops being a source after some answers in a row that do not name the address.
+- An address without a source is forgotten once nothing is connected to it: a live connection proves more than any
+  directory. The file's addresses are never forgotten.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from nsqdigest.backoff import retry_wait_ms
+from nsqdigest.base.errors import LookupFailed
+from nsqdigest.base.host_names import is_host
+from nsqdigest.base.reasons import LookupProblem
+
+if TYPE_CHECKING:
+    from nsqdigest.config import Address
+
+FORGET_AFTER_ANSWERS = 3
+MOST_PRODUCERS = 1000
+"""Of one answer. Nobody has so many nsqds for a topic: whoever says so is no nsqlookupd, or an unwell one."""
+FILE = "file"
+BROADCAST_HINT = "give that nsqd a -broadcast-address that can be reached from here"
+
+UNKNOWN_TOPIC_MS = 5000
+"""How often it is asked for a topic that no nsqlookupd has named yet, at least."""
+_ASK_AGAIN_FIRST_MS = 1000
+_CODE = re.compile(r"[A-Z_]{1,60}")
+_SHOWN_CHARACTERS = 60
+
+
+# -- what a nsqlookupd answers
+
+
+class _Producer(msgspec.Struct):
+    broadcast_address: str
+    tcp_port: int
+    http_port: int = 0
+
+
+class _Lookup(msgspec.Struct):
+    producers: list[_Producer]
+
+
+class _Answer(msgspec.Struct):
+    """Of 1.x, or of older ones, which put the same into an envelope."""
+
+    producers: list[_Producer] | None = None
+    data: _Lookup | None = None
+    status_code: int = 0
+    status_txt: str = ""
+    message: str = ""
+
+
+class Named(NamedTuple):
+    addresses: frozenset[tuple[str, int]]
+    unusable: frozenset[str]
+    """What some nsqds broadcast in place of an address."""
+    http: frozenset[tuple[str, int]] = frozenset()
+    """Where these nsqds answer HTTP."""
+
+
+def read_answer(status: int, body: bytes) -> Named:
+    """The nsqds that an answer to `/lookup` names; LookupFailed where it is no such answer.
+
+    A topic that nobody has is an ordinary answer. An address that can be none is left out: one nsqd's mistake must not
+    hide the others.
+    """
+    try:
+        answer = msgspec.json.decode(body, type=_Answer)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        if status != 200:
+            raise LookupFailed(LookupProblem.STATUS, f"status {status}: is it a nsqlookupd?") from None
+        raise LookupFailed(LookupProblem.GARBAGE, f"not the answer of a nsqlookupd: {error}") from None
+    why = answer.message or answer.status_txt
+    if "TOPIC_NOT_FOUND" in (answer.message, answer.status_txt):
+        return Named(frozenset(), frozenset())
+    status = answer.status_code or status
+    if status != 200:
+        # A code, as nsqlookupd gives it. Whatever else answers there may quote anything.
+        shown = why if _CODE.fullmatch(why) else "is it a nsqlookupd?" if why else "no reason given"
+        raise LookupFailed(LookupProblem.STATUS, f"status {status}: {shown}")
+    producers = answer.producers if answer.data is None else answer.data.producers
+    if producers is None:
+        raise LookupFailed(LookupProblem.GARBAGE, "not the answer of a nsqlookupd: it has no list of producers")
+    if len(producers) > MOST_PRODUCERS:
+        raise LookupFailed(LookupProblem.TOO_LARGE, f"names {len(producers)} nsqds; {MOST_PRODUCERS} is the most")
+    addresses, unusable, http = set(), set(), set()
+    for producer in producers:
+        host = usual_host(producer.broadcast_address)
+        if 1 <= producer.tcp_port <= 65535 and is_host(host):
+            addresses.add((host, producer.tcp_port))
+            if 1 <= producer.http_port <= 65535:
+                http.add((host, producer.http_port))
+        else:
+            unusable.add(f"{producer.broadcast_address[:_SHOWN_CHARACTERS]}:{producer.tcp_port}")
+    return Named(frozenset(addresses), frozenset(unusable), frozenset(http))
+
+
+def usual_host(host: str) -> str:
+    """The one spelling of a host by which it is compared: names in small letters, IPv6 shortened and bare."""
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return host.lower().removesuffix(".")
+
+
+# -- when to ask
+
+
+def poll_wait_s(interval_ms: int, jitter: float, failures: int, uniform: Callable[[float, float], float]) -> float:
+    """Until the next round: the interval, and up to that fraction of it more. `failures`, so many rounds in a row, make
+    it shorter at first (a nsqlookupd that is just starting is not waited for a whole interval), and never longer."""
+    if failures:
+        return retry_wait_ms(failures, min(_ASK_AGAIN_FIRST_MS, interval_ms), interval_ms, uniform) / 1000
+    return interval_ms / 1000 * (1 + uniform(0.0, jitter))
+
+
+# -- what is known
+
+
+class Entry(NamedTuple):
+    sources: tuple[str, ...]
+    """`file`, and the nsqlookupds; none: known only as long as its connection lives."""
+    seen_s: float
+    """When a source last named it."""
+
+
+class Change(NamedTuple):
+    found: tuple[Address, ...] = ()
+    returned: tuple[Address, ...] = ()
+    """Known, and named again by a nsqlookupd that had not: worth a try at once."""
+    forgotten: tuple[Address, ...] = ()
+
+
+class Directory:
+    def __init__(self, fixed: Iterable[Address], now_s: float) -> None:
+        self._fixed = frozenset(_usual(address) for address in fixed)
+        self._seen_s = dict.fromkeys(sorted(self._fixed), now_s)
+        self._misses: dict[Address, dict[str, int]] = {address: {} for address in self._seen_s}
+        """Of each nsqlookupd that is a source: its answers in a row without the address."""
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        return tuple(self._seen_s)
+
+    def entry(self, address: Address) -> Entry:
+        of_file = (FILE,) if address in self._fixed else ()
+        return Entry((*of_file, *sorted(self._misses[address])), self._seen_s[address])
+
+    def answered(self, lookupd: str, named: Iterable[Address], connected: Collection[Address], now_s: float) -> Change:
+        """One nsqlookupd's whole answer, while these are connected."""
+        named = frozenset(_usual(address) for address in named)
+        found = tuple(sorted(named - self._seen_s.keys()))
+        returned = tuple(address for address in self._seen_s if address in named and self._was_missed(address, lookupd))
+        for address in sorted(named):
+            self._misses.setdefault(address, {})[lookupd] = 0
+            self._seen_s[address] = now_s
+        for address, misses in self._misses.items():
+            if lookupd in misses and address not in named:
+                misses[lookupd] += 1
+                if misses[lookupd] >= FORGET_AFTER_ANSWERS:
+                    del misses[lookupd]
+        forgotten = tuple(
+            address for address in self._seen_s if not self._has_source(address) and address not in connected
+        )
+        for address in forgotten:
+            self._forget(address)
+        return Change(found, returned, forgotten)
+
+    def broken(self, address: Address) -> bool:
+        """Nothing is connected to it any more. Answers whether it is forgotten with that."""
+        if self._has_source(address):
+            return False
+        self._forget(address)
+        return True
+
+    def _was_missed(self, address: Address, lookupd: str) -> bool:
+        return self._misses[address].get(lookupd, 1) > 0
+
+    def _has_source(self, address: Address) -> bool:
+        return address in self._fixed or bool(self._misses[address])
+
+    def _forget(self, address: Address) -> None:
+        del self._seen_s[address], self._misses[address]
+
+
+def _usual(address: Address) -> Address:
+    return address._replace(host=usual_host(address.host))

@@ -1,0 +1,257 @@
+"""From an address to a connection that can be used: connect, IDENTIFY, TLS, compression, AUTH, in nsqd's order.
+
+Always so:
+- After each upgrade nsqd says OK inside of it, and only then the next begins. Until the last one is done, frames are
+  read exactly, byte for byte: what follows an upgrade is never taken for what came before.
+- It ends in a usable connection or in one error that says where, why and the way out; then no socket is left.
+- Heartbeats are answered: AUTH asks another server, which may take its time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from nsq import protocol as nsq
+from tornado.iostream import IOStream, SSLIOStream, StreamClosedError
+from tornado.netutil import Resolver
+from tornado.tcpclient import TCPClient
+
+import nsqdigest
+from nsqdigest.base.errors import ConnectionLost, NsqdigestError, ProtocolError
+from nsqdigest.base.resolver import NSQDS
+from nsqdigest.config import Address
+from nsqdigest.nsq import negotiation, tls
+from nsqdigest.nsq.compression import Stage, stage_of
+from nsqdigest.nsq.frames import HEARTBEAT, MAGIC_V2, MAX_FRAME_BYTES, FrameSplitter, FrameType
+from nsqdigest.nsq.negotiation import ConnectionOptions, Negotiated
+
+HANDSHAKE_TIMEOUT_S = 5.0
+"""For everything before AUTH."""
+AUTH_TIMEOUT_S = 10.0
+"""nsqd gives its own auth server 5 s, and may have several to ask."""
+READ_BYTES = 256 * 1024
+TLS_READ_BYTES = 16 * 1024
+"""One record of TLS, the most that one read brings."""
+_RESPONSE_LIMIT_BYTES = 1 << 20
+_OK = b"OK"
+
+
+@dataclass(frozen=True, slots=True)
+class Established:
+    """`splitter` and `frames` hold what came inside the compression behind the last answer."""
+
+    stream: IOStream
+    negotiated: Negotiated
+    stage: Stage | None
+    splitter: FrameSplitter
+    frames: list[tuple[int, bytes]]
+
+    @property
+    def tls_version(self) -> str:
+        return (self.stream.socket.version() or "") if isinstance(self.stream, SSLIOStream) else ""
+
+
+async def shake_hands(address: Address, options: ConnectionOptions) -> Established:
+    handshake = _Handshake(address, options)
+    within_s = HANDSHAKE_TIMEOUT_S
+    try:
+        async with asyncio.timeout(within_s):
+            stream, negotiated = await handshake.begin()
+        if negotiated.auth_required:
+            within_s = AUTH_TIMEOUT_S
+            async with asyncio.timeout(within_s):
+                await handshake.authenticate()
+        return handshake.established(stream, negotiated)
+    except BaseException as error:
+        handshake.close()
+        if isinstance(error, TimeoutError):
+            raise ConnectionLost(f"nsqd at {address} did not answer within {within_s:g} s ({handshake.step})") from None
+        real = getattr(error, "real_error", None) or error
+        has_ended = isinstance(real, ssl.SSLEOFError | ssl.SSLZeroReturnError)
+        if isinstance(real, ssl.SSLError) and not has_ended and options.tls is not None:
+            raise tls.explain(real, options.tls, address.host, f"nsqd at {address}") from error
+        if isinstance(error, OSError | StreamClosedError):
+            raise ConnectionLost(f"nsqd at {address}: {cause(error)} ({handshake.step})") from error
+        raise
+
+
+def cause(error: BaseException) -> str:
+    """The socket's own reason, where tornado wrapped it."""
+    real = getattr(error, "real_error", None) or error
+    if isinstance(real, StreamClosedError | ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        return "it closed the connection"
+    return getattr(real, "strerror", None) or str(real) or type(real).__name__
+
+
+async def refused_in_the_clear(established: Established, options: ConnectionOptions, within_s: float) -> None:
+    """An nsqd that demands TLS says so to the first command after IDENTIFY, and to a NOP says nothing else: raises
+    `NsqdRefused` where it does."""
+    stream, stage = established.stream, established.stage
+    frames = established.frames
+    try:
+        await stream.write(stage.encode(nsq.nop()) if stage is not None else nsq.nop())
+        async with asyncio.timeout(within_s):
+            while True:
+                for frame_type, payload in frames:
+                    if frame_type == FrameType.ERROR:
+                        raise negotiation.refusal(payload, options)
+                data = await stream.read_bytes(READ_BYTES, partial=True)
+                pieces = stage.decode(data) if stage is not None else [data]
+                frames = [frame for piece in pieces for frame in established.splitter.feed(piece)[1]]
+    except TimeoutError:
+        return
+    except StreamClosedError as error:
+        raise ConnectionLost(f"nsqd: {cause(error)} after IDENTIFY") from error
+
+
+class _Names(Resolver):
+    """How tornado asks for a name."""
+
+    async def resolve(
+        self, host: str, port: int, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[tuple[int, Any]]:
+        found = await NSQDS.look_up(host, port, family=family, kind=socket.SOCK_STREAM)
+        return [(family_found, address) for family_found, _, _, _, address in found]
+
+
+class _Handshake:
+    def __init__(self, address: Address, options: ConnectionOptions) -> None:
+        self.step = "connect"
+        self._address = address
+        self._where = f"nsqd at {address}"
+        self._options = options
+        self._stream: IOStream | None = None
+        self._stage: Stage | None = None
+        self._splitter = FrameSplitter(MAX_FRAME_BYTES)
+        self._frames: deque[tuple[int, bytes]] = deque()
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+    async def begin(self) -> tuple[IOStream, Negotiated]:
+        stream = await self._connect()
+        negotiated = await self._identify()
+        negotiation.check(self._options, negotiated, self._where)
+        if negotiated.tls_v1:
+            stream = await self._begin_tls(stream)
+        if negotiated.compression != "none":
+            await self._begin_compression(negotiated)
+        return stream, negotiated
+
+    async def authenticate(self) -> None:
+        self.step = "AUTH"
+        assert self._options.auth_secret is not None
+        await self._write(nsq.auth(self._options.auth_secret.reveal().encode()))
+        frame_type, payload = await self._frame()
+        if frame_type == FrameType.ERROR:
+            raise negotiation.refusal(payload, self._options)
+
+    def established(self, stream: IOStream, negotiated: Negotiated) -> Established:
+        return Established(stream, negotiated, self._stage, self._splitter, list(self._frames))
+
+    # -- the steps
+
+    async def _connect(self) -> IOStream:
+        client = TCPClient(_Names())
+        stream = await client.connect(self._address.host, self._address.port, max_buffer_size=2 * MAX_FRAME_BYTES)
+        self._stream = stream
+        stream.set_nodelay(True)
+        stream.read_chunk_size = READ_BYTES
+        return stream
+
+    async def _identify(self) -> Negotiated:
+        self.step = "IDENTIFY"
+        assert self._stream is not None
+        said = negotiation.identity(self._options, socket.gethostname(), f"nsqdigest/{nsqdigest.__version__}")
+        await self._stream.write(MAGIC_V2 + nsq.identify(said))
+        frame_type, payload = await self._frame()
+        if frame_type == FrameType.ERROR:
+            limit_ms = None
+            if negotiation.refused_option(payload) == "msg timeout":
+                limit_ms = await self._max_msg_timeout_ms()
+            raise negotiation.refusal(payload, self._options, limit_ms)
+        return negotiation.parse(payload, self._where)
+
+    async def _max_msg_timeout_ms(self) -> int | None:
+        """nsqd names its limit only to whom it does not refuse: asks it anew, without the timeout."""
+        asking = _Handshake(self._address, ConnectionOptions(heartbeat_interval_ms=self._options.heartbeat_interval_ms))
+        try:
+            await asking._connect()
+            return (await asking._identify()).max_msg_timeout_ms
+        except (OSError, StreamClosedError, NsqdigestError):
+            return None
+        finally:
+            asking.close()
+
+    async def _begin_tls(self, stream: IOStream) -> IOStream:
+        self.step = "TLS"
+        assert self._options.tls is not None
+        try:
+            self._address.host.encode("idna")  # as `start_tls` does, which loses the socket where this fails
+        except UnicodeError as error:
+            raise ConnectionLost(f"{self._where}: TLS cannot ask for its name: {error}") from None
+        try:
+            beginning = stream.start_tls(False, self._options.tls.context, server_hostname=self._address.host)
+        except ValueError:  # of a stream that has bytes left
+            raise ProtocolError(f"{self._where} spoke on in the clear where TLS was to begin") from None
+        self._stream = None  # its socket is the other's now, which closes it where this fails
+        self._stream = encrypted = await beginning
+        encrypted.read_chunk_size = TLS_READ_BYTES
+        await self._take_ok()
+        return encrypted
+
+    async def _begin_compression(self, negotiated: Negotiated) -> None:
+        self.step = negotiated.compression
+        self._stage = stage_of(negotiated)
+        await self._take_ok()
+
+    async def _take_ok(self) -> None:
+        frame_type, payload = await self._frame()
+        if frame_type == FrameType.ERROR:
+            raise negotiation.refusal(payload, self._options)
+        if payload != _OK:
+            raise ProtocolError(f"{self._where} answered {payload[:64]!r} where {self.step} was to begin")
+
+    # -- bytes
+
+    async def _write(self, data: bytes) -> None:
+        assert self._stream is not None
+        await self._stream.write(self._stage.encode(data) if self._stage is not None else data)
+
+    async def _frame(self) -> tuple[int, bytes]:
+        """The next response or error."""
+        while True:
+            frame_type, payload = await (self._frame_as_it_is() if self._stage is None else self._unpacked_frame())
+            if frame_type not in (FrameType.RESPONSE, FrameType.ERROR):
+                raise ProtocolError(f"{self._where} sent a frame of type {frame_type} before anything was asked for")
+            if (frame_type, payload) != (FrameType.RESPONSE, HEARTBEAT):
+                return frame_type, payload
+            await self._write(nsq.nop())
+
+    async def _frame_as_it_is(self) -> tuple[int, bytes]:
+        assert self._stream is not None
+        beginning = await self._stream.read_bytes(4)
+        if other := negotiation.spoken_instead(beginning):
+            raise ProtocolError(f"{self._where}: {other}")
+        size = int.from_bytes(beginning, "big", signed=True)
+        if not 4 <= size <= _RESPONSE_LIMIT_BYTES:
+            raise ProtocolError(f"{self._where} began with a frame of {size} bytes: is it an nsqd?")
+        data = await self._stream.read_bytes(size)
+        return int.from_bytes(data[:4], "big", signed=True), data[4:]
+
+    async def _unpacked_frame(self) -> tuple[int, bytes]:
+        assert self._stream is not None
+        assert self._stage is not None
+        while not self._frames:
+            for piece in self._stage.decode(await self._stream.read_bytes(READ_BYTES, partial=True)):
+                messages, others = self._splitter.feed(piece)
+                if messages:
+                    raise ProtocolError(f"{self._where} sent a message before anything was asked for")
+                self._frames += others
+        return self._frames.popleft()

@@ -1,0 +1,236 @@
+"""Asks every nsqlookupd which nsqds have our topics, again and again.
+
+Always so:
+- Each nsqlookupd has a task, a timer and a time limit of its own: one that is down, slow or mad delays no other.
+- An answer goes on as soon as it is there; what it means is `directory`'s business. A failure goes to the log alone.
+- A nsqlookupd that begins to fail, fails in another way, or is back is said once, not each round.
+- A topic that no nsqlookupd has named yet is asked for every 5 s, whatever the interval.
+- Nothing of an answer is trusted: its size is bounded while it is read, redirects and encodings are not followed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import aiohttp
+
+import nsqdigest
+from nsqdigest.base import log, tasks
+from nsqdigest.base.errors import LookupFailed
+from nsqdigest.base.reasons import LookupProblem
+from nsqdigest.config import Address
+from nsqdigest.nsq.directory import BROADCAST_HINT, UNKNOWN_TOPIC_MS, poll_wait_s, read_answer
+
+if TYPE_CHECKING:
+    from nsqdigest.base.metrics import Metrics
+    from nsqdigest.config import Nsq
+
+ANSWER_WITHIN_S = 5.0
+MOST_BYTES = 1 << 20
+AT_ONCE = 4
+"""Lookups under way at a time, of one nsqlookupd."""
+_SHOWN_ADDRESSES = 5
+
+_log = log.get("discovery")
+
+Heard = Callable[[str, Sequence[Address]], None]
+"""Gets a nsqlookupd's whole answer about one topic. It must not wait."""
+
+
+class Lookupd:
+    """One nsqlookupd, and how it does."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.failure: LookupFailed | None = None
+        self.failing_since_s = 0.0
+        self.failures = 0
+        """Rounds in a row in which it failed."""
+        self.has_answered = False
+        self.unusable: dict[str, frozenset[str]] = {}
+        """By topic, what it named that is no address."""
+        self.http: dict[str, frozenset[Address]] = {}
+        """By topic, where the nsqds that it named answer HTTP."""
+        self.slots = asyncio.Semaphore(AT_ONCE)
+
+    @property
+    def is_well(self) -> bool:
+        return self.has_answered and self.failure is None
+
+
+class Discovery:
+    """Begins with `start`, ends with `stop`. Without a nsqlookupd it does nothing."""
+
+    def __init__(
+        self,
+        settings: Nsq,
+        topics: Mapping[str, Heard],
+        *,
+        metrics: Metrics,
+        uniform: Callable[[float, float], float],
+    ) -> None:
+        self.lookupds = [Lookupd(address) for address in settings.lookupd_http_addresses]
+        self._interval_ms = settings.lookupd_poll_interval_ms
+        self._jitter = settings.lookupd_poll_jitter
+        self._topics = topics
+        self._metrics = metrics
+        self._uniform = uniform
+        self._unknown = set(topics)
+        """Topics that no nsqlookupd has named an nsqd for since the start."""
+        self._reported: set[str] = set()
+        self._asked: set[Address] = set()
+        self._session: aiohttp.ClientSession | None = None
+        self.tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether any nsqlookupd answers."""
+        return any(lookupd.is_well for lookupd in self.lookupds)
+
+    def http_addresses_of(self, topic: str) -> set[Address]:
+        """Of the nsqds that some nsqlookupd named at last."""
+        return {address for lookupd in self.lookupds for address in lookupd.http.get(topic, ())}
+
+    def start(self) -> None:
+        if self.lookupds:
+            self._session = open_session()
+        self.tasks = [tasks.start(self._poll(lookupd), f"nsqlookupd {lookupd.address}") for lookupd in self.lookupds]
+
+    async def stop(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        if self._session is not None:
+            await self._session.close()
+
+    # -- a round
+
+    async def _poll(self, lookupd: Lookupd) -> None:
+        """All topics at the interval; between, those that no nsqlookupd has named yet."""
+        all_at_s = 0.0
+        while True:
+            is_of_all = not self._unknown or time.monotonic() >= all_at_s
+            failures = await self._round(lookupd, self._topics if is_of_all else self._unknown)
+            self._note(lookupd, failures[0] if failures else None)
+            now_s = time.monotonic()
+            if is_of_all:
+                all_at_s = now_s + poll_wait_s(self._interval_ms, self._jitter, lookupd.failures, self._uniform)
+            wait_s = all_at_s - now_s
+            if self._unknown:
+                unknown_ms = min(UNKNOWN_TOPIC_MS, self._interval_ms)
+                wait_s = min(wait_s, poll_wait_s(unknown_ms, self._jitter, 0, self._uniform))
+                self._report_unknown(lookupd, wait_s)
+            await asyncio.sleep(max(0.0, wait_s))
+
+    async def _round(self, lookupd: Lookupd, topics: Iterable[str]) -> list[LookupFailed]:
+        outcomes = await asyncio.gather(*(self._look_up(lookupd, topic) for topic in topics))
+        return [failure for failure in outcomes if failure is not None]
+
+    async def _look_up(self, lookupd: Lookupd, topic: str) -> LookupFailed | None:
+        try:
+            async with lookupd.slots:
+                assert self._session is not None
+                status, body = await ask(self._session, lookupd.address, topic)
+            named = read_answer(status, body)
+        except LookupFailed as failure:
+            self._metrics.add("lookupd_failures_total", topic=topic, reason=failure.reason)
+            return failure
+        if named.addresses:
+            self._unknown.discard(topic)
+        self._say_unusable(lookupd, topic, named.unusable)
+        lookupd.http[topic] = frozenset(Address(host, port) for host, port in named.http)
+        self._topics[topic](str(lookupd.address), [Address(host, port) for host, port in named.addresses])
+        return None
+
+    # -- what is said
+
+    def _report_unknown(self, lookupd: Lookupd, again_s: float) -> None:
+        """Once for each topic, when all nsqlookupds have been asked."""
+        self._asked.add(lookupd.address)
+        if len(self._asked) < len(self.lookupds) or not self.is_heard:
+            return
+        for topic in sorted(self._unknown - self._reported):
+            self._reported.add(topic)
+            _log.info("discovery.topic.unknown", topic=topic, detail="no nsqd has it yet", again_s=round(again_s, 1))
+
+    def _note(self, lookupd: Lookupd, failure: LookupFailed | None) -> None:
+        before, now_s = lookupd.failure, time.monotonic()
+        lookupd.failure = failure
+        if failure is None:
+            lookupd.failures = 0
+            lookupd.has_answered = True
+            if before is not None:
+                after_s = round(now_s - lookupd.failing_since_s, 1)
+                _log.info("discovery.lookupd.back", lookupd=str(lookupd.address), after_s=after_s)
+            return
+        lookupd.failures += 1
+        if before is None:
+            lookupd.failing_since_s = now_s
+        if before is None or before.reason is not failure.reason:
+            _log.warning("discovery.lookupd.failed", lookupd=str(lookupd.address), reason=failure.reason, error=failure)
+
+    def _say_unusable(self, lookupd: Lookupd, topic: str, unusable: frozenset[str]) -> None:
+        said = {text for each in self.lookupds for texts in each.unusable.values() for text in texts}
+        lookupd.unusable[topic] = unusable
+        if news := sorted(unusable - said):
+            _log.warning(
+                "discovery.address.unusable",
+                lookupd=str(lookupd.address),
+                topic=topic,
+                addresses=", ".join(news[:_SHOWN_ADDRESSES]),
+                count=len(news),
+                hint=BROADCAST_HINT,
+            )
+
+
+def open_session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        # A connection does not outlive its answer: rounds are far apart, and a kept one may be dead by then.
+        connector=aiohttp.TCPConnector(force_close=True),
+        headers={
+            "accept": "application/vnd.nsq; version=1.0",
+            "accept-encoding": "identity",
+            "user-agent": f"nsqdigest/{nsqdigest.__version__}",
+        },
+        auto_decompress=False,
+        trust_env=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+    )
+
+
+async def ask(session: aiohttp.ClientSession, lookupd: Address, topic: str) -> tuple[int, bytes]:
+    """Status and body of an answer to `/lookup`, for `read_answer`. Raises LookupFailed."""
+    return await get(session, lookupd, "/lookup", {"topic": topic})
+
+
+async def get(
+    session: aiohttp.ClientSession, address: Address, path: str, params: Mapping[str, str]
+) -> tuple[int, bytes]:
+    """Status and body of an answer of a nsqlookupd or an nsqd. Raises LookupFailed."""
+    try:
+        async with (
+            asyncio.timeout(ANSWER_WITHIN_S),
+            session.get(f"http://{address}{path}", params=dict(params), allow_redirects=False) as answer,
+        ):
+            return answer.status, await _bounded(answer.content)
+    except LookupFailed:
+        raise
+    except TimeoutError:
+        raise LookupFailed(LookupProblem.SLOW, f"no whole answer within {ANSWER_WITHIN_S:g} s") from None
+    except (aiohttp.ClientConnectionError, OSError) as error:
+        raise LookupFailed(LookupProblem.UNREACHABLE, str(error) or type(error).__name__) from error
+    except Exception as error:
+        # Whatever the client makes of bytes that are no HTTP: it is this nsqlookupd's failure, not the daemon's.
+        raise LookupFailed(LookupProblem.GARBAGE, f"no HTTP: {str(error) or type(error).__name__}") from error
+
+
+async def _bounded(content: aiohttp.StreamReader) -> bytes:
+    body = bytearray()
+    async for chunk in content.iter_any():
+        body += chunk
+        if len(body) > MOST_BYTES:
+            raise LookupFailed(LookupProblem.TOO_LARGE, f"an answer of more than {MOST_BYTES} bytes")
+    return bytes(body)

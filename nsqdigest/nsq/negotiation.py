@@ -1,0 +1,191 @@
+"""What is said in IDENTIFY, what nsqd's answer means, and what its refusals mean to an operator (pure).
+
+Always so:
+- What the file asks for for safety's sake (TLS, AUTH) is had or the connection is refused; nothing is done without.
+- What it asks for for economy's sake (compression) is done without where nsqd does not offer it, and that is said.
+- What nobody asked for (TLS, a compression) is not accepted from nsqd.
+- A refusal that an operator must mend names the option of our file, what it asks for, nsqd's limit and the way out.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+
+from nsqdigest.base.errors import NsqdMismatch, NsqdRefused, ProtocolError
+
+if TYPE_CHECKING:
+    from nsqdigest.config import Secret
+    from nsqdigest.config.tls_files import TlsClient
+
+Compression = Literal["none", "snappy", "deflate"]
+
+OUTPUT_BUFFER_BYTES = 64 * 1024
+OUTPUT_BUFFER_TIMEOUT_MS = 25
+"""What nsqd may hold back on a quiet topic; its own smallest allowed value."""
+DEFLATE_LEVEL = 6
+"""nsqd's own default, and by default the highest that it allows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionOptions:
+    """All that a connection is told by the file, be it for consuming or for publishing."""
+
+    heartbeat_interval_ms: int
+    msg_timeout_ms: int = 0
+    """0: what nsqd has."""
+    tls: TlsClient | None = None
+    """None: in the clear."""
+    compression: Compression = "none"
+    auth_secret: Secret | None = None
+
+
+_Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Negotiated(msgspec.Struct, frozen=True, kw_only=True):
+    """What nsqd said about itself. What an nsqd leaves out has nsqd's own default."""
+
+    version: str = ""
+    max_rdy_count: _Count = 2500
+    msg_timeout_ms: _Count = msgspec.field(name="msg_timeout", default=60_000)
+    max_msg_timeout_ms: _Count = msgspec.field(name="max_msg_timeout", default=900_000)
+    tls_v1: bool = False
+    snappy: bool = False
+    deflate: bool = False
+    deflate_level: Annotated[int, msgspec.Meta(ge=-1, le=9)] = DEFLATE_LEVEL
+    auth_required: bool = False
+
+    @property
+    def compression(self) -> Compression:
+        return "snappy" if self.snappy else "deflate" if self.deflate else "none"
+
+
+def identity(options: ConnectionOptions, hostname: str, user_agent: str) -> dict[str, Any]:
+    """The body of IDENTIFY."""
+    said: dict[str, Any] = {
+        "client_id": hostname.partition(".")[0],
+        "hostname": hostname,
+        "user_agent": user_agent,
+        "feature_negotiation": True,
+        "heartbeat_interval": options.heartbeat_interval_ms,
+        "output_buffer_size": OUTPUT_BUFFER_BYTES,
+        "output_buffer_timeout": OUTPUT_BUFFER_TIMEOUT_MS,
+        "tls_v1": options.tls is not None,
+        "snappy": options.compression == "snappy",
+        "deflate": options.compression == "deflate",
+    }
+    if options.compression == "deflate":
+        said["deflate_level"] = DEFLATE_LEVEL
+    if options.msg_timeout_ms:
+        said["msg_timeout"] = options.msg_timeout_ms
+    return said
+
+
+def parse(payload: bytes, where: str) -> Negotiated:
+    """`where`: which nsqd, for the message."""
+    try:
+        return msgspec.json.decode(payload, type=Negotiated)
+    except ValueError as error:
+        raise ProtocolError(f"{where} answered IDENTIFY with something else: is it an nsqd? ({error})") from None
+
+
+def check(options: ConnectionOptions, answer: Negotiated, where: str) -> None:
+    """Raises where the connection cannot go on with this answer."""
+    unasked = [
+        name
+        for name, asked in (
+            ("tls_v1", options.tls is not None),
+            ("snappy", options.compression == "snappy"),
+            ("deflate", options.compression == "deflate"),
+        )
+        if getattr(answer, name) and not asked
+    ]
+    if unasked:
+        raise ProtocolError(f"{where} begins {' and '.join(unasked)}, which nobody asked for")
+    if options.tls is not None and not answer.tls_v1:
+        raise NsqdMismatch(
+            f"{where} does not offer TLS, which [nsq.tls] asks for; start nsqd with --tls-cert and --tls-key, or take "
+            "[nsq.tls] out of the file to go on in the clear"
+        )
+    if answer.auth_required and options.auth_secret is None:
+        raise NsqdMismatch(
+            f"{where} requires AUTH, and nsq.auth_secret is empty; write the secret that its auth server knows, "
+            'such as auth_secret = "env:NSQ_SECRET" under [nsq]'
+        )
+
+
+_OTHER_PROTOCOLS = {
+    b"HTTP": "it speaks HTTP; write nsqd's TCP port, usually 4150, not its HTTP port, usually 4151",
+    b"-ERR": "it speaks Redis' protocol; write the TCP port of an nsqd, usually 4150",
+    b"-NOA": "it speaks Redis' protocol; write the TCP port of an nsqd, usually 4150",
+    b"-DEN": "it speaks Redis' protocol; write the TCP port of an nsqd, usually 4150",
+}
+
+
+def spoken_instead(beginning: bytes) -> str:
+    """What the first four bytes of an answer show that is no nsqd, with the remedy; "" where they show nothing."""
+    return _OTHER_PROTOCOLS.get(beginning, "")
+
+
+# -- what nsqd refuses
+
+_INVALID = re.compile(r"IDENTIFY ([a-z ]+) \(-?\d+\) is invalid")
+
+_UNAUTHORIZED = "the secret of nsq.auth_secret may not do this: permit it at nsqd's auth server (--auth-http-address)"
+_WAYS_OUT = {
+    "E_AUTH_FIRST": 'nsqd requires AUTH: write auth_secret = "env:NSQ_SECRET" or so under [nsq]',
+    "E_AUTH_FAILED": (
+        "nsqd's auth server (--auth-http-address) refused nsq.auth_secret, or did not answer: correct the secret, or "
+        "read in nsqd's log why"
+    ),
+    "E_AUTH_ERROR": "read in nsqd's log what its auth server (--auth-http-address) answered",
+    "E_UNAUTHORIZED": _UNAUTHORIZED,
+}
+
+
+def refused_option(payload: bytes) -> str:
+    """Which value of IDENTIFY nsqd did not take, in its own words ("msg timeout"); "" where it was something else."""
+    found = _INVALID.search(payload.decode("utf-8", "replace"))
+    return found[1] if found else ""
+
+
+def refusal(payload: bytes, options: ConnectionOptions, max_msg_timeout_ms: int | None = None) -> NsqdRefused:
+    """What an error frame says, with the way out where it is an operator's to go.
+
+    `max_msg_timeout_ms`: nsqd's limit where it is known.
+    """
+    code, _, detail = payload.decode("utf-8", "replace").partition(" ")
+    way_out = _WAYS_OUT.get(code, "")
+    if detail.endswith("(TLS required)"):
+        way_out = "nsqd takes clients only over TLS (--tls-required): write [nsq.tls] in the file"
+    elif option := refused_option(payload):
+        way_out = _way_to_fit(option, options, max_msg_timeout_ms)
+    return NsqdRefused(code, detail, way_out)
+
+
+def _way_to_fit(option: str, options: ConnectionOptions, max_msg_timeout_ms: int | None) -> str:
+    if option == "msg timeout":
+        asked = f'nsq.msg_timeout asks for "{_duration(options.msg_timeout_ms)}"'
+        if max_msg_timeout_ms is None:
+            return f"{asked}, more than nsqd's --max-msg-timeout: write a shorter one, or raise that"
+        longest = _duration(max_msg_timeout_ms)
+        return f'{asked}, nsqd allows "{longest}" (--max-msg-timeout): write msg_timeout = "{longest}", or raise that'
+    if option == "heartbeat interval":
+        return (
+            f'nsq.heartbeat_interval asks for "{_duration(options.heartbeat_interval_ms)}", more than nsqd\'s '
+            "--max-heartbeat-interval: write a shorter one, or raise that"
+        )
+    if option == "output buffer size":
+        return f"nsqdigest needs {OUTPUT_BUFFER_BYTES} bytes: raise nsqd's --max-output-buffer-size to that"
+    if option == "output buffer timeout":
+        return f"nsqdigest needs {OUTPUT_BUFFER_TIMEOUT_MS} ms: lower nsqd's --min-output-buffer-timeout to that"
+    return ""
+
+
+def _duration(value_ms: int) -> str:
+    """As the file writes it."""
+    return f"{value_ms}ms" if value_ms % 1000 else f"{value_ms // 1000}s"

@@ -1,0 +1,183 @@
+"""The dead store: digests that were buried, each whole and under its id, in the partition of its timeline.
+
+Always so:
+- What is dead stays until it is revived, dropped, or the oldest beyond the limit. The ledger counts it as buried.
+- Details that no version of ours wrote are `Unreadable`. Such a digest can neither be sent nor be dropped, since nobody
+  knows of which route it is; it is left out of what is listed, and stops nothing. `audit` tells of it.
+- A revived digest goes out as it was: same id, same records, same totals. From the moment it is revived it is a
+  timeline of its own (`keys.own_timeline`) and no part of this store, until it is delivered or buried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from enum import StrEnum
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_type_hints
+
+import msgspec
+
+from nsqdigest.store.keys import own_timeline, partition_limit
+from nsqdigest.store.packing import RECORDS_PER_CALL
+from nsqdigest.store.record import Head
+
+if TYPE_CHECKING:
+    from nsqdigest.store.partitions import Partitions
+
+T = TypeVar("T")
+_LOOKED_BEYOND = 16
+"""So many details are read beyond those that are dropped, since some may be unreadable."""
+_ABSENT: Mapping[type, Any] = {str: "", int: 0}
+
+
+class Unreadable(ValueError):
+    """Details of a dead digest that no version of ours wrote."""
+
+
+def _of_any_version(kind: type[T], written: Mapping[str, Any]) -> T:
+    """A tuple of texts and numbers as another version may have written it: fields that this one does not know are
+    passed over, those that the other did not know are empty."""
+    fields = {name: (written.get(name, _ABSENT[of]), of) for name, of in get_type_hints(kind).items()}
+    for name, (value, of) in fields.items():
+        if type(value) is not of:
+            raise Unreadable(f"{name} is not of the type {of.__name__}")
+    return kind(**{name: value for name, (value, _) in fields.items()})
+
+
+class _Why(NamedTuple):
+    """Of the details, what stands beside the facts."""
+
+    reason: str
+    detail: str
+    attempts: int
+
+
+class Details(NamedTuple):
+    """Why a digest died, and all that is required to send it again."""
+
+    facts: Head
+    reason: str
+    detail: str
+    attempts: int
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode({**self._asdict(), "facts": self.facts._asdict()})
+
+    @classmethod
+    def decode(cls, text: bytes) -> Details:
+        try:
+            written: dict[str, Any] = msgspec.json.decode(text)
+            facts = _of_any_version(Head, written.pop("facts"))
+            why = _of_any_version(_Why, written)
+        except (msgspec.MsgspecError, TypeError, KeyError, AttributeError) as error:
+            raise Unreadable(str(error)) from error
+        if not facts.route:
+            raise Unreadable("they do not say of which route it is")
+        return cls(facts, *why)
+
+
+def route_and_total(text: bytes | None) -> tuple[str, int | None]:
+    """Of which route a dead digest is, and how many records it had; "" and None where its details are unreadable."""
+    try:
+        facts = Details.decode(text or b"").facts
+    except Unreadable:
+        return "", None
+    return facts.route, facts.total
+
+
+class Dead(NamedTuple):
+    partition: int
+    since_ms: int
+    details: Details
+
+    @property
+    def id(self) -> str:
+        return self.details.facts.id
+
+    @property
+    def route(self) -> str:
+        return self.details.facts.route
+
+
+class Revival(StrEnum):
+    REVIVED = "revived"
+    ALREADY = "already"
+    """It is on its way since an earlier call."""
+    UNKNOWN = "unknown"
+
+
+def _dead(partition: int, digest_id: bytes, since_ms: bytes, text: bytes | None) -> Dead | None:
+    """None: it was revived or dropped between two reads, or its details are unreadable."""
+    if text is None:
+        return None
+    try:
+        details = Details.decode(text)
+    except Unreadable:
+        return None
+    return Dead(partition, int(float(since_ms)), details) if details.facts.id.encode() == digest_id else None
+
+
+class DeadStore:
+    def __init__(self, partitions: Partitions, limit: int) -> None:
+        self._at = partitions
+        self._limit_per_partition = partition_limit(limit, partitions.count)
+
+    async def page(self, partition: int, start: int, count: int = RECORDS_PER_CALL) -> list[Dead]:
+        """Of one partition, those longest dead first. Fewer than `count` where details are unreadable."""
+        keys = self._at.dead[partition]
+        last = start + min(count, RECORDS_PER_CALL) - 1
+        (flat,) = await self._at.send(partition, [[b"ZRANGE", keys.dead, start, last, b"WITHSCORES"]])
+        if not flat:
+            return []
+        (texts,) = await self._at.send(partition, [[b"HMGET", keys.details, *flat[::2]]])
+        each = map(_dead, repeat(partition), flat[::2], flat[1::2], texts)
+        return [dead for dead in each if dead is not None]
+
+    async def find(self, digest_id: str) -> Dead | None:
+        return next(
+            filter(None, await asyncio.gather(*(self._look(p, digest_id) for p in range(self._at.count)))), None
+        )
+
+    async def _look(self, partition: int, digest_id: str) -> Dead | None:
+        keys = self._at.dead[partition]
+        since_ms, text = await self._at.send(
+            partition, [[b"ZSCORE", keys.dead, digest_id], [b"HGET", keys.details, digest_id]]
+        )
+        return None if since_ms is None else _dead(partition, digest_id.encode(), since_ms, text)
+
+    async def revive(self, dead: Dead) -> Revival:
+        """Due now, whatever its timeline does meanwhile. Its age and its tries begin again, its attempts go on."""
+        facts, of = dead.details.facts, self._at.keys(dead.partition, dead.route)
+        own = own_timeline(facts.id, facts.timeline).encode()
+        answer = await self._at.run(
+            dead.partition,
+            "revive",
+            [*of.of(own), *self._at.dead[dead.partition].of(facts.id)],
+            [b"", facts.id, own, dead.details.attempts, facts.opened_ms, facts.iteration, facts.superseded,
+             facts.over_capacity, facts.next_earliest_ms],
+        )  # fmt: skip
+        return Revival(answer[0].decode())
+
+    async def drop(self, partition: int, digest_id: str, route: str) -> int:
+        """Returns how many records went with it."""
+        return await self._drop(partition, digest_id, route, b"")
+
+    async def drop_over_limit(self, old: Dead) -> int:
+        """The same, unless others have dropped enough since it was found: then nothing goes."""
+        return await self._drop(old.partition, old.id, old.route, self._limit_per_partition)
+
+    async def _drop(self, partition: int, digest_id: str, route: str, may_stay: bytes | int) -> int:
+        keys = [*self._at.dead[partition].of(digest_id), self._at.keys(partition, route).ledger]
+        answer = await self._at.run(partition, "drop_dead", keys, [digest_id, may_stay])
+        return int(answer[1]) if answer[0] == b"dropped" else 0
+
+    async def over_limit(self, partition: int) -> list[Dead]:
+        """Those longest dead beyond the limit, of those whose details are readable."""
+        (count,) = await self._at.send(partition, [[b"ZCARD", self._at.dead[partition].dead]])
+        over = count - self._limit_per_partition
+        found, start, step = list[Dead](), 0, min(over + _LOOKED_BEYOND, RECORDS_PER_CALL)
+        while len(found) < over and start < count:
+            found += await self.page(partition, start, step)
+            start += step
+        return found[: max(0, over)]

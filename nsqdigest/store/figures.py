@@ -1,0 +1,125 @@
+"""What is there, in numbers: timelines, what is overdue, the dead list, orphans. Reads only.
+
+Each look is bounded: a few cheap commands for each route and partition, one partition after the other. Of dead digests
+only those that are new since the last look are read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from nsqdigest.store.dead import Details, Unreadable
+from nsqdigest.store.packing import RECORDS_PER_CALL
+
+if TYPE_CHECKING:
+    from nsqdigest.store.operations import Operators
+    from nsqdigest.store.partitions import Partitions
+
+_ROUTES_PER_CALL = 50
+_UNREADABLE = ""
+"""The sink of a dead digest whose details no version of ours wrote."""
+
+
+class RouteFigures(NamedTuple):
+    waiting: int = 0
+    leased: int = 0
+    open_records: int = 0
+    overdue: int = 0
+    """Of those that wait."""
+    oldest_due_ms: int | None = None
+    """When the waiting timeline that is due first is due."""
+
+    def overdue_s(self, now_ms: int) -> float:
+        return 0.0 if self.oldest_due_ms is None else max(0, now_ms - self.oldest_due_ms) / 1000
+
+    def plus(self, other: RouteFigures) -> RouteFigures:
+        due_ms = [each.oldest_due_ms for each in (self, other) if each.oldest_due_ms is not None]
+        return RouteFigures(
+            self.waiting + other.waiting,
+            self.leased + other.leased,
+            self.open_records + other.open_records,
+            self.overdue + other.overdue,
+            min(due_ms, default=None),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    now_ms: int = 0
+    routes: Mapping[str, RouteFigures] = field(default_factory=dict)
+    dead: Mapping[str, int] = field(default_factory=dict)
+    """Dead digests by sink."""
+    orphans: Mapping[str, int] = field(default_factory=dict)
+    """Records by routes that are not configured."""
+
+
+@dataclass(slots=True)
+class _DeadOfPartition:
+    seen: object = None
+    """How many there were, and which was the first and the last."""
+    sinks: dict[bytes, str] = field(default_factory=dict)
+
+
+class StoreFigures:
+    def __init__(self, partitions: Partitions, operators: Operators) -> None:
+        self._at = partitions
+        self._operators = operators
+        self._dead = [_DeadOfPartition() for _ in range(partitions.count)]
+
+    async def read(self, routes: Sequence[str], now_ms: int) -> Figures:
+        found = dict.fromkeys(routes, RouteFigures())
+        for partition in range(self._at.count):
+            for start in range(0, len(routes), _ROUTES_PER_CALL):
+                some = routes[start : start + _ROUTES_PER_CALL]
+                for name, figures in zip(some, await self._routes_of(partition, some, now_ms), strict=True):
+                    found[name] = found[name].plus(figures)
+            await self._look_at_dead(partition)
+        orphans = await self._operators.orphans(set(routes))
+        return Figures(
+            now_ms,
+            found,
+            Counter(sink for of in self._dead for sink in of.sinks.values()),
+            {name: counts.open_records + counts.snapshot_records for name, counts in orphans.items()},
+        )
+
+    async def _routes_of(self, partition: int, routes: Sequence[str], now_ms: int) -> list[RouteFigures]:
+        commands: list[list[bytes | str | int]] = []
+        for of in (self._at.keys(partition, name) for name in routes):
+            commands += (
+                [b"ZCARD", of.waiting],
+                [b"ZCARD", of.leased],
+                [b"HGET", of.ledger, b"open"],
+                [b"ZCOUNT", of.waiting, b"-inf", now_ms],
+                [b"ZRANGE", of.waiting, 0, 0, b"WITHSCORES"],
+            )
+        answers = await self._at.send(partition, commands)
+        return [
+            RouteFigures(waiting, leased, int(open_records or 0), overdue, int(float(first[1])) if first else None)
+            for waiting, leased, open_records, overdue, first in zip(*(answers[n::5] for n in range(5)), strict=True)
+        ]
+
+    async def _look_at_dead(self, partition: int) -> None:
+        """A digest that dies is the last one, one that is revived or dropped leaves: either shows in the numbers."""
+        key, of = self._at.dead[partition].dead, self._dead[partition]
+        seen = await self._at.send(partition, [[b"ZCARD", key], [b"ZRANGE", key, 0, 0], [b"ZRANGE", key, -1, -1]])
+        if of.seen == seen:
+            return
+        sinks: dict[bytes, str] = {}
+        for start in range(0, seen[0], RECORDS_PER_CALL):
+            (ids,) = await self._at.send(partition, [[b"ZRANGE", key, start, start + RECORDS_PER_CALL - 1]])
+            new = [digest_id for digest_id in ids if digest_id not in of.sinks]
+            sinks |= {digest_id: of.sinks[digest_id] for digest_id in ids if digest_id in of.sinks}
+            if new:
+                (texts,) = await self._at.send(partition, [[b"HMGET", self._at.dead[partition].details, *new]])
+                sinks |= {digest_id: sink_of(text) for digest_id, text in zip(new, texts, strict=True)}
+        of.seen, of.sinks = seen, sinks
+
+
+def sink_of(text: bytes | None) -> str:
+    try:
+        return Details.decode(text).facts.sink if text is not None else _UNREADABLE
+    except Unreadable:
+        return _UNREADABLE

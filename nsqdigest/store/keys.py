@@ -1,0 +1,103 @@
+"""What the store's keys are called (pure).
+
+Keys, under the hash tag `{namespace:partition}`, type first, the route's name and the user's part last:
+
+    waiting:ROUTE   timeline scored by due (ms)      set:ROUTE:TIMELINE            key scored by -timestamp (µs)
+    leased:ROUTE    timeline scored by deadline      values:ROUTE:TIMELINE         its values
+    tokens:ROUTE    of the leased                    digest:ROUTE:TIMELINE         snapshot: the digest under way
+    schedule:ROUTE  base, bound, records of each     digest-values:ROUTE:TIMELINE  its values
+    losses:ROUTE    since the digest before          head:ROUTE:TIMELINE           iteration; snapshot's id, totals …
+    ledger:ROUTE    what became of each record       shown:ROUTE:TIMELINE          memory: keys delivered lately
+    agenda          waiting zset: when to look at it at the earliest
+    count           how many timelines there are
+    dead            id scored by when it died (ms)   dead:details, dead-set:ID, dead-values:ID
+    layout          schema, partitions, epoch        routes (of partition 0)       route: when a daemon had it (ms)
+
+A digest that was revived from the dead store is the snapshot of a timeline of its own, in the partition where it was
+buried; its name begins with a control character, which no event's timeline can have, and holds the digest's id and the
+name of the timeline that it came from (`own_timeline`).
+"""
+
+from __future__ import annotations
+
+import math
+
+SCHEMA = 2
+
+_OWN = "\x01"
+
+
+class Keys:
+    """The key names of one route in one partition, as bytes."""
+
+    def __init__(self, tag: bytes, route: str) -> None:
+        name = route.encode()
+        self.waiting, self.leased, self.tokens, self.schedules, self.losses, self.ledger = (
+            tag + kind + b":" + name for kind in (b"waiting", b"leased", b"tokens", b"schedule", b"losses", b"ledger")
+        )
+        self.timelines, self.agenda = tag + b"count", tag + b"agenda"
+        self.head, self.index, self.values, self.snapshot, self.snapshot_values, self.memory = (
+            tag + kind + b":" + name + b":"
+            for kind in (b"head", b"set", b"values", b"digest", b"digest-values", b"shown")
+        )
+        self.fixed = [self.waiting, self.leased, self.tokens, self.schedules, self.losses, self.ledger,
+                      self.timelines, self.agenda]  # fmt: skip
+        """In the order in which each script that takes one route's has them."""
+        self.name_from = len(self.index)
+
+    def of(self, timeline: bytes) -> list[bytes]:
+        """All that a script on one timeline takes, in the order of lua/lib/timeline_keys.lua."""
+        kinds = (self.head, self.index, self.values, self.snapshot, self.snapshot_values, self.memory)
+        return [*self.fixed, *(kind + timeline for kind in kinds)]
+
+
+class DeadKeys:
+    """The key names of the dead store in one partition, as bytes."""
+
+    def __init__(self, tag: bytes) -> None:
+        self.dead, self.details = tag + b"dead", tag + b"dead:details"
+        self.index, self.values = tag + b"dead-set:", tag + b"dead-values:"
+
+    def of(self, digest_id: str) -> list[bytes]:
+        """All that a script on one dead digest takes, in their order."""
+        name = digest_id.encode()
+        return [self.dead, self.details, self.index + name, self.values + name]
+
+
+def mismatch(namespace: str, schema: int, stored: int, partitions: int) -> str | None:
+    """Why what is stored in a namespace must not be used by this version with so many partitions."""
+    if schema != SCHEMA:
+        return (
+            f'the namespace "{namespace}" in Redis has layout {schema}, this version writes {SCHEMA}: run the version '
+            "that wrote it until it is drained, or choose another redis.namespace"
+        )
+    if stored != partitions:
+        return (
+            f'the namespace "{namespace}" in Redis was made with redis.partitions = {stored}, the file says '
+            f"{partitions}: write {stored}, or choose another redis.namespace"
+        )
+    return None
+
+
+def partition_limit(limit: int, partitions: int) -> int:
+    """How many of something each partition may have, so that `limit` fit into all of them.
+
+    A hash spreads names unevenly: each has room for its share and six standard deviations more, so that practically
+    none is full before `limit` are there.
+    """
+    share = limit / partitions
+    return limit if partitions == 1 else min(limit, math.ceil(share + 6 * math.sqrt(share)))
+
+
+def own_timeline(digest_id: str, timeline: str) -> str:
+    """What a revived digest is called among the timelines."""
+    return f"{_OWN}{digest_id}{_OWN}{timeline}"
+
+
+def is_own(timeline: str) -> bool:
+    return timeline.startswith(_OWN)
+
+
+def shown_timeline(timeline: str) -> str:
+    """The name to be told: of a revived digest that of the timeline it came from."""
+    return timeline.split(_OWN, 2)[2] if is_own(timeline) else timeline

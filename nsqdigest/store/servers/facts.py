@@ -1,0 +1,139 @@
+"""What Redis says of itself: its clock, its settings, which server it is and what became of it.
+
+`refusal` and `warnings` judge them (pure): what would break a promise is refused at start with the way out, what may
+cost events some day is said.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from nsqdigest.base.errors import StoreError
+
+LOWEST_VERSION = (6, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    name: str
+    version: str
+    mode: str
+    """standalone or cluster."""
+    role: str
+    run_id: str
+    """Another one: it was started anew."""
+    replication_id: str
+    """Another one: its data is another's, or it was promoted."""
+    replicas: int
+    maxmemory_policy: str
+    maxmemory_bytes: int
+    persistent: bool | None
+    """None where it may not be asked."""
+    appendfsync: str | None
+
+    @classmethod
+    def of(cls, name: str, info: Mapping[str, str], settings: Mapping[str, str] | None) -> ServerFacts:
+        """`info` as INFO says it, `settings` as CONFIG GET does, None where that is not allowed."""
+        appends = info.get("aof_enabled") == "1"
+        # Valkey says server_mode for redis_mode; its redis_version is the one of Redis that it is compatible with.
+        version, valkey = info.get("redis_version", "unknown"), info.get("valkey_version")
+        return cls(
+            name=name,
+            version=f"{version} (Valkey {valkey})" if valkey else version,
+            mode=info.get("redis_mode") or info.get("server_mode", "standalone"),
+            role=info.get("role", "unknown"),
+            run_id=info.get("run_id", ""),
+            replication_id=info.get("master_replid", ""),
+            replicas=int(info.get("connected_slaves", "0")),
+            maxmemory_policy=info.get("maxmemory_policy", "noeviction"),
+            maxmemory_bytes=int(info.get("maxmemory", "0")),
+            persistent=True if appends else None if settings is None else bool(settings.get("save")),
+            appendfsync=("no" if not appends else None if settings is None else settings.get("appendfsync", "no")),
+        )
+
+    def refusal(self, kind: Literal["single", "sentinel", "cluster"], durability: str) -> str | None:
+        """Why this server must not be used, and the way out."""
+        number = re.match(r"(\d+)\.(\d+)", self.version)
+        if number is not None and (int(number[1]), int(number[2])) < LOWEST_VERSION:
+            return f"{self.name} is Redis {self.version}; use 6.2 or newer"
+        if self.mode == "cluster" and kind == "single":
+            return f"{self.name} is a server of a Cluster; write redis+cluster:// instead of redis:// in redis.url"
+        if self.role == "slave" and kind == "single":
+            return f"redis.url names a replica ({self.name}); name its primary"
+        if durability == "fsync" and self.appendfsync is None:
+            return (
+                f'redis.durability is "fsync", and this user may not ask {self.name} for its appendfsync; give it '
+                '+config|get, or write durability = "reply"'
+            )
+        if durability == "fsync" and self.appendfsync != "always":
+            return (
+                f'redis.durability is "fsync", and {self.name} does not write each change to disk before it answers; '
+                'set appendonly yes and appendfsync always there, or write durability = "reply"'
+            )
+        return None
+
+    def warnings(self, replicas_wanted: int = 0) -> list[str]:
+        said = []
+        if self.maxmemory_policy != "noeviction":
+            said.append(
+                f"maxmemory-policy is {self.maxmemory_policy}: Redis may throw away events that are not delivered yet; "
+                "set maxmemory-policy noeviction"
+            )
+        if self.persistent is False:
+            said.append(
+                "neither append-only file nor snapshots are on: a restart of Redis loses what waits; set appendonly yes"
+            )
+        if not self.maxmemory_bytes:
+            said.append(
+                "maxmemory is not set: a flood of timelines could take all of the machine's memory; set maxmemory"
+            )
+        if self.replicas < replicas_wanted:
+            said.append(
+                f"redis.replicas is {replicas_wanted}, and {self.replicas} are connected: until they are, nothing is "
+                "taken in and no digest is sent"
+            )
+        return said
+
+
+class StoreFacts(NamedTuple):
+    """What a start found."""
+
+    servers: list[ServerFacts]
+    warnings: list[str]
+
+    @property
+    def version(self) -> str:
+        return ", ".join(sorted({server.version for server in self.servers}))
+
+
+class RedisClock:
+    """Redis' clock as seen from here between replies, never ahead of it but for drift.
+
+    A reply was stamped before it arrived, so each gives a lower bound and the highest lately heard is the best. A
+    clock that was set back shows as a bound far below, and is followed.
+    """
+
+    _DRIFT_MS_PER_MS = 0.0005
+    _SET_BACK_MS = 1000
+
+    def __init__(self) -> None:
+        self._ahead_ms: float | None = None
+        self._heard_ms = 0.0
+
+    def heard(self, redis_now_ms: int) -> None:
+        now_ms = time.monotonic() * 1000
+        ahead_ms = redis_now_ms - now_ms
+        if self._ahead_ms is not None:
+            best_ms = self._ahead_ms - (now_ms - self._heard_ms) * self._DRIFT_MS_PER_MS
+            if ahead_ms < best_ms < ahead_ms + self._SET_BACK_MS:
+                ahead_ms = best_ms
+        self._ahead_ms, self._heard_ms = ahead_ms, now_ms
+
+    def now_ms(self) -> int:
+        if self._ahead_ms is None:
+            raise StoreError("redis-connection", "the clock of Redis was not read yet")
+        return int(time.monotonic() * 1000 + self._ahead_ms)

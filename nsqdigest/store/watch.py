@@ -1,0 +1,152 @@
+"""Looks after the store while the daemon runs: is it still the one that was agreed with, and has it all it ever had?
+
+Looked at a few times per lease, and as soon as a server did not answer as it should. What is lost is said and counted,
+and the daemon goes on: stopping would bring nothing back, and what was not finished in NSQ comes again by itself. The
+layout is written again where it is gone. No id is ever used twice over this: they are not drawn from Redis. Where Redis
+has become what a start would refuse (another layout, another appendfsync), nothing is written until it is fit again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from nsqdigest.base import log, tasks
+from nsqdigest.base.errors import NsqdigestError, StoreError
+from nsqdigest.store.figures import Figures
+
+if TYPE_CHECKING:
+    from nsqdigest.base.metrics import Metrics
+    from nsqdigest.store.servers.facts import ServerFacts
+    from nsqdigest.store.timelines import Timelines
+
+_log = log.get("store")
+
+_DAMAGE_SAID_EVERY_S = 60.0
+_AGAIN_S = 0.5
+FIGURES_EVERY_S = 5.0
+
+
+class StoreWatch:
+    def __init__(
+        self, store: Timelines, metrics: Metrics, every_s: float, on_store_back: Callable[[], None] = lambda: None
+    ) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._every_s = every_s
+        self._on_store_back = on_store_back
+        self._servers: dict[str, ServerFacts] = {}
+        self._epochs: list[str] = []
+        self._unfit = ""
+        self.figures = Figures()
+        """As they were at the last look."""
+        self._orphans_said: set[str] = set()
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def start(self, servers: list[ServerFacts]) -> None:
+        self._servers = {server.name: server for server in servers}
+        self._epochs = self._store.epochs
+        self.tasks = [tasks.start(self._run(), "store watch"), tasks.start(self._count(), "store figures")]
+
+    async def stop(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    async def _run(self) -> None:
+        is_failing = False
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._every_s):
+                    await self._store.doubted.wait()
+            self._store.doubted.clear()
+            try:
+                await self._look()
+                if is_failing:
+                    self._on_store_back()
+                is_failing = False
+            except StoreError as error:
+                is_failing = True
+                self._say_damage(error)
+                # Anything else intake and scheduler say. It looks again, but not at the pace of a server that refuses
+                # at once.
+                self._store.doubted.set()
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _count(self) -> None:
+        """At a pace of its own, whoever asks for the figures and how often. Where Redis fails the last ones stand."""
+        while True:
+            try:
+                self.figures = await self._store.figures.read(self._store.routes, self._store.clock.now_ms())
+                self._warn_of_orphans()
+            except StoreError as error:
+                self._say_damage(error)
+            await asyncio.sleep(min(FIGURES_EVERY_S, self._every_s))
+
+    def _say_damage(self, error: StoreError) -> None:
+        """Of keys that neither intake nor scheduler may ever meet."""
+        if error.is_damage:
+            self._metrics.add("store_errors_total", reason=error.reason)
+            _log.counted(
+                "error",
+                "store.damaged",
+                by=(),
+                every_s=_DAMAGE_SAID_EVERY_S,
+                error=error,
+                hint="something else wrote to keys of the namespace: until that is mended losses and gauges are blind",
+            )
+
+    def _warn_of_orphans(self) -> None:
+        for route in sorted(set(self.figures.orphans) - self._orphans_said):
+            self._orphans_said.add(route)
+            _log.warning(
+                "store.route.orphan",
+                route=route,
+                records=self.figures.orphans[route],
+                hint="the file has no route of this name, so nobody delivers them; add one until they are delivered",
+            )
+
+    async def _look(self) -> None:
+        try:
+            servers = await self._store.look()
+        except StoreError:
+            raise
+        except NsqdigestError as error:
+            if str(error) != self._unfit:
+                _log.error("store.unfit", error=error)
+            self._unfit = str(error)
+            return
+        if self._unfit:
+            _log.info("store.fit_again")
+        self._unfit = ""
+        for route, records in self._store.losses.take().items():
+            self._metrics.add("store_records_lost_total", records, route=route)
+            _log.error(
+                "store.data_lost",
+                what="records",
+                route=route,
+                records=records,
+                hint="Redis had acknowledged them: see redis.durability, and what happened to Redis",
+            )
+        for partition, (was, now) in enumerate(zip(self._epochs, self._store.epochs, strict=True)):
+            if was != now:
+                self._metrics.add("store_partitions_lost_total")
+                _log.error(
+                    "store.data_lost",
+                    what="partition",
+                    partition=partition,
+                    hint="it was emptied: what waited in it is gone",
+                )
+        self._epochs = self._store.epochs
+        self._compare(servers)
+
+    def _compare(self, servers: list[ServerFacts]) -> None:
+        for server in servers:
+            before = self._servers.get(server.name)
+            self._servers[server.name] = server
+            if before is None or (before.run_id, before.replication_id) != (server.run_id, server.replication_id):
+                what = "new" if before is None else "restarted" if before.run_id != server.run_id else "promoted"
+                self._metrics.add("store_server_changes_total")
+                _log.info("store.server_changed", server=server.name, what=what, run_id=server.run_id)

@@ -1,0 +1,415 @@
+"""scheduler.py against real Redis: what it asks of the store, when, for how many, and what it does about lost answers.
+
+Where the interval is long, only what has to wake the scheduler before it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import pytest
+
+from nsqdigest.backoff import Controller, Curve, State
+from nsqdigest.base.errors import Applied, StoreError
+from nsqdigest.base.metrics import Metrics
+from nsqdigest.base.reasons import Verdict
+from nsqdigest.config import Scheduler as SchedulerSettings
+from nsqdigest.delivery.attempt import ScheduledRoute, SinkPost
+from nsqdigest.delivery.sinks.base import Outcome, Parcel
+from nsqdigest.delivery.timer import Scheduler
+from nsqdigest.store.answers import Claimed, Maintained, RoutePlan
+from nsqdigest.store.schedule import Plan, Schedule
+from nsqdigest.store.timelines import Timelines
+from support.settings import POLICY, ROUTE, SINK
+from support.stores import rec, redis_settings
+from support.waiting import until
+
+pytestmark = pytest.mark.integration
+
+LONG_MS = 30_000
+
+
+class Asked(NamedTuple):
+    at_s: float
+    partition: int
+    routes: list[str]
+    budgets: list[int]
+    token: str | None
+
+
+class WatchedStore(Timelines):
+    """The real one. It keeps what it was asked, and can lose answers or calls."""
+
+    def __init__(self, url: str, partitions: int = 1) -> None:
+        plans = [RoutePlan(name, 100, 0, 60_000) for name in ("r", "s")]
+        super().__init__(redis_settings(url, partitions=partitions), plans, 10_000)
+        self.claims: list[Asked] = []
+        self.taken: list[int] = []
+        """By claim."""
+        self.released: list[tuple[float, str]] = []
+        self.maintained_s: list[float] = []
+        self.looks = self.looks_fail = 0
+        self.claims_fail: list[tuple[Applied, bool]] = []
+        """What is known of each, and whether it was done."""
+
+    async def agenda(self, partition: int, within_ms: int) -> dict[str, int]:
+        self.looks += 1
+        if self.looks_fail:
+            self.looks_fail -= 1
+            raise StoreError("redis-connection", "as told", Applied.NO)
+        return await super().agenda(partition, within_ms)
+
+    async def claim(
+        self, partition: int, routes: Sequence[tuple[str, int]], budgets: Sequence[int], lease_ms: int,
+        token: str | None = None,
+    ) -> Claimed:  # fmt: skip
+        self.claims.append(Asked(time.monotonic(), partition, [name for name, _ in routes], list(budgets), token))
+        applied, is_done = self.claims_fail.pop(0) if self.claims_fail else (None, True)
+        claimed = await super().claim(partition, routes, budgets, lease_ms, token) if is_done else Claimed([], None)
+        if applied is not None:
+            raise StoreError("redis-timeout", "as told", applied)
+        self.taken.append(len(claimed.claims))
+        return claimed
+
+    async def release(self, partition: int, routes: Sequence[str], token: str) -> int:
+        self.released.append((time.monotonic(), token))
+        return await super().release(partition, routes, token)
+
+    async def maintenance(self, partition: int, routes: Sequence[str], lease_ms: int) -> Maintained:
+        self.maintained_s.append(time.monotonic())
+        return await super().maintenance(partition, routes, lease_ms)
+
+
+class ToldSink:
+    def __init__(self) -> None:
+        self.parcels: list[Parcel] = []
+        self.sent_s: list[float] = []
+        self.verdicts: list[Verdict] = []
+        """Of the next ones; then it accepts all."""
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def deliver(self, parcel: Parcel) -> Outcome:
+        self.parcels.append(parcel)
+        self.sent_s.append(time.monotonic())
+        await self.may_answer.wait()
+        return Outcome(self.verdicts.pop(0) if self.verdicts else Verdict.DELIVERED)
+
+    async def close(self) -> None: ...
+
+
+class Drawing:
+    """Draws the lowest, and keeps the windows."""
+
+    def __init__(self) -> None:
+        self.windows: list[tuple[float, float]] = []
+
+    def __call__(self, low: float, high: float) -> float:
+        self.windows.append((low, high))
+        return low
+
+
+class Stage(NamedTuple):
+    store: WatchedStore
+    sink: ToldSink
+    post: SinkPost
+    metrics: Metrics
+    draw: Drawing
+    scheduler: Scheduler
+    backs: list[float]
+    """When it said that Redis was back."""
+
+
+MakeStage = Callable[..., Any]
+
+
+@pytest.fixture
+async def make(redis_url: str) -> AsyncIterator[MakeStage]:
+    made: list[Stage] = []
+
+    async def stage(
+        *, interval_ms: int = LONG_MS, lease_ms: int = 60_000, batch: int = 100, limit: int = 8, partitions: int = 1,
+        base_s: float = 0.1,
+    ) -> Stage:  # fmt: skip
+        store, sink, metrics, draw, backs = WatchedStore(redis_url, partitions), ToldSink(), Metrics(), Drawing(), []
+        await store.start()
+        settings = replace(SINK, retry_base_ms=150, retry_cap_ms=150)
+        curve = Curve(base_s, 10.0, jitter="none")
+        post = SinkPost(settings, sink, Controller(limit, curve, lambda low, _: low, slow_start=False))
+        routes = {
+            name: ScheduledRoute(replace(ROUTE, name=name), Plan(POLICY), post) for name in ("r", "s")
+        }  # both into one sink
+        scheduler = Scheduler(
+            SchedulerSettings(interval_ms=interval_ms, lease_ms=lease_ms, batch=batch), routes, store, metrics, draw,
+            on_store_back=lambda: backs.append(time.monotonic()),
+        )  # fmt: skip
+        made.append(Stage(store, sink, post, metrics, draw, scheduler, backs))
+        return made[-1]
+
+    yield stage
+    for each in made:
+        each.sink.may_answer.set()
+        await each.scheduler.drain(time.monotonic() + 5)
+        await each.store.close(5)
+
+
+async def put(store: Timelines, *names: bytes, route: str = "r", after_ms: int = 0) -> None:
+    at_ms = store.clock.now_ms() + after_ms
+    for name in names:
+        await store.add(route, store.partition_of(name), [rec(timeline=name)], Schedule(at_ms, at_ms))
+
+
+def sent(stage: Stage) -> list[str]:
+    return [parcel.timeline for parcel in stage.sink.parcels]
+
+
+# -- when it wakes
+
+
+async def test_what_becomes_due_goes_out_at_its_time_however_long_the_interval(make: MakeStage) -> None:
+    stage = await make()
+    began_s = time.monotonic()
+    await put(stage.store, b"now")
+    await put(stage.store, b"later", after_ms=300)
+    await put(stage.store, b"other", route="s", after_ms=600)
+    stage.scheduler.start()
+    await until(lambda: sent(stage) == ["now", "later", "other"])
+    _, later_s, other_s = (at_s - began_s for at_s in stage.sink.sent_s)
+    assert later_s > 0.29
+    assert other_s > 0.59
+
+
+async def test_a_digest_that_failed_goes_out_again_at_its_time_however_long_the_interval(make: MakeStage) -> None:
+    stage = await make()
+    stage.sink.verdicts = [Verdict.AGAIN]
+    await put(stage.store, b"a")
+    stage.scheduler.start()
+    await until(lambda: len(stage.sink.parcels) == 2)
+    first_s, second_s = stage.sink.sent_s
+    assert second_s - first_s > 0.14
+    assert stage.metrics.value("digest_attempts_total", sink="out", outcome="again") == 1
+
+
+async def test_what_found_no_room_goes_out_as_soon_as_there_is_some(make: MakeStage) -> None:
+    stage = await make(limit=1)
+    stage.sink.may_answer.clear()
+    await put(stage.store, b"a", b"b", b"c")
+    stage.scheduler.start()
+    await until(lambda: len(stage.sink.parcels) == 1)
+    assert stage.post.active == 1
+    stage.sink.may_answer.set()
+    await until(lambda: len(stage.sink.parcels) == 3)
+    await until(lambda: stage.post.active == 0)
+    assert stage.post.reserved == 0
+
+
+async def test_a_sink_that_is_down_is_tried_when_its_backoff_ends_however_long_the_interval(make: MakeStage) -> None:
+    stage = await make(base_s=0.2)
+    stage.sink.verdicts = [Verdict.UNAVAILABLE]
+    await put(stage.store, b"a", b"b")
+    stage.scheduler.start()
+    await until(lambda: stage.post.controller.decision.state is State.FLOWING and len(set(sent(stage))) == 2)
+    assert stage.sink.sent_s[-1] - stage.sink.sent_s[0] > 0.19
+
+
+# -- what it asks for
+
+
+async def test_no_more_is_asked_for_than_a_partitions_share_of_the_room_and_a_batch(make: MakeStage) -> None:
+    stage = await make(limit=10, partitions=4, batch=2)
+    stage.scheduler.start()
+    await until(lambda: len({asked.partition for asked in stage.store.claims}) == 4)
+    assert max(asked.budgets for asked in stage.store.claims) == stage.store.claims[0].budgets == [2]
+    other = await make(limit=10, partitions=4)
+    other.scheduler.start()
+    await until(lambda: len({asked.partition for asked in other.store.claims}) == 4)
+    assert max(asked.budgets for asked in other.store.claims) == other.store.claims[0].budgets == [3]
+
+
+async def test_two_routes_share_their_sinks_room_and_each_comes_first_in_turn(make: MakeStage) -> None:
+    stage = await make(limit=1, interval_ms=20)
+    await put(stage.store, *(b"r%d" % number for number in range(4)))
+    await put(stage.store, *(b"s%d" % number for number in range(4)), route="s")
+    stage.scheduler.start()
+    await until(lambda: len(stage.sink.parcels) == 8)
+    assert stage.scheduler.posts == [stage.post]
+    assert {parcel.route for parcel in stage.sink.parcels[:3]} == {"r", "s"}
+    firsts = [asked.routes[0] for asked in stage.store.claims if len(asked.routes) == 2]
+    assert firsts[:4] in (["r", "s"] * 2, ["s", "r"] * 2)
+
+
+async def test_all_routes_are_asked_for_once_in_a_lease_and_else_those_that_have_something(make: MakeStage) -> None:
+    stage = await make(interval_ms=20)
+    stage.scheduler.start()
+    await put(stage.store, b"a")
+    await until(lambda: len(stage.sink.parcels) == 1)
+    await put(stage.store, b"b", route="s")
+    await until(lambda: len(stage.sink.parcels) == 2)
+    looks = [asked.routes for asked in stage.store.claims]
+    assert sorted(looks[0]) == ["r", "s"]
+    assert looks[-1] == ["s"]
+    assert all(len(routes) == 1 for routes in looks[1:])
+
+
+async def test_a_dead_daemons_leases_are_looked_for_four_times_in_a_lease(make: MakeStage, redis_url: str) -> None:
+    stage = await make(interval_ms=20, lease_ms=800)
+    dead = WatchedStore(redis_url)
+    await put(stage.store, b"a")
+    assert len((await dead.claim(0, [("r", 0)], [5], 100)).claims) == 1
+    await dead.close(1)
+    stage.scheduler.start()
+    await until(lambda: sent(stage) == ["a"] and len(stage.store.maintained_s) >= 4)
+    steps_s = [b - a for a, b in pairwise(stage.store.maintained_s)]
+    assert min(steps_s) > 0.19
+
+
+# -- an operator
+
+
+async def test_an_operators_word_about_a_sink_is_new_once(make: MakeStage) -> None:
+    stage = await make()
+    assert not stage.scheduler.resume_sink("out")
+    assert [stage.scheduler.pause_sink("out") for _ in range(2)] == [True, False]
+    await put(stage.store, b"a")
+    stage.scheduler.start()
+    await until(lambda: stage.store.looks >= 1)
+    assert stage.store.claims == []
+    assert [stage.scheduler.resume_sink("out") for _ in range(2)] == [True, False]
+    await until(lambda: sent(stage) == ["a"])
+
+
+async def test_a_paused_route_is_not_asked_for_and_goes_on_at_once_when_resumed(make: MakeStage) -> None:
+    stage = await make()
+    assert [stage.scheduler.pause_route("r") for _ in range(2)] == [True, False]
+    assert stage.scheduler.paused_routes == {"r"}
+    await put(stage.store, b"a")
+    await put(stage.store, b"b", route="s")
+    stage.scheduler.start()
+    await until(lambda: sent(stage) == ["b"])
+    assert {name for asked in stage.store.claims for name in asked.routes} == {"s"}
+    assert [stage.scheduler.resume_route("r") for _ in range(2)] == [True, False]
+    await until(lambda: sent(stage) == ["b", "a"])
+
+
+# -- when Redis fails
+
+
+async def test_what_a_claim_took_whose_answer_got_lost_is_released_long_before_its_lease(make: MakeStage) -> None:
+    stage = await make(interval_ms=50)
+    stage.store.claims_fail = [(Applied.AMBIGUOUS, True)]
+    await put(stage.store, b"a", b"b")
+    stage.scheduler.start()
+    await until(lambda: sorted(sent(stage)) == ["a", "b"])
+    assert [token for _, token in stage.store.released] == [stage.store.claims[0].token]
+    assert stage.post.reserved == 0
+    await put(stage.store, b"c")
+    await until(lambda: len(stage.sink.parcels) == 3)
+    assert len(stage.store.released) == 1
+
+
+async def test_a_claim_that_may_still_come_is_released_once_an_interval_until_its_lease_would_be_over(
+    make: MakeStage,
+) -> None:
+    stage = await make(interval_ms=50, lease_ms=700)
+    stage.store.claims_fail = [(Applied.AMBIGUOUS, False)]
+    began_s = time.monotonic()
+    stage.scheduler.start()
+    await until(lambda: bool(stage.store.released) and time.monotonic() - stage.store.released[-1][0] > 0.2)
+    at_s = [released_s for released_s, _ in stage.store.released]
+    assert 2 <= len(at_s) <= 14
+    # An interval apart at least, though a slow look makes one of them late.
+    assert all(released_s - began_s > number * 0.05 for number, released_s in enumerate(at_s))
+    assert 0.69 < at_s[-1] - began_s < 3
+    assert {token for _, token in stage.store.released} == {stage.store.claims[0].token}
+
+
+async def test_a_claim_that_was_not_done_is_not_released(make: MakeStage) -> None:
+    stage = await make(interval_ms=20)
+    stage.store.claims_fail = [(Applied.NO, False)]
+    await put(stage.store, b"a")
+    stage.scheduler.start()
+    await until(lambda: sent(stage) == ["a"])
+    assert stage.store.released == []
+
+
+async def test_while_redis_fails_it_is_asked_ever_more_seldom_and_its_return_is_told_once(make: MakeStage) -> None:
+    stage = await make(partitions=2)
+    await put(stage.store, b"a")
+    stage.store.looks_fail = 6
+    stage.draw.windows.clear()
+    began_s = time.monotonic()
+    stage.scheduler.start()
+    await until(lambda: stage.scheduler.failing_since_s is not None)
+    since_s = stage.scheduler.failing_since_s
+    assert since_s is not None
+    assert began_s <= since_s <= time.monotonic()
+    await until(lambda: sent(stage) == ["a"])
+    await until(lambda: bool(stage.backs))
+    assert time.monotonic() - began_s > 3 * 0.19
+    assert sorted(stage.draw.windows[:6]) == [(100, 300)] * 2 + [(100, 900)] * 2 + [(100, 2700)] * 2
+    assert stage.metrics.value("store_errors_total", reason="redis-connection") == 6
+    assert stage.scheduler.failing_since_s is None
+    assert len(stage.backs) == 1
+
+
+async def test_a_poke_ends_the_wait_after_a_failure_but_not_at_once(make: MakeStage) -> None:
+    stage = await make()
+    stage.store.looks_fail = 1
+    stage.scheduler.start()
+    await put(stage.store, b"a")
+    began_s = time.monotonic()
+    for _ in range(3):
+        stage.scheduler.poke()
+        await asyncio.sleep(0)
+    await until(lambda: sent(stage) == ["a"])
+    assert time.monotonic() - began_s > 0.09
+
+
+# -- the end
+
+
+async def test_a_drain_cuts_off_what_does_not_end_in_time(make: MakeStage) -> None:
+    stage = await make()
+    stage.sink.may_answer.clear()
+    await put(stage.store, b"a")
+    stage.scheduler.start()
+    await until(lambda: sent(stage) == ["a"])
+    began_s = time.monotonic()
+    await stage.scheduler.drain(began_s + 0.3)
+    assert 0.29 < time.monotonic() - began_s < 3
+    assert stage.post.active == 0
+    assert all(task.done() for task in stage.scheduler.tasks)
+    claims = len(stage.store.claims)
+    await put(stage.store, b"b")
+    stage.scheduler.poke()
+    await stage.scheduler.drain(time.monotonic() + 1)
+    assert len(stage.store.claims) == claims
+
+
+async def test_a_drain_lets_a_claim_under_way_end_and_what_it_took_go_out(
+    make: MakeStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = await make()
+    may_go_on, claim = asyncio.Event(), Timelines.claim
+
+    async def slow(store: Timelines, *arguments: Any) -> Claimed:
+        claimed = await claim(store, *arguments)
+        await may_go_on.wait()
+        return claimed
+
+    monkeypatch.setattr(Timelines, "claim", slow)
+    await put(stage.store, b"a")
+    stage.scheduler.start()
+    await until(lambda: bool(stage.store.claims))
+    drain = asyncio.create_task(stage.scheduler.drain(time.monotonic() + 5))
+    await asyncio.sleep(0)
+    may_go_on.set()
+    await drain
+    assert sent(stage) == ["a"]
+    assert len(stage.store.claims) == 1
+    assert (await stage.store.ledger("r"))["delivered"] == 1

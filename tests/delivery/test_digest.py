@@ -1,0 +1,284 @@
+"""A digest's body: the shape that receivers know, values byte for byte, groups, and what is left out for length."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsqdigest.delivery.digest import Builder, rfc3339
+from nsqdigest.store.record import Head
+
+pytestmark = pytest.mark.unit
+
+FACTS = Head(
+    id="018bcfe5-6b7b-7000-8000-000000000000",
+    route="events",
+    timeline="user:42",
+    sink="out",
+    iteration=3,
+    opened_ms=1_763_456_400_123,
+    next_earliest_ms=1_763_456_700_007,
+    first_ms=1_700_000_000_123,
+    last_ms=1_700_000_009_456,
+    total=17,
+    superseded=2,
+    over_capacity=5,
+)
+MAX_BODY_BYTES = 256 * 1024
+
+Records = list[tuple[bytes, int, bytes]]
+
+
+def body(records: Records, facts: Head = FACTS, group: str = "", max_body_bytes: int = MAX_BODY_BYTES) -> bytes:
+    builder = Builder(facts, max_body_bytes, tuple(group.split(".")) if group else ())
+    for record in records:
+        builder.add(*record)
+    return builder.body()
+
+
+def data(*args: Any, **kwargs: Any) -> dict[str, Any]:
+    parsed: dict[str, Any] = json.loads(body(*args, **kwargs))["data"]
+    return parsed
+
+
+def shape(value: Any) -> Any:
+    """Names and kinds, without the values."""
+    if isinstance(value, dict):
+        return {name: shape(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [shape(inner) for inner in value]
+    return type(value)
+
+
+# -- the shape
+
+
+def test_a_digest_has_the_shape_that_receivers_know() -> None:
+    digest = json.loads(body([(b"k", 1_700_000_009_456, b'{"user":42}')]))
+    assert shape(digest) == {
+        "type": str,
+        "timestamp": str,
+        "data": {
+            "id": str, "route": str, "timeline": str, "sink": str, "iteration": int, "first": int, "last": int,
+            "total": int, "shown": int, "superseded": int, "dropped": {"capacity": int},
+            "records": [{"key": str, "timestamp": int, "value": {"user": int}}], "next_earliest": str,
+        },
+    }  # fmt: skip
+
+
+def test_grouped_it_has_groups_in_place_of_records() -> None:
+    digest = json.loads(body([(b"k", 1, b'{"g":"a"}')], group="g"))
+    ungrouped = json.loads(body([(b"k", 1, b'{"g":"a"}')]))
+    assert set(digest["data"]) == set(ungrouped["data"]) - {"records"} | {"groups"}
+    assert shape(digest["data"]["groups"]) == [
+        {"group": str, "records": [{"key": str, "timestamp": int, "value": {"g": str}}]}
+    ]
+
+
+def test_every_fact_is_told() -> None:
+    digest = json.loads(body([(b"k", 1_700_000_009_456, b"{}")]))
+    assert digest == {
+        "type": "digest",
+        "timestamp": "2025-11-18T09:00:00.123Z",
+        "data": {
+            "id": FACTS.id, "route": "events", "timeline": "user:42", "sink": "out", "iteration": 3,
+            "first": 1_700_000_000_123, "last": 1_700_000_009_456, "total": 17, "shown": 1, "superseded": 2,
+            "dropped": {"capacity": 5}, "records": [{"key": "k", "timestamp": 1_700_000_009_456, "value": {}}],
+            "next_earliest": "2025-11-18T09:05:00.007Z",
+        },
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("group", ["", "g"])
+def test_a_digest_without_records_still_parses(group: str) -> None:
+    digest = data([], group=group)
+    assert digest["shown"] == 0
+    assert digest["groups" if group else "records"] == []
+
+
+@pytest.mark.parametrize(
+    ("instant_ms", "text"),
+    [
+        (0, "1970-01-01T00:00:00.000Z"),
+        (1_763_456_400_123, "2025-11-18T09:00:00.123Z"),
+        (1_763_456_400_999, "2025-11-18T09:00:00.999Z"),
+        (1_763_456_399_999, "2025-11-18T08:59:59.999Z"),
+        (4_102_444_799_999, "2099-12-31T23:59:59.999Z"),
+    ],
+)
+def test_instants_are_rfc_3339_with_milliseconds(instant_ms: int, text: str) -> None:
+    assert rfc3339(instant_ms) == text
+
+
+# -- records
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'{"n":1.50,"e":1E5,"z":-0.0}',
+        b'{"big":123456789012345678901234567890}',
+        b'{"a":1,"a":2}',
+        b'{"s":"\\u0041\\/\\u00e9","t":"\xc3\xa9"}',
+        b' {\n "a" : [ 1 , 2 ] }\t',
+        b'{"x":1e999}',
+    ],
+)
+@pytest.mark.parametrize("group", ["", "g"])
+def test_a_value_goes_in_byte_for_byte(value: bytes, group: str) -> None:
+    assert b'"value":' + value + b"}" in body([(b"k", 1, value)], group=group)
+
+
+def test_records_stay_in_the_order_they_were_given_newest_first() -> None:
+    records: Records = [(b"k%d" % number, 1_000 - number, b'{"g":"a"}') for number in range(50)]
+    assert [record["key"] for record in data(records)["records"]] == [f"k{number}" for number in range(50)]
+    assert [record["timestamp"] for record in data(records, group="g")["groups"][0]["records"]] == [
+        1_000 - number for number in range(50)
+    ]
+
+
+@pytest.mark.parametrize("text", ['a"b', "a\\b", "é😀", "\u2028", "</script>", "{}", "a\tb"])
+def test_any_text_in_names_comes_out_as_it_was(text: str) -> None:
+    digest = data([(text.encode(), 1, b"{}")], FACTS._replace(timeline=text, route=text))
+    assert (digest["records"][0]["key"], digest["timeline"], digest["route"]) == (text, text, text)
+
+
+some_records = st.lists(
+    st.tuples(st.text(max_size=20), st.integers(0, 2**53), st.dictionaries(st.text(), st.text())), max_size=8
+)
+
+
+@given(some_records)
+def test_whatever_is_in_keys_and_values_the_digest_parses_to_it(records: list[tuple[str, int, dict[str, str]]]) -> None:
+    digest = data([(key.encode(), timestamp_ms, json.dumps(value).encode()) for key, timestamp_ms, value in records])
+    assert [(record["key"], record["timestamp"], record["value"]) for record in digest["records"]] == records
+
+
+def test_the_same_snapshot_gives_the_same_bytes() -> None:
+    records: Records = [(b"k%d" % number, number, b'{"g":"%d"}' % (number % 3)) for number in range(20)]
+    assert body(records) == body(list(records))
+    assert body(records, group="g") == body(list(records), group="g")
+
+
+def test_a_body_has_no_line_break_of_its_own() -> None:
+    assert b"\n" not in body([(b"a\nb", 1, b"{}")], FACTS._replace(timeline="x\ny"))
+
+
+# -- groups
+
+
+def groups(values: list[bytes], path: str = "g") -> list[tuple[Any, list[str]]]:
+    records = [(b"%d" % number, 1, value) for number, value in enumerate(values)]
+    found = data(records, group=path)["groups"]
+    return [(group["group"], [record["key"] for record in group["records"]]) for group in found]
+
+
+def test_records_are_grouped_by_the_field_in_the_order_of_their_newest() -> None:
+    assert groups([b'{"g":"b"}', b'{"g":"a"}', b'{"g":"b"}', b'{"g":"c"}', b'{"g":"a"}']) == [
+        ("b", ["0", "2"]), ("a", ["1", "4"]), ("c", ["3"]),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [b"{}", b'{"g":null}', b'{"g":[1]}', b'{"g":{"a":1}}', b'{"h":"a"}', b'{"g":1e999}'])
+def test_records_without_the_field_are_grouped_under_null(value: bytes) -> None:
+    assert groups([b'{"g":"a"}', value, b"{}"]) == [("a", ["0"]), (None, ["1", "2"])]
+
+
+@pytest.mark.parametrize(
+    ("value", "group"), [(b"7", 7), (b"true", True), (b"1.5", 1.5), (b'"7"', "7"), (b'""', ""), (b'"null"', "null")]
+)
+def test_text_numbers_and_truth_are_groups(value: bytes, group: Any) -> None:
+    ((found, _),) = groups([b'{"g":%s}' % value])
+    assert found == group
+    assert type(found) is type(group)
+
+
+def test_groups_of_other_kinds_stand_apart() -> None:
+    assert [group for group, _ in groups([b'{"g":1}', b'{"g":true}', b'{"g":"1"}', b"{}"])] == [1, True, "1", None]
+
+
+def test_the_same_text_escaped_otherwise_is_the_same_group() -> None:
+    assert groups([b'{"g":"A\xc3\xa9"}', b'{"g":"\\u0041\\u00e9"}']) == [("Aé", ["0", "1"])]
+
+
+def test_the_path_of_a_group_may_lie_deeper() -> None:
+    assert groups([b'{"a":{"b":"x"}}', b'{"a":"x"}', b'{"a":{}}'], "a.b") == [("x", ["0"]), (None, ["1", "2"])]
+
+
+def test_of_duplicate_fields_the_last_is_the_group() -> None:
+    assert groups([b'{"g":"a","g":"b"}']) == [("b", ["0"])]
+
+
+@pytest.mark.parametrize("other", [b"1e999", b"9" * 5_000])
+def test_a_number_that_only_the_receiver_can_read_does_not_hide_the_group(other: bytes) -> None:
+    assert b'"groups":[{"group":"a",' in body([(b"k", 1, b'{"x":%s,"g":"a"}' % other)], group="g")
+
+
+# -- trimming
+
+
+def test_a_body_is_never_longer_than_its_limit() -> None:
+    for limit_bytes in range(2_000, 6_000, 97):
+        for group in ("", "g"):
+            records: Records = [
+                (b'k"%d' % number, number, b'{"g":"%s"}' % (b"x" * (number % 40))) for number in range(200)
+            ]
+            assert len(body(records, group=group, max_body_bytes=limit_bytes)) <= limit_bytes
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [FACTS._replace(route="n" * 3_000), FACTS._replace(timeline="n" * 3_000), FACTS._replace(sink="n" * 3_000)],
+    ids=["route", "timeline", "sink"],
+)
+def test_whatever_has_a_long_name_a_body_is_never_longer_than_its_limit(facts: Head) -> None:
+    records: Records = [(b"k%d" % number, number, b"{}") for number in range(500)]
+    digest = body(records, facts, max_body_bytes=8_192)
+    assert 7_000 < len(digest) <= 8_192
+
+
+@pytest.mark.parametrize("group", ["", "g"])
+def test_thousands_of_small_records_are_counted_with_what_stands_between_them(group: str) -> None:
+    records: Records = [(b"k", 1, b"{}")] * 10_000
+    assert len(body(records, group=group, max_body_bytes=65_536)) <= 65_536
+
+
+def test_what_does_not_fit_is_left_out_and_the_totals_stay() -> None:
+    facts = FACTS._replace(total=500)
+    digest = data([(b"k%d" % number, number, b"{}") for number in range(500)], facts, max_body_bytes=4_096)
+    assert 10 < digest["shown"] < 500
+    assert digest["shown"] == len(digest["records"])
+    assert (digest["total"], digest["first"], digest["last"]) == (500, FACTS.first_ms, FACTS.last_ms)
+
+
+def test_in_groups_shown_counts_the_records_of_all() -> None:
+    digest = data([(b"k", 1, b'{"g":%d}' % (number % 7)) for number in range(500)], group="g", max_body_bytes=4_096)
+    assert digest["shown"] == sum(len(group["records"]) for group in digest["groups"]) < 500
+
+
+def test_the_newest_are_shown_and_nothing_behind_the_first_that_does_not_fit() -> None:
+    small, large = b'{"x":1}', b'{"x":"%s"}' % (b"x" * 4_000)
+    digest = data([(b"a", 3, small), (b"b", 2, large), (b"c", 1, small)], max_body_bytes=4_096)
+    assert [record["key"] for record in digest["records"]] == ["a"]
+
+
+def test_a_builder_that_is_full_says_so() -> None:
+    builder = Builder(FACTS, 2_048)
+    assert not builder.is_full
+    builder.add(b"a", 1, b"{}")
+    assert not builder.is_full
+    builder.add(b"b", 1, b'{"x":"%s"}' % (b"x" * 2_000))
+    assert builder.is_full
+
+
+def test_the_largest_facts_leave_room_for_themselves() -> None:
+    facts = FACTS._replace(
+        timeline='"' * 4_096, route="r" * 64, sink="s" * 64, iteration=2**53, total=2**53, superseded=2**53,
+        over_capacity=2**53, first_ms=2**53, last_ms=2**53,
+    )  # fmt: skip
+    limit_bytes = 16 * 1024
+    assert len(body([(b"k%d" % n, n, b"{}") for n in range(1_000)], facts, max_body_bytes=limit_bytes)) <= limit_bytes

@@ -1,0 +1,283 @@
+"""The sink that publishes: by itself, and with a scheduler, a store and a daemon before it, on real nsqds."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from nsqdigest.backoff import Controller, Curve
+from nsqdigest.base.errors import Applied, PublishError
+from nsqdigest.base.metrics import Metrics
+from nsqdigest.base.reasons import BuryReason, Verdict
+from nsqdigest.config import Address, NsqSink, Tls, tls_files
+from nsqdigest.config import Scheduler as SchedulerSettings
+from nsqdigest.delivery.attempt import ScheduledRoute, SinkPost
+from nsqdigest.delivery.sinks.base import Outcome, Parcel
+from nsqdigest.delivery.sinks.nsq import NsqTopic, verdict_of
+from nsqdigest.delivery.timer import Scheduler
+from nsqdigest.delivery.verdicts import ATTEMPTS_WHEN_REFUSED
+from nsqdigest.nsq.connection import ConnectionOptions
+from nsqdigest.store.answers import RoutePlan
+from nsqdigest.store.dead import Dead
+from nsqdigest.store.schedule import Plan
+from nsqdigest.store.timelines import Timelines
+from support import settings as usual
+from support.nsqclient import NsqClient
+from support.ports import HOST, free_port
+from support.servers import Nsqd
+from support.settings import ROUTE
+from support.stage import TOPIC, Stage
+from support.stores import OpenStore, add, rec
+from support.waiting import until, wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.servers]
+
+BODY = b'{"type":"digest","data":{"records":[{"value":{"n": 1.50,\n"n":2}}]}}\r\n'
+PARCEL = Parcel(id="id", route="r", timeline="t", attempt=1, records=1, body=BODY)
+OPTIONS = ConnectionOptions(heartbeat_interval_ms=30_000)
+TOPICS = (f"digests-{number}" for number in itertools.count())
+NARROW_BYTES = 300
+SOON_S = 2.0
+Make = Callable[..., NsqTopic]
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
+    """The nsqd that digests go to. A test that holds or ends it brings it back."""
+    with Nsqd(tmp_path_factory.mktemp("nsqd")) as nsqd:
+        yield nsqd
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
+    with Nsqd(tmp_path_factory.mktemp("nsqd"), f"--max-msg-size={NARROW_BYTES}") as nsqd:
+        yield nsqd
+
+
+@pytest.fixture
+def topic() -> str:
+    return next(TOPICS)
+
+
+def low(least: float, _most: float) -> float:
+    return least
+
+
+def settings_of(topic: str, *nsqds: Address, **changes: Any) -> NsqSink:
+    common = {name: getattr(usual.SINK, name) for name in usual.SINK.__dataclass_fields__ if name != "path"}
+    common |= {"type": "nsq", "max_age_ms": 3_600_000, "retry_base_ms": 10, "retry_cap_ms": 10}
+    return NsqSink(**(common | changes), topic=topic, nsqd_tcp_addresses=nsqds)
+
+
+@pytest.fixture
+async def make(topic: str) -> AsyncIterator[Make]:
+    """Makes sinks that the test need not close."""
+    made: list[NsqTopic] = []
+
+    def make(*nsqds: Nsqd | Address, options: ConnectionOptions = OPTIONS, **changes: Any) -> NsqTopic:
+        addresses = [nsqd if isinstance(nsqd, Address) else Address(*nsqd.tcp_address) for nsqd in nsqds]
+        made.append(NsqTopic(settings_of(topic, *addresses, **changes), options, uniform=low))
+        return made[-1]
+
+    yield make
+    for sink in made:
+        await sink.close()
+
+
+async def taken(nsqd: Nsqd, topic: str, count: int = 1) -> list[bytes]:
+    """The bodies that are in the topic; one more than there should be would be taken, too."""
+    async with await NsqClient.connect(nsqd.tcp_address) as client:
+        await client.identify()
+        await client.sub(topic, "ch")
+        client.rdy(count + 1)
+        bodies = [message.body for message in await client.take(count)]
+        assert client.messages == []
+        return bodies
+
+
+# -- by itself
+
+
+async def test_a_digest_arrives_with_its_very_bytes(out: Nsqd, topic: str, make: Make) -> None:
+    assert await make(out).deliver(PARCEL) == Outcome(Verdict.DELIVERED)
+    assert await taken(out, topic) == [BODY]
+
+
+async def test_the_next_address_takes_what_the_first_did_not(out: Nsqd, topic: str, make: Make) -> None:
+    sink = make(Address(HOST, free_port()), out)
+    assert [(await sink.deliver(PARCEL)).verdict for _ in range(2)] == [Verdict.DELIVERED] * 2
+    assert await taken(out, topic, 2) == [BODY, BODY]
+
+
+async def test_as_many_as_there_may_be_on_their_way_go_at_once(out: Nsqd, topic: str, make: Make) -> None:
+    sink = make(out, concurrency=4)
+    outcomes = await asyncio.gather(*(sink.deliver(PARCEL._replace(body=b"%d" % n)) for n in range(40)))
+    assert {outcome.verdict for outcome in outcomes} == {Verdict.DELIVERED}
+    assert sorted(await taken(out, topic, 40)) == sorted(b"%d" % n for n in range(40))
+    topics = [[count["topic"] for count in each["pub_counts"]] for each in out.stats()["producers"]]
+    assert 1 <= topics.count([topic]) <= 4
+
+
+async def test_an_nsqd_that_does_not_answer_in_time_is_unavailable(out: Nsqd, make: Make) -> None:
+    sink = make(out, timeout_ms=100)
+    await sink.deliver(PARCEL)
+    out.pause()
+    try:
+        assert await sink.deliver(PARCEL) == Outcome(Verdict.UNAVAILABLE, "no acknowledgement within 0.1 s")
+    finally:
+        out.resume()
+    await until(lambda: _is_delivered(sink))
+
+
+async def _is_delivered(sink: NsqTopic) -> bool:
+    return (await sink.deliver(PARCEL)).verdict is Verdict.DELIVERED
+
+
+async def test_tls_that_nsqd_does_not_offer_is_unavailable_with_the_cause(out: Nsqd, make: Make) -> None:
+    context = tls_files.client(Tls(ca_file="", cert_file="", key_file="", insecure=True))
+    outcome = await make(out, options=replace(OPTIONS, tls=context)).deliver(PARCEL)
+    assert outcome.verdict is Verdict.UNAVAILABLE
+    assert "TLS" in outcome.detail
+    # No longer than an attempt waits: the controller's probe has to find out. Two would leave the other its time.
+    assert re.search(r"tried again in [01]\.\d+ s", outcome.detail)
+
+
+async def test_what_is_under_way_at_the_end_gets_a_moment_and_an_outcome(out: Nsqd, make: Make) -> None:
+    sink = make(out)
+    await sink.deliver(PARCEL)
+    out.pause()
+    try:
+        sending = asyncio.create_task(sink.deliver(PARCEL))
+        await asyncio.sleep(0)  # it has begun
+        await sink.close()
+        assert (await sending).verdict is Verdict.UNAVAILABLE
+    finally:
+        out.resume()
+    assert (await sink.deliver(PARCEL)).detail == "the publisher ends: nothing was sent"
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict"),
+    [
+        ("", Verdict.UNAVAILABLE),
+        ("E_AUTH_FAILED", Verdict.UNAVAILABLE),
+        ("E_UNAUTHORIZED", Verdict.UNAVAILABLE),
+        ("E_PUB_FAILED", Verdict.UNAVAILABLE),
+        ("E_BAD_TOPIC", Verdict.REFUSED),
+        ("E_BAD_MESSAGE", Verdict.REFUSED),
+        ("E_INVALID", Verdict.AGAIN),
+    ],
+)
+def test_what_nsqds_word_means(code: str, verdict: Verdict) -> None:
+    assert verdict_of(PublishError("it said so", applied=Applied.NO, code=code)) is verdict
+
+
+# -- with a scheduler and a store
+
+
+class Recording:
+    """The sink, and what it was given."""
+
+    def __init__(self, sink: NsqTopic) -> None:
+        self._sink = sink
+        self.parcels: list[Parcel] = []
+
+    async def deliver(self, parcel: Parcel) -> Outcome:
+        self.parcels.append(parcel)
+        return await self._sink.deliver(parcel)
+
+    async def close(self) -> None:
+        await self._sink.close()
+
+
+@pytest.fixture
+async def store(open_store: OpenStore, redis_url: str) -> Timelines:
+    store = open_store(redis_url, [RoutePlan("r", 100, 0, 60_000)])
+    await store.start()
+    return store
+
+
+@pytest.fixture
+async def deliver_to(store: Timelines) -> AsyncIterator[Callable[[NsqTopic], Recording]]:
+    """Begins to deliver what is in the store."""
+    schedulers: list[Scheduler] = []
+
+    def begin(sink: NsqTopic) -> Recording:
+        recording = Recording(sink)
+        controller = Controller(8, Curve(0.01, 0.05, jitter="none"), low)
+        post = SinkPost(settings_of("t"), recording, controller)
+        policy = replace(usual.POLICY, minimum_delay_ms=0, maximum_delay_ms=0)
+        scheduler = Scheduler(
+            SchedulerSettings(interval_ms=20, lease_ms=60_000, batch=100),
+            {"r": ScheduledRoute(ROUTE, Plan(policy), post)}, store, Metrics(), low,
+        )  # fmt: skip
+        schedulers.append(scheduler)
+        scheduler.start()
+        return recording
+
+    yield begin
+    for scheduler in schedulers:
+        await scheduler.drain(time.monotonic() + SOON_S)
+
+
+async def test_while_nsqd_is_down_the_same_bytes_are_tried_until_it_is_back(
+    out: Nsqd, topic: str, make: Make, store: Timelines, deliver_to: Callable[[NsqTopic], Recording]
+) -> None:
+    out.stop()
+    try:
+        await add(store, rec(b"k", 1, b'{"n": 1.50}'))
+        sent = deliver_to(make(out))
+        await until(lambda: len(sent.parcels) > 1)
+    finally:
+        await asyncio.to_thread(out.start)
+    (body,) = await taken(out, topic)
+    assert {parcel.body for parcel in sent.parcels} == {body}
+    assert b'"value":{"n": 1.50}' in body
+
+
+async def test_what_is_too_large_for_nsqd_is_buried_with_its_word(
+    narrow: Nsqd, make: Make, store: Timelines, deliver_to: Callable[[NsqTopic], Recording]
+) -> None:
+    await add(store, rec(b"k", 1, b'{"long":"%s"}' % (b"x" * NARROW_BYTES)))
+    sent = deliver_to(make(narrow))
+
+    async def buried() -> list[Dead]:
+        return await store.dead.page(0, 0)
+
+    (dead,) = await until(buried)
+    assert (dead.details.reason, len(sent.parcels)) == (BuryReason.REFUSED, ATTEMPTS_WHEN_REFUSED)
+    assert "E_BAD_MESSAGE" in dead.details.detail
+    assert "--max-msg-size=" in dead.details.detail
+
+
+# -- with a daemon
+
+
+async def test_a_daemon_drains_and_what_its_nsqd_did_not_acknowledge_stays(stage: Stage, out: Nsqd, topic: str) -> None:
+    nsqd = stage.nsqd()
+    address = "{}:{}".format(*out.tcp_address)
+    queue = {"type": "nsq", "nsqd_tcp_addresses": [address], "topic": topic, "timeout": "500ms"}
+    daemon = stage.daemon({"sinks.queue": queue}, [{"topic": TOPIC, "timeline": "{user}", "sink": "queue"}])
+    daemon.start()
+    nsqd.publish(TOPIC, b'{"user":"ada", "n":1e2}')
+    (body,) = await taken(out, topic)
+    assert b'"value":{"user":"ada", "n":1e2}' in body
+    wait_until(lambda: daemon.metric("digests_delivered_total", sink="queue") == 1)
+    out.pause()
+    try:
+        nsqd.publish(TOPIC, b'{"user":"eve"}')
+        wait_until(lambda: stage.ledger().get("snapshots") == 1)
+        daemon.signal(signal.SIGTERM)
+        assert daemon.wait(10) == 0
+    finally:
+        out.resume()
+    assert (stage.ledger()["delivered"], stage.ledger()["snapshots"], stage.unfinished()) == (1, 1, 0)
+    stage.check_logs()

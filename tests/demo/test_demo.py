@@ -1,0 +1,196 @@
+"""`nsqdigest demo` as a user meets it: a process, its output in a pipe, a signal or two, and what is left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from support.servers import RedisServer, find_binary
+
+pytestmark = pytest.mark.integration
+
+TIMEOUT_S = 90
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """Temporary folders of the demo are made where they can be counted."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    servers = find_binary(RedisServer.binary).parent
+    path = f"{servers}{os.pathsep}{os.environ['PATH']}"
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("NSQDIGEST", "DEMO"))}
+    return {**ours, "TMPDIR": str(folder), "PATH": path, "PYTHONUTF8": "1"}
+
+
+class Demo:
+    def __init__(self, environ: Mapping[str, str], *options: str) -> None:
+        self._folder = Path(environ["TMPDIR"])
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-c", "from nsqdigest.cli import main; main()", "demo", *options],
+            cwd=self._folder, env=environ, text=True, encoding="utf-8",
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        self.said = ""
+
+    def read_until(self, text: str) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.said += line
+            if text in line:
+                return
+        pytest.fail(f"it ended before it said {text!r}: {self.said}")
+
+    def end(self) -> tuple[int, str, str]:
+        out, err = self.process.communicate(timeout=TIMEOUT_S)
+        self.said += out
+        return self.process.returncode, self.said, err
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+    @property
+    def left_behind(self) -> list[str]:
+        """Folders, and processes that have one of them open as their own."""
+        processes = []
+        for entry in Path("/proc").glob("[0-9]*/cwd"):
+            try:
+                target = os.readlink(entry)
+            except OSError:
+                continue
+            if target.startswith(str(self._folder)):
+                processes.append(str(entry))
+        return [*processes, *map(str, self._folder.iterdir())]
+
+
+@pytest.fixture
+def demos() -> Iterator[list[Demo]]:
+    started: list[Demo] = []
+    yield started
+    for demo in started:
+        demo.kill()
+
+
+def count(said: str, name: str) -> int:
+    found = re.search(rf"^  {name} +(\d+) ", said, re.MULTILINE)
+    assert found, said
+    return int(found.group(1))
+
+
+@pytest.mark.servers
+def test_everything_it_publishes_arrives_though_the_store_is_stopped_on_the_way(
+    environ: dict[str, str], demos: list[Demo]
+) -> None:
+    demo = Demo({**environ, "DEMO_SECONDS": "8"})
+    demos.append(demo)
+    code, said, err = demo.end()
+    assert (code, err) == (0, ""), said
+    assert "\x1b" not in said
+    assert count(said, "lost") == 0
+    assert count(said, "dead letters") == 2
+    assert count(said, "published") == count(said, "delivered") + 2 >= 50
+    assert count(said, "stored") == count(said, "delivered")
+    assert count(said, "digests") >= 8
+    for phrase in (
+        "Redis is stopped for", "steps back (level 1)", "probes with a single event", "has recovered", "flows again",
+        "publishes a broken event", "its dead letter: not-json", "its dead letter: missing-field", " · digest 2 · ",
+    ):  # fmt: skip
+        assert phrase in said
+    assert not re.search(r"daemon  [a-z]+\.[a-z.]+ ", said), "an event of the log without words of its own"
+    assert demo.left_behind == []
+
+
+@pytest.mark.servers
+def test_ctrl_c_ends_the_publishing_and_what_is_under_way_still_arrives(
+    environ: dict[str, str], demos: list[Demo]
+) -> None:
+    demo = Demo(environ, "--seconds", "0")
+    demos.append(demo)
+    demo.read_until(" · digest 1 · ")
+    demo.process.send_signal(signal.SIGINT)
+    code, said, err = demo.end()
+    assert (code, err) == (0, ""), said
+    assert count(said, "lost") == 0
+    assert count(said, "delivered") > 0
+    assert demo.left_behind == []
+
+
+@pytest.mark.servers
+def test_ctrl_c_while_the_store_is_stopped_starts_it_again(environ: dict[str, str], demos: list[Demo]) -> None:
+    demo = Demo(environ, "--seconds", "10")
+    demos.append(demo)
+    demo.read_until("steps back (level 1)")
+    demo.process.send_signal(signal.SIGINT)
+    code, said, err = demo.end()
+    assert (code, err) == (0, ""), said
+    assert "Redis goes on" in said
+    assert demo.left_behind == []
+
+
+@pytest.mark.servers
+def test_a_second_ctrl_c_ends_it_at_once_and_says_what_had_not_arrived(
+    environ: dict[str, str], demos: list[Demo]
+) -> None:
+    demo = Demo(environ, "--seconds", "8")
+    demos.append(demo)
+    demo.read_until("publishes a broken event")  # by then warnings are waiting
+    demo.process.send_signal(signal.SIGINT)
+    demo.read_until("Publishing has ended")
+    demo.process.send_signal(signal.SIGINT)
+    code, said, err = demo.end()
+    assert (code, err) == (1, ""), said
+    arrived = count(said, "delivered") + count(said, "dead letters")
+    assert count(said, "lost") == count(said, "published") - arrived > 0
+    assert "Ended too early" in said
+    assert demo.left_behind == []
+
+
+@pytest.mark.servers
+def test_ctrl_c_while_it_starts_leaves_nothing_behind(environ: dict[str, str], demos: list[Demo]) -> None:
+    demo = Demo(environ)
+    demos.append(demo)
+    demo.read_until("nsqdigest demo")
+    demo.process.send_signal(signal.SIGINT)
+    demo.end()
+    assert demo.left_behind == []
+
+
+@pytest.mark.servers
+def test_a_reader_who_leaves_ends_it(environ: dict[str, str], demos: list[Demo]) -> None:
+    demo = Demo(environ, "--seconds", "8")
+    demos.append(demo)
+    demo.read_until("publishes a broken event")
+    assert demo.process.stdout is not None
+    assert demo.process.stderr is not None
+    demo.process.stdout.close()
+    err = demo.process.stderr.read()
+    assert (demo.process.wait(TIMEOUT_S), err) == (1, "")
+    assert demo.left_behind == []
+
+
+def test_without_a_redis_it_says_what_to_install(environ: dict[str, str], demos: list[Demo], tmp_path: Path) -> None:
+    demo = Demo({**environ, "PATH": str(tmp_path)})
+    demos.append(demo)
+    code, said, err = demo.end()
+    assert code != 0
+    assert said == ""
+    assert "apt install redis-server" in err
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "1.5"])
+def test_a_length_that_is_none_is_a_usage_error(environ: dict[str, str], demos: list[Demo], text: str) -> None:
+    demo = Demo({**environ, "DEMO_SECONDS": text})
+    demos.append(demo)
+    code, said, err = demo.end()
+    assert (code, said) == (2, "")
+    assert "DEMO_SECONDS" in err
+    assert text in err

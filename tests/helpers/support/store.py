@@ -1,0 +1,690 @@
+"""The Lua scripts by themselves, against a real Redis: a blocking call for each, with the instant of the test's choice.
+
+What a script takes and answers is spelled here from its header and not taken from nsqdigest.timelines, so that the two
+check each other. A call may be watched (MONITOR): then every key it touches must be declared, and its first write must
+be one that a full Redis refuses (add) or does not refuse (all others); `Watch.complaints` says what was not so.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, cast
+
+import pytest
+import redis
+
+from nsqdigest.store import scripts
+
+NOW_MS = 1_700_000_000_000
+LEASE_MS = 60_000
+SCHEDULE = struct.Struct(">QQI")
+REFUSED_WHEN_FULL = {"add"}
+
+
+class Rec(NamedTuple):
+    """A record as add takes it. `repeat`: it may have been filed, even delivered, before."""
+
+    timeline: bytes
+    key: bytes
+    timestamp_ms: int
+    value: bytes = b"{}"
+    repeat: bool = False
+
+
+class Added(NamedTuple):
+    now_ms: int
+    added: int
+    superseded: int
+    over_capacity: int
+    over_timelines: int
+    duplicates: int
+    repeated: int
+    due_at_once: list[int]
+    counted: int
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Those of the counters that are not 0."""
+        names = self._fields[1:7]
+        return {name: value for name, value in zip(names, self[1:7], strict=True) if value}
+
+
+class Claim(NamedTuple):
+    route: str
+    timeline: bytes
+    due_ms: int
+    token: str
+
+
+class Claimed(NamedTuple):
+    now_ms: int
+    next_ms: int | None
+    claims: list[Claim]
+
+    @property
+    def timelines(self) -> list[bytes]:
+        return [claim.timeline for claim in self.claims]
+
+
+class Maintained(NamedTuple):
+    ran_out: int
+    brought_back: int
+    found: int
+    miscounted: int
+    more: dict[str, tuple[bytes, bool]]
+    """By route: where its census goes on, and whether its ledger is not exact."""
+
+
+class Opened(NamedTuple):
+    word: str
+    now_ms: int
+    id: str
+    opened_ms: int
+    iteration: int
+    total: int
+    first_ms: int
+    last_ms: int
+    superseded: int
+    over_capacity: int
+    next_earliest_ms: int
+    since_ms: int
+    attempts: int
+    tries: int
+
+
+def whole(score: float) -> int:
+    """Instants are whole milliseconds, or microseconds."""
+    if score != int(score):
+        raise ValueError(f"{score} is no whole number")
+    return int(score)
+
+
+def own_timeline(digest_id: str, timeline: bytes) -> bytes:
+    """What a revived digest is called among the timelines."""
+    return b"\x01" + digest_id.encode() + b"\x01" + timeline
+
+
+def batch_of(records: Iterable[Rec]) -> tuple[list[bytes], list[bytes], bytes, list[bytes]]:
+    """Timelines of add's first kind, those of its second, the batch in its format, and the values."""
+    by_timeline: dict[bytes, list[Rec]] = {}
+    for record in records:
+        by_timeline.setdefault(record.timeline, []).append(record)
+    second = [name for name, theirs in by_timeline.items() if any(record.repeat for record in theirs)]
+    first = [name for name in by_timeline if name not in second]
+    packed = bytearray()
+    values: list[bytes] = []
+    for name in (*first, *second):
+        packed += struct.pack(">H", len(by_timeline[name]))
+        for record in by_timeline[name]:
+            if name in second:
+                packed += struct.pack("B", record.repeat)
+            packed += struct.pack(">H", len(record.key)) + record.key + b"%017d" % -record.timestamp_ms
+            values.append(record.value)
+    return first, second, bytes(packed), values
+
+
+class Scripts:
+    """Calls scripts on one partition of one namespace. `now_ms` is what they are told; None: Redis' own clock."""
+
+    def __init__(self, client: redis.Redis, namespace: str = "test", partition: int = 0) -> None:
+        self.client = client
+        self.command: Any = cast(Any, client).execute_command  # untyped in redis-py
+        self.tag = f"{{{namespace}:{partition}}}:".encode()
+        self.now_ms: int | None = NOW_MS
+        self.watch: Watch | None = None
+        self.is_sound = True
+
+    # -- keys
+
+    def key(self, kind: str, route: str = "", timeline: bytes | None = None) -> bytes:
+        name = self.tag + kind.encode()
+        if route:
+            name += b":" + route.encode()
+        return name if timeline is None else name + b":" + timeline
+
+    def keys(self, kinds: str, route: str, timeline: bytes | None = None) -> list[bytes]:
+        return [self.key(kind, route, timeline) for kind in kinds.split()]
+
+    def fixed(self, route: str) -> list[bytes]:
+        """In the order in which each script that takes one route's has them."""
+        kinds = "waiting leased tokens schedule losses ledger"
+        return [*self.keys(kinds, route), self.key("count"), self.key("agenda")]
+
+    def all_of(self, route: str, timeline: bytes) -> list[bytes]:
+        """What each script on one timeline takes."""
+        return [*self.fixed(route), *self.keys("head set values digest digest-values shown", route, timeline)]
+
+    def of_routes(self, routes: Iterable[str]) -> list[bytes]:
+        """What the scripts that discover timelines take."""
+        kinds = "waiting leased tokens schedule"
+        return [*(key for name in routes for key in self.keys(kinds, name)), self.key("agenda")]
+
+    # -- calls
+
+    def run(self, name: str, keys: Sequence[bytes], arguments: Sequence[bytes | str | int]) -> Any:
+        script = scripts.load(name)
+        command = ("EVALSHA", script.sha, len(keys), *keys, *arguments)
+        try:
+            answer = self.command(*command)
+        except redis.exceptions.NoScriptError:
+            self.command("SCRIPT", "LOAD", script.text)
+            answer = self.command(*command)
+        finally:
+            if self.watch is not None:
+                self.watch.look(name, keys)
+        return answer
+
+    def _now(self) -> bytes:
+        return b"" if self.now_ms is None else b"%d" % self.now_ms
+
+    def add(
+        self,
+        *records: Rec,
+        route: str = "r",
+        capacity: int = 100,
+        increment_ms: int = 0,
+        base_ms: int = NOW_MS,
+        bound_ms: int | None = None,
+        limit: int = 1000,
+    ) -> Added:
+        first, second, batch, values = batch_of(records)
+        keys = self.fixed(route)
+        for timeline in first:
+            keys += self.keys("set values", route, timeline)
+        for timeline in second:
+            keys += self.keys("set values digest shown", route, timeline)
+        name_from = len(self.key("set", route, b""))
+        bound_ms = base_ms if bound_ms is None else bound_ms
+        numbers = [capacity, increment_ms, base_ms, bound_ms, limit, name_from, len(first)]
+        return Added(*self.run("add", keys, [self._now(), *numbers, batch, *values]))
+
+    def claim(
+        self,
+        budgets: Sequence[int] = (500,),
+        routes: Sequence[tuple[str, int, int]] = (("r", 1, 0),),
+        token: str = "token",
+        lease_ms: int = LEASE_MS,
+    ) -> Claimed:
+        """`routes`: name, number of the budget from 1, increment."""
+        keys = self.of_routes(name for name, _, _ in routes)
+        tail = [number for _, budget, increment_ms in routes for number in (budget, increment_ms)]
+        answer = self.run("claim", keys, [self._now(), lease_ms, token, len(budgets), *budgets, *tail])
+        found = zip(answer[2::3], answer[3::3], answer[4::3], strict=True)
+        claims = [Claim(routes[number - 1][0], timeline, due, token) for number, timeline, due in found]
+        return Claimed(answer[0], int(answer[1]) if answer[1] else None, claims)
+
+    def claim_one(self, timeline: bytes, route: str = "r", token: str = "token", increment_ms: int = 0) -> Claim:
+        """The claim on this timeline, which must be due; others that are due are claimed with it."""
+        claims = self.claim(routes=[(route, 1, increment_ms)], token=token).claims
+        return next(claim for claim in claims if claim.timeline == timeline)
+
+    def open(
+        self,
+        claim: Claim,
+        new_id: str = "id-1",
+        next_earliest_ms: Sequence[int] = (NOW_MS + 1000,),
+        lease_ms: int = LEASE_MS,
+        merge_capacity: int = 0,
+    ) -> Opened | str:
+        keys = self.all_of(claim.route, claim.timeline)
+        arguments: list[bytes | str | int] = [self._now(), claim.timeline, claim.token, lease_ms, new_id]
+        arguments += [merge_capacity, *next_earliest_ms]
+        answer = self.run("open", keys, arguments)
+        if len(answer) in (1, 3):  # empty, stale; burying
+            return str(answer[0].decode())
+        word, now_ms, digest_id, *numbers = answer
+        return Opened(word.decode(), now_ms, digest_id.decode(), *map(int, numbers))
+
+    def opened(
+        self,
+        claim: Claim,
+        new_id: str = "id-1",
+        next_earliest_ms: Sequence[int] = (NOW_MS + 1000,),
+        merge_capacity: int = 0,
+    ) -> Opened:
+        """The same where it must open."""
+        opened = self.open(claim, new_id, next_earliest_ms, merge_capacity=merge_capacity)
+        if isinstance(opened, str):
+            raise LookupError(opened)
+        return opened
+
+    def renew(self, claim: Claim, lease_ms: int = LEASE_MS) -> str:
+        arguments: list[bytes | str | int] = [self._now(), claim.timeline, claim.token, lease_ms]
+        return self._word(self.run("renew", self.all_of(claim.route, claim.timeline), arguments))
+
+    def close(
+        self,
+        claim: Claim,
+        digest_id: str = "id-1",
+        *,
+        base_ms: int = NOW_MS + 1000,
+        bound_ms: int | None = None,
+        increment_ms: int = 0,
+        remember_ms: int = 600_000,
+        remembered: int = 200,
+    ) -> str:
+        keys = self.all_of(claim.route, claim.timeline)
+        bound_ms = base_ms if bound_ms is None else bound_ms
+        numbers = [base_ms, bound_ms, increment_ms, remember_ms, remembered]
+        return self._word(self.run("close", keys, [claim.timeline, claim.token, digest_id, *numbers]))
+
+    def fail(self, claim: Claim, again_ms: int, posts: int = 1) -> str:
+        keys = self.all_of(claim.route, claim.timeline)
+        return self._word(self.run("fail", keys, [claim.timeline, claim.token, again_ms, posts]))
+
+    def bury(
+        self,
+        claim: Claim,
+        digest_id: str = "id-1",
+        *,
+        base_ms: int = NOW_MS + 1000,
+        bound_ms: int | None = None,
+        increment_ms: int = 0,
+        remember_ms: int = 600_000,
+        remembered: int = 200,
+        details: bytes = b"{}",
+    ) -> tuple[str, int | None]:
+        """The word, and how many digests are dead now."""
+        keys = [*self.all_of(claim.route, claim.timeline), *self._dead(digest_id)]
+        bound_ms = base_ms if bound_ms is None else bound_ms
+        numbers = [base_ms, bound_ms, increment_ms, remember_ms, remembered]
+        answer = self.run("bury", keys, [self._now(), claim.timeline, claim.token, digest_id, *numbers, details])
+        return self._word(answer), answer[1] if len(answer) > 1 else None
+
+    def drop_dead(self, digest_id: str, route: str = "r", may_stay: int | str = "") -> tuple[str, int | None]:
+        keys = [*self._dead(digest_id), self.key("ledger", route)]
+        answer = self.run("drop_dead", keys, [digest_id, may_stay])
+        return self._word(answer), answer[1] if len(answer) > 1 else None
+
+    def maintenance(self, routes: Sequence[str] = ("r",), limit: int = 500) -> int:
+        """How many leases ran out."""
+        return self.maintained(routes, limit).ran_out
+
+    def maintained(
+        self,
+        routes: Sequence[str] = ("r",),
+        limit: int = 500,
+        *,
+        longest_ms: int = 1 << 50,
+        increment_ms: int = 0,
+        longest_lease_ms: int = 1 << 50,
+        cursors: Mapping[str, bytes] | None = None,
+    ) -> Maintained:
+        kinds = "waiting leased tokens schedule losses ledger"
+        keys = [*(key for name in routes for key in self.keys(kinds, name)), self.key("count"), self.key("agenda")]
+        of_routes = [word for name in routes for word in (longest_ms, increment_ms, (cursors or {}).get(name, b"0"))]
+        answer = self.run("maintenance", keys, [self._now(), limit, longest_lease_ms, *of_routes])
+        more = zip(answer[4::3], answer[5::3], answer[6::3], strict=True)
+        ran_out, brought_back, found, miscounted = answer[:4]
+        by_route = {routes[number - 1]: (cursor, bool(off)) for number, cursor, off in more}
+        return Maintained(ran_out, brought_back, found, miscounted, by_route)
+
+    def mend(self, timelines: Sequence[bytes], route: str = "r", buried: int = 0) -> tuple[str, int | None]:
+        """The word, and the difference."""
+        keys = [*self.fixed(route), *(key for name in timelines for key in self.keys("head set digest", route, name))]
+        had = self.command("HGET", self.key("ledger", route), "buried") or 0
+        answer = self.run("mend", keys, [buried, had, *timelines])
+        return self._word(answer), answer[1] if len(answer) > 1 else None
+
+    def census(self, routes: Sequence[str] = ("r",)) -> int:
+        """By how much the count of timelines was off."""
+        keys = [self.key("count"), self.key("agenda"), *(self.key("schedule", name) for name in routes)]
+        return int(self.run("census", keys, [])[0])
+
+    def release(self, token: str = "token", routes: Sequence[str] = ("r",)) -> int:
+        keys = self.of_routes(routes)
+        return int(self.run("release", keys, [token])[0])
+
+    def hello(
+        self, schema: int = 2, partitions: int = 1, epoch: str = "epoch", routes: Sequence[str] = ()
+    ) -> list[bytes]:
+        arguments: list[bytes | str | int] = [self._now(), schema, partitions, epoch, *routes]
+        answer: list[bytes] = self.run("hello", [self.key("layout"), self.key("routes")], arguments)
+        return answer
+
+    # -- for operators
+
+    def delete(self, timeline: bytes, route: str = "r") -> tuple[str, int | None]:
+        """The word, and how many records went."""
+        answer = self.run("delete", self.all_of(route, timeline), [timeline])
+        return self._word(answer), answer[1] if len(answer) > 1 else None
+
+    def flush(self, timeline: bytes, route: str = "r") -> str:
+        return self._word(self.run("flush", self.all_of(route, timeline), [self._now(), timeline]))
+
+    def revive(
+        self,
+        digest_id: str = "id-1",
+        timeline: bytes = b"t",
+        route: str = "r",
+        *,
+        attempts: int = 1,
+        opened_ms: int = NOW_MS,
+        iteration: int = 1,
+        superseded: int = 0,
+        over_capacity: int = 0,
+        next_earliest_ms: int = NOW_MS + 1000,
+    ) -> tuple[str, int | None]:
+        """The word, and how many records are on their way again."""
+        own = own_timeline(digest_id, timeline)
+        keys = [*self.all_of(route, own), *self._dead(digest_id)]
+        numbers = [attempts, opened_ms, iteration, superseded, over_capacity, next_earliest_ms]
+        answer = self.run("revive", keys, [self._now(), digest_id, own, *numbers])
+        return self._word(answer), answer[1] if len(answer) > 1 else None
+
+    def adopt(self, timeline: bytes, to: str, route: str = "r", capacity: int = 100) -> tuple[str, int | None]:
+        """The word, and how many records went over."""
+        answer = self.run("adopt", [*self.all_of(route, timeline), *self.all_of(to, timeline)], [timeline, capacity])
+        return self._word(answer), answer[1] if len(answer) > 1 else None
+
+    def audit(self, routes: Sequence[str] = ("r",)) -> tuple[int, dict[str, tuple[int, dict[str, int]]]]:
+        """Timelines that are counted, and by route those that are there, and those counters that are not 0."""
+        counted, *found = self.run(
+            "audit",
+            [self.key("count"), *(key for name in routes for key in self.keys("ledger schedule waiting leased", name))],
+            [],
+        )
+        ledgers = [
+            (
+                there,
+                {
+                    field.decode(): int(value)
+                    for field, value in zip(pairs[::2], pairs[1::2], strict=True)
+                    if int(value)
+                },
+            )
+            for there, _, _, *pairs in found
+        ]
+        return counted, dict(zip(routes, ledgers, strict=True))
+
+    def recount(self, timelines: Sequence[bytes], route: str = "r") -> list[list[int]]:
+        """The seven numbers of each."""
+        keys = [
+            *self.keys("waiting leased schedule", route),
+            *(key for name in timelines for key in self.keys("head set values digest digest-values", route, name)),
+        ]
+        numbers = self.run("recount", keys, timelines)
+        return [numbers[at : at + 7] for at in range(0, len(numbers), 7)]
+
+    def _dead(self, digest_id: str) -> list[bytes]:
+        return [self.key("dead"), self.key("dead:details"), *self.keys("dead-set dead-values", digest_id)]
+
+    @staticmethod
+    def _word(answer: list[Any]) -> str:
+        return str(answer[0].decode())
+
+    # -- what is there
+
+    def dump(self) -> dict[bytes, bytes]:
+        """All of the database, byte by byte, and which keys are to expire."""
+        names = sorted(self.command("KEYS", "*"))
+        with self.client.pipeline(transaction=False) as pipeline:
+            for name in names:
+                pipeline.dump(name)
+                pipeline.pttl(name)
+            answers = pipeline.execute()
+        return {
+            name: answers[2 * at] + (b"" if answers[2 * at + 1] < 0 else b" expires") for at, name in enumerate(names)
+        }
+
+    def contents(self) -> dict[bytes, dict[bytes, bytes | int] | bytes]:
+        """All of the database: hashes by field, sorted sets by member (with whole scores), strings as they are."""
+        names = self.command("KEYS", "*")
+        with self.client.pipeline(transaction=False) as pipeline:
+            for name in names:
+                pipeline.type(name)
+            types = pipeline.execute()
+            for name, kind in zip(names, types, strict=True):
+                if kind == b"hash":
+                    pipeline.hgetall(name)
+                elif kind == b"zset":
+                    pipeline.zrange(name, 0, -1, withscores=True)
+                else:
+                    pipeline.get(name)
+            found = pipeline.execute()
+        return {
+            name: {member: whole(score) for member, score in value} if kind == b"zset" else value
+            for name, kind, value in zip(names, types, found, strict=True)
+        }
+
+    def waiting(self, route: str = "r") -> dict[bytes, int]:
+        return self._scores(self.key("waiting", route))
+
+    def leased(self, route: str = "r") -> dict[bytes, int]:
+        return self._scores(self.key("leased", route))
+
+    def tokens(self, route: str = "r") -> dict[bytes, bytes]:
+        return self._hash(self.key("tokens", route))
+
+    def schedule(self, timeline: bytes, route: str = "r") -> tuple[int, int, int] | None:
+        """Base, bound, records."""
+        packed = self.command("HGET", self.key("schedule", route), timeline)
+        return None if packed is None else SCHEDULE.unpack(packed)
+
+    def schedules(self, route: str = "r") -> list[bytes]:
+        """The timelines that are known."""
+        return list(self._hash(self.key("schedule", route)))
+
+    def open_set(self, timeline: bytes, route: str = "r") -> dict[bytes, tuple[int, bytes]]:
+        return self._records("set values", timeline, route)
+
+    def snapshot(self, timeline: bytes, route: str = "r") -> dict[bytes, tuple[int, bytes]]:
+        return self._records("digest digest-values", timeline, route)
+
+    def memory(self, timeline: bytes, route: str = "r") -> dict[bytes, int]:
+        return {key: -score for key, score in self._scores(self.key("shown", route, timeline)).items()}
+
+    def head(self, timeline: bytes, route: str = "r") -> dict[bytes, bytes]:
+        return self._hash(self.key("head", route, timeline))
+
+    def dead(self, digest_id: str) -> dict[bytes, tuple[int, bytes]]:
+        index, values = self.keys("dead-set dead-values", digest_id)
+        return self._joined(self._scores(index), self._hash(values))
+
+    def ledger(self, route: str = "r") -> dict[str, int]:
+        """Those of the counters that are not 0."""
+        counters = self._hash(self.key("ledger", route))
+        return {field.decode(): int(value) for field, value in counters.items() if int(value)}
+
+    def unfinished(self, route: str = "r") -> dict[str, int]:
+        """Calls that were cut off before they counted, by the field in which they would have."""
+        return {field: count for field, count in self.ledger(route).items() if field.startswith("unfinished:")}
+
+    def losses(self, route: str = "r") -> dict[bytes, int]:
+        return {field: int(value) for field, value in self._hash(self.key("losses", route)).items()}
+
+    def timeline_count(self) -> int:
+        return int(self.command("GET", self.key("count")) or 0)
+
+    def _records(self, kinds: str, timeline: bytes, route: str) -> dict[bytes, tuple[int, bytes]]:
+        index, values = self.keys(kinds, route, timeline)
+        return self._joined(self._scores(index), self._hash(values))
+
+    @staticmethod
+    def _joined(scores: Mapping[bytes, int], values: Mapping[bytes, bytes]) -> dict[bytes, tuple[int, bytes]]:
+        if scores.keys() != values.keys():
+            raise LookupError(f"an index has {sorted(scores)}, its values are of {sorted(values)}")
+        return {key: (-score, values[key]) for key, score in scores.items()}
+
+    def _scores(self, key: bytes) -> dict[bytes, int]:
+        found: Any = self.client.zrange(key, 0, -1, withscores=True)
+        return {member: whole(score) for member, score in found}
+
+    def _hash(self, key: bytes) -> dict[bytes, bytes]:
+        found: dict[bytes, bytes] = self.command("HGETALL", key)
+        return found
+
+
+# -- watching
+
+
+class Watch:
+    """What scripts do, as MONITOR shows it."""
+
+    _MARK = "end of the call"
+    _WORD = re.compile(rb'"((?:[^"\\]|\\.)*)"')
+    _ESCAPE = re.compile(rb'\\(x[0-9a-f]{2}|[nrtab"\\])')
+    _ESCAPED: ClassVar = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"a": b"\a", b"b": b"\b", b'"': b'"', b"\\": b"\\"}
+    _ALL_KEYS: ClassVar = {b"UNLINK", b"RENAME", b"EXISTS"}
+    _NO_KEYS: ClassVar = {b"TIME"}
+    _known: ClassVar[list[tuple[set[bytes], set[bytes]]]] = []
+
+    def __init__(self, client: redis.Redis) -> None:
+        untyped = cast(Any, client)  # as these parts of redis-py are
+        self._pool = untyped.connection_pool
+        self._command = untyped.execute_command
+        self._connection = self._pool.get_connection()
+        self._connection.send_command("MONITOR")
+        self._connection.read_response()
+        self._writes, self._refused_when_full = self._flagged()
+        self.complaints: list[str] = []
+        self.touched: dict[str, set[bytes]] = {}
+
+    def _flagged(self) -> tuple[set[bytes], set[bytes]]:
+        """The commands that write, and of them those that a full Redis refuses. Asked once: the answer is long."""
+        if not self._known:
+            flags = {name.upper().encode(): set(entry["flags"]) for name, entry in self._command("COMMAND").items()}
+            writes = {name for name, said in flags.items() if "write" in said}
+            refused_when_full = {name for name, said in flags.items() if "denyoom" in said}
+            if b"ZREM" not in writes or b"ZADD" not in refused_when_full:
+                raise LookupError("COMMAND did not say what Redis refuses when it is full")
+            self._known.append((writes, refused_when_full))
+        return self._known[0]
+
+    def end(self) -> None:
+        self._connection.disconnect()
+        self._pool.release(self._connection)
+
+    def skip(self) -> None:
+        """What scripts of the test's own did is not looked at."""
+        for _ in self._calls():
+            pass
+
+    def look(self, name: str, declared: Sequence[bytes]) -> None:
+        """To be called after each call of a script."""
+        wrote = False
+        for words in self._calls():
+            command = words[0].upper()
+            keys = self._keys(command, words[1:])
+            self.touched.setdefault(name, set()).update(keys)
+            for key in keys:
+                if key not in declared:
+                    self.complaints.append(f"{name}: {command!r} touches {key!r}, which is not declared")
+            if command in self._writes and not wrote:
+                wrote = True
+                if (command in self._refused_when_full) != (name in REFUSED_WHEN_FULL):
+                    self.complaints.append(f"{name}: its first write is {words!r}")
+
+    def _calls(self) -> Iterator[list[bytes]]:
+        """The commands that scripts sent since the last look."""
+        self._command("ECHO", self._MARK)
+        while True:
+            line = self._connection.read_response(disable_decoding=True)
+            words = [self._plain(word) for word in self._WORD.findall(line)]
+            if words[0].upper() == b"ECHO" and words[1] == self._MARK.encode():
+                return
+            if line.split(b"]", 1)[0].endswith(b" lua"):
+                yield words
+
+    @classmethod
+    def _plain(cls, word: bytes) -> bytes:
+        def unescaped(match: re.Match[bytes]) -> bytes:
+            code = match.group(1)
+            return bytes([int(code[1:], 16)]) if code[:1] == b"x" else cls._ESCAPED[code]
+
+        return cls._ESCAPE.sub(unescaped, word)
+
+    def _keys(self, command: bytes, arguments: list[bytes]) -> list[bytes]:
+        if command in self._NO_KEYS:
+            return []
+        if command in self._ALL_KEYS:
+            return arguments
+        if command == b"ZUNIONSTORE":
+            return [arguments[0], *arguments[2 : 2 + int(arguments[1])]]
+        return arguments[:1]
+
+
+# -- what must hold whatever was called
+
+
+def inconsistencies(tag: bytes, contents: Mapping[bytes, Any]) -> list[str]:
+    """What is wrong among the keys of one partition: places of timelines, index against values, counts, ledgers."""
+    said: list[str] = []
+    by_kind: dict[bytes, dict[bytes, Any]] = {}
+    for name, value in contents.items():
+        kind, _, rest = name.removeprefix(tag).partition(b":")
+        by_kind.setdefault(kind, {})[rest] = value
+
+    def of(kind: bytes, rest: bytes) -> dict[bytes, Any]:
+        found: dict[bytes, Any] = by_kind.get(kind, {}).get(rest, {})
+        return found
+
+    def must(holds: bool, what: str) -> None:
+        if not holds:
+            said.append(what)
+
+    routes = {
+        rest for kind in (b"waiting", b"leased", b"tokens", b"schedule", b"ledger") for rest in by_kind.get(kind, {})
+    }
+    known = 0
+    for route in routes:
+        waiting, leased, schedules = of(b"waiting", route), of(b"leased", route), of(b"schedule", route)
+        known += len(schedules)
+        must(not waiting.keys() & leased.keys(), f"{route!r}: waiting and leased: {waiting.keys() & leased.keys()}")
+        must(of(b"tokens", route).keys() == leased.keys(), f"{route!r}: tokens are not of the leased")
+        must(waiting.keys() | leased.keys() == schedules.keys(), f"{route!r}: schedules are not of what is there")
+        for timeline, packed in schedules.items():
+            records = len(of(b"set", route + b":" + timeline))
+            must(SCHEDULE.unpack(packed)[2] == records, f"{route!r} {timeline!r}: its schedule does not say {records}")
+        put_down = by_kind.get(b"agenda", {}).get(b"", {}).get(tag + b"waiting:" + route)
+        must(
+            not waiting or (put_down is not None and put_down <= min(waiting.values())),
+            f"{route!r}: not in time on the agenda",
+        )
+        for timeline, score in waiting.items():
+            must(score <= SCHEDULE.unpack(schedules[timeline])[1], f"{route!r} {timeline!r} waits beyond its bound")
+        counters = {field.decode(): int(value) for field, value in of(b"ledger", route).items()}
+        dropped = sum(value for field, value in counters.items() if field.startswith("dropped:"))
+        ends = ("open", "snapshots", "delivered", "superseded", "buried", "deleted")
+        total = dropped + sum(counters.get(field, 0) for field in ends)
+        must(counters.get("added", 0) == total, f"{route!r}: the ledger does not balance: {counters}")
+        for field, kind in (("open", b"set"), ("snapshots", b"digest")):
+            sets = (members for rest, members in by_kind.get(kind, {}).items() if rest.startswith(route + b":"))
+            must(counters.get(field, 0) == sum(map(len, sets)), f"{route!r}: the ledger's {field} is not what is there")
+        for timeline in of(b"losses", route):
+            must(timeline[1:] in schedules, f"{route!r}: losses of {timeline!r}, which is not known")
+    must(known == int(by_kind.get(b"count", {}).get(b"", 0)), f"{known} timelines are there, not as many are counted")
+    for kind, values in ((b"set", b"values"), (b"digest", b"digest-values"), (b"dead-set", b"dead-values")):
+        must(
+            by_kind.get(kind, {}).keys() == by_kind.get(values, {}).keys(), f"{kind!r} and {values!r} are not in pairs"
+        )
+        for rest, members in by_kind.get(kind, {}).items():
+            must(members.keys() == of(values, rest).keys(), f"{kind!r} {rest!r} has other keys than its values")
+    for kind in (b"set", b"digest", b"head"):
+        for rest in by_kind.get(kind, {}):
+            route, _, timeline = rest.partition(b":")
+            must(timeline in of(b"schedule", route), f"{kind!r} {rest!r} is of no known timeline")
+    for rest, head in by_kind.get(b"head", {}).items():
+        must(
+            (b"id" in head) == (rest in by_kind.get(b"digest", {})),
+            f"head {rest!r} and its snapshot do not go together",
+        )
+        must(
+            int(head.get(b"total", 0)) == len(of(b"digest", rest)), f"head {rest!r} has another total than its snapshot"
+        )
+    return said
+
+
+@pytest.fixture
+def store(redis_client: redis.Redis) -> Iterator[Scripts]:
+    """Every call is watched. Ends with a look at all keys: a test that plants something wrong in the store sets
+    `store.is_sound` to False."""
+    scripts = Scripts(redis_client)
+    scripts.watch = watch = Watch(redis_client)
+    yield scripts
+    watch.end()
+    assert watch.complaints == []
+    if scripts.is_sound:
+        assert inconsistencies(scripts.tag, scripts.contents()) == []

@@ -1,0 +1,81 @@
+"""nsqdigest's own store for one test: `Timelines` on a server of the test's choice, and records to put into it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
+
+import pytest
+
+from nsqdigest.config import Redis as RedisSettings
+from nsqdigest.store.answers import Added, RoutePlan
+from nsqdigest.store.record import Record
+from nsqdigest.store.schedule import Schedule
+from nsqdigest.store.timelines import Timelines
+from support.ports import HOST
+from support.servers import ROOT, RedisServer
+
+PLAN = RoutePlan("r", capacity=1000, increment_ms=0, dedupe_window_ms=600_000)
+T = b"t"
+OpenStore = Callable[..., Timelines]
+
+_RIGHTS = re.compile(r"ACL SETUSER nsqdigest on (.*?)\n\n", re.DOTALL)
+
+
+def redis_settings(url: str, **settings: Any) -> RedisSettings:
+    said: dict[str, Any] = {
+        "namespace": "test",
+        "timeout_ms": 5000,
+        "partitions": 1,
+        "durability": "reply",
+        "replicas": 1,
+    }
+    return RedisSettings(url=url, **(said | settings))
+
+
+@pytest.fixture
+async def open_store() -> AsyncIterator[OpenStore]:
+    made: list[Timelines] = []
+
+    def make(
+        url: str,
+        routes: Iterable[RoutePlan] = (PLAN,),
+        limit: int = 1000,
+        connections: int = 16,
+        dead_digests: int = 10_000,
+        **settings: Any,
+    ) -> Timelines:
+        store = Timelines(redis_settings(url, **settings), routes, limit, connections, dead_digests=dead_digests)
+        made.append(store)
+        return store
+
+    yield make
+    for store in made:
+        await store.close(5)
+
+
+def rec(
+    key: bytes = b"k", at_ms: int = 1, value: bytes = b"{}", timeline: bytes = T, possible_repeat: bool = False
+) -> Record:
+    return Record(0, timeline, key, 1000 * at_ms, value, possible_repeat)
+
+
+async def add(store: Timelines, *records: Record, route: str = "r", partition: int = 0, after_ms: int = 0) -> Added:
+    at_ms = store.clock.now_ms() + after_ms
+    return await store.add(route, partition, records or (rec(),), Schedule(at_ms, at_ms))
+
+
+def rights() -> list[str]:
+    """What docs/redis.md gives the daemon's user."""
+    found = _RIGHTS.search((ROOT / "docs" / "redis.md").read_text(encoding="utf-8"))
+    assert found is not None, "docs/redis.md has no ACL SETUSER nsqdigest"
+    return found[1].replace("\\\n", " ").split()
+
+
+def limited_url(server: RedisServer) -> str:
+    """A user of this server with exactly those rights, for the namespace of tests."""
+    words = [word.replace("~{nsqdigest:*", "~{test:*") for word in rights()]
+    server.cli("ACL", "SETUSER", "nsqdigest", "reset", "on", *words)
+    password = next(word for word in words if word.startswith(">"))[1:]
+    return f"redis://nsqdigest:{password}@{HOST}:{server.port}/0"

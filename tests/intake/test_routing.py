@@ -1,0 +1,683 @@
+"""Bodies to records: matching, names, timestamps, and every way in which an event is refused."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from sys import getsizeof
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsqdigest.base.reasons import DeadLetterReason as Reason
+from nsqdigest.intake import bodies, routing
+from nsqdigest.intake.routing import NAMES_BYTES, EventLimits, EventRoute, Rejected, Router
+from nsqdigest.nsq.frames import Message
+from nsqdigest.store.record import Record
+
+pytestmark = pytest.mark.unit
+
+NOW_MS = 1_700_000_000_000
+MESSAGE_ID = b"0123456789abcdef"
+MESSAGE_NS = 1_699_999_999_123_456_789
+LIMITS = EventLimits(event_bytes=64 * 1024, key_bytes=256, depth=64, future_ms=300_000, past_ms=0)
+MEBIBYTE = 1 << 20
+
+
+def route(
+    timeline: str = "{user}",
+    *,
+    match: Sequence[tuple[str, Sequence[Any]]] = (),
+    key: str = "",
+    timestamp: str = "",
+    number: int = 0,
+    name: str = "r",
+) -> EventRoute:
+    return EventRoute(number, name, match, timeline, key, timestamp)
+
+
+def filed(
+    body: bytes, *routes: EventRoute, limits: EventLimits = LIMITS, possible_repeat: bool = False
+) -> tuple[Rejected | int, list[Record]]:
+    records: list[Record] = []
+    router = Router(routes or (route(),), limits)
+    message = Message(MESSAGE_ID, MESSAGE_NS, 1, body)
+    return router.records_of(message, NOW_MS, possible_repeat, records.append), records
+
+
+def record_of(body: bytes, *routes: EventRoute, limits: EventLimits = LIMITS) -> Record:
+    answer, records = filed(body, *routes, limits=limits)
+    assert answer == 1, answer
+    (record,) = records
+    return record
+
+
+def timelines_of(body: bytes, *routes: EventRoute) -> list[bytes]:
+    return [record.timeline for record in filed(body, *routes)[1]]
+
+
+def refusal(body: bytes, *routes: EventRoute, limits: EventLimits = LIMITS) -> Rejected:
+    answer, records = filed(body, *routes, limits=limits)
+    assert isinstance(answer, Rejected), answer
+    assert records == []
+    return answer
+
+
+def timeline_of(value: str) -> bytes:
+    return record_of(b'{"user":%s}' % value.encode()).timeline
+
+
+# -- the record
+
+
+def test_a_value_is_the_body_byte_for_byte() -> None:
+    body = b' {"user": "ada",\t"n": 1.50, "user" : "bob" , "s":"\\u0041\\/"} \n'
+    assert record_of(body).value == body
+
+
+def test_without_a_key_template_a_record_is_known_by_the_messages_id_and_timestamp() -> None:
+    assert record_of(b'{"user":"ada"}').key == b"%s-%d" % (MESSAGE_ID, MESSAGE_NS)
+
+
+def test_a_key_template_is_filled_from_the_body() -> None:
+    assert record_of(b'{"user":"ada","order":{"id":7}}', route(key="order:{order.id}")).key == b"order:7"
+
+
+def test_without_a_timestamp_field_the_messages_own_counts() -> None:
+    assert record_of(b'{"user":"ada"}').timestamp_us == MESSAGE_NS // 1000
+
+
+def test_a_record_carries_its_routes_number() -> None:
+    assert record_of(b'{"user":"ada"}', route(number=5)).route == 5
+
+
+@pytest.mark.parametrize("possible_repeat", [True, False])
+def test_a_record_says_whether_it_may_be_a_repeat(possible_repeat: bool) -> None:
+    _, (record,) = filed(b'{"user":"ada"}', possible_repeat=possible_repeat)
+    assert record.possible_repeat is possible_repeat
+
+
+def test_a_template_without_fields_puts_all_events_into_one_timeline() -> None:
+    assert record_of(b'{"anything":1}', route("all")).timeline == b"all"
+
+
+def test_an_empty_object_has_a_place_where_no_field_is_wanted() -> None:
+    assert record_of(b"{}", route("all")).value == b"{}"
+
+
+# -- a field as text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ('"ada"', "ada"),
+        ('"true"', "true"),
+        ('"Zoë ☃ 😀"', "Zoë ☃ 😀"),
+        ('"\\u00e9\\ud83d\\ude00"', "é😀"),
+        ("42", "42"),
+        ("-7", "-7"),
+        ("0", "0"),
+        ("12345678901234567890123", "12345678901234567890123"),
+        ("true", "true"),
+        ("false", "false"),
+        ("1.5", "1.5"),
+        ("1.50", "1.50"),
+        ("1E5", "1E5"),
+        ("1e+05", "1e+05"),
+        ("-0.0", "-0.0"),
+        ("0.1000000000000000055511151231257827", "0.1000000000000000055511151231257827"),
+    ],
+)
+def test_text_numbers_and_truth_become_a_timelines_name_as_written(value: str, text: str) -> None:
+    assert timeline_of(value) == text.encode()
+
+
+def test_a_number_within_is_taken_as_written_too() -> None:
+    assert record_of(b'{"a":{"b":2.50},"b":1.0}', route("v{a.b}")).timeline == b"v2.50"
+
+
+def test_a_number_as_written_does_not_depend_on_numbers_that_nobody_asked_for() -> None:
+    assert record_of(b'{"user":1.50,"x":%s}' % (b"9" * 4_300)).timeline == b"1.50"
+
+
+@pytest.mark.parametrize(
+    ("body", "detail"),
+    [
+        (b"{}", 'the field "user" is not there'),
+        (b'{"user":null}', 'the field "user" is null'),
+        (b'{"User":"ada"}', 'the field "user" is not there'),
+    ],
+)
+def test_a_missing_field_is_named(body: bytes, detail: str) -> None:
+    assert refusal(body) == Rejected(Reason.MISSING_FIELD, f"route r: {detail}")
+
+
+@pytest.mark.parametrize("body", [b'{"user":{}}', b'{"user":"ada"}', b'{"user":[{"id":1}]}', b'{"user":7}', b"{}"])
+def test_a_path_through_what_is_no_object_is_a_missing_field(body: bytes) -> None:
+    assert refusal(body, route("{user.id}")) == Rejected(
+        Reason.MISSING_FIELD, 'route r: the field "user.id" is not there'
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "name", "detail"),
+    [
+        (b'{"a":7,"user":{"name":"ada"}}', "a.b.c", "not there"),
+        (b'{"a":{"b":7},"user":{"name":"ada"}}', "a.b.c", "not there"),
+        (b'{"a":{"b":[]},"user":{"name":"ada"}}', "a.b.c", "not there"),
+        (b'{"a":7,"user":{"name":"ada","x":null}}', "a.b", "not there"),
+    ],
+)
+def test_what_is_no_object_for_one_route_hides_nothing_from_another(body: bytes, name: str, detail: str) -> None:
+    answer, records = filed(body, route(f"{{{name}}}", name="r"), route("{user.name}:{user.name}", number=1))
+    assert answer == Rejected(Reason.MISSING_FIELD, f'route r: the field "{name}" is {detail}')
+    assert [(record.route, record.timeline) for record in records] == [(1, b"ada:ada")]
+
+
+def test_where_one_field_is_no_object_those_that_are_there_and_those_that_are_not_are_told_apart() -> None:
+    routes = [route("{a.b}"), route("{gone}", number=1), route("{x.null}", number=2), route("{x.y}-{z}", number=3)]
+    answer, records = filed(b'{"a":7,"x":{"y":true,"null":null},"z":1.50}', *routes)
+    assert answer == Rejected(Reason.MISSING_FIELD, 'route r: the field "x.null" is null')
+    assert [(record.route, record.timeline) for record in records] == [(3, b"true-1.50")]
+
+
+def test_a_field_and_a_field_below_it_may_both_be_asked_for() -> None:
+    answer, records = filed(b'{"a":{"b":{"c":"x"}}}', route("{a.b.c}", number=1), route("{a}"), route("{a.b.d}"))
+    assert answer == Rejected(Reason.MISSING_FIELD, 'route r: the field "a.b.d" is not there')
+    assert [(record.route, record.timeline) for record in records] == [(1, b"x")]
+    assert timelines_of(b'{"a":"x"}', route("{a}"), route("{a.b}")) == [b"x"]
+
+
+def test_the_same_name_on_two_levels_is_two_fields() -> None:
+    assert timelines_of(b'{"b":"x","c":{"b":"y","c":"z"}}', route("{b}-{c.b}-{c.c}")) == [b"x-y-z"]
+
+
+@pytest.mark.parametrize(("value", "what"), [("{}", "an object"), ("[]", "an array"), ('["ada"]', "an array")])
+def test_an_object_or_array_is_no_text(value: str, what: str) -> None:
+    answer = refusal(b'{"user":%s}' % value.encode())
+    assert answer.reason is Reason.BAD_FIELD
+    assert f'the field "user" is {what}' in answer.detail
+
+
+@pytest.mark.parametrize("value", ["1e999", "-1e999"])
+def test_a_number_that_can_not_be_held_is_a_bad_field(value: str) -> None:
+    assert refusal(b'{"user":%s}' % value.encode()).reason is Reason.BAD_FIELD
+
+
+def test_a_number_of_more_digits_than_receivers_take_is_refused_wherever_it_stands() -> None:
+    digits = b"9" * 4_301
+    assert refusal(b'{"user":"ada","x":%s}' % digits).reason is Reason.NOT_JSON
+    assert record_of(b'{"user":"ada","x":"%s"}' % digits).timeline == b"ada"
+
+
+def test_of_duplicate_keys_the_last_counts() -> None:
+    assert timeline_of('"ada","user":"bob"') == b"bob"
+
+
+def test_of_duplicate_keys_within_the_last_counts() -> None:
+    assert record_of(b'{"user":{"id":1,"id":2}}', route("{user.id}")).timeline == b"2"
+
+
+def test_a_duplicate_object_replaces_the_whole_of_the_first() -> None:
+    assert refusal(b'{"user":{"id":1},"user":{"no":2}}', route("{user.id}")).reason is Reason.MISSING_FIELD
+
+
+def test_an_escaped_field_name_is_the_same_name() -> None:
+    assert record_of(b'{"\\u0075ser":"ada"}').timeline == b"ada"
+
+
+# -- names of timelines and keys
+
+
+@pytest.mark.parametrize("value", ['"\\u0000"', '"a\\nb"', '"\\u007f"', '"\\u0085"', '"a\\u001fb"'])
+def test_a_control_character_in_a_timelines_name_is_refused(value: str) -> None:
+    answer = refusal(b'{"user":%s}' % value.encode())
+    assert answer.reason is Reason.BAD_FIELD
+    assert f"the timeline's name has the control character U+{ord(json.loads(value).strip('ab')):04X}" in answer.detail
+
+
+def test_a_nul_in_a_key_is_refused() -> None:
+    answer = refusal(b'{"user":"ada","id":"a\\u0000"}', route(key="{id}"))
+    assert answer == Rejected(Reason.BAD_FIELD, "route r: the record's key has the control character U+0000")
+
+
+def test_a_nul_in_a_value_that_nobody_asked_for_is_no_harm() -> None:
+    assert record_of(b'{"user":"ada","x":"\\u0000"}').timeline == b"ada"
+
+
+@pytest.mark.parametrize("template", ["{user}", "{user}{user}"])
+def test_an_empty_name_is_refused(template: str) -> None:
+    assert refusal(b'{"user":""}', route(template)) == Rejected(
+        Reason.BAD_FIELD, "route r: the timeline's name would be empty"
+    )
+
+
+def test_a_name_as_long_as_the_limit_passes() -> None:
+    assert len(timeline_of(json.dumps("x" * 256))) == 256
+
+
+@pytest.mark.parametrize("name", ["x" * 257, "é" * 129])
+def test_a_name_beyond_the_limit_in_bytes_is_refused(name: str) -> None:
+    answer = refusal(b'{"user":%s}' % json.dumps(name).encode())
+    assert answer.reason is Reason.BAD_FIELD
+    assert "limits.key allows 256" in answer.detail
+
+
+def test_a_key_that_comes_again_is_the_same_key() -> None:
+    router, records = Router([route(key="{id}")], LIMITS), list[Record]()
+    for _ in range(3):
+        router.records_of(Message(MESSAGE_ID, 0, 1, b'{"user":"ada","id":"\xc3\xbc"}'), NOW_MS, False, records.append)
+    assert [record.key for record in records] == ["ü".encode()] * 3
+
+
+def test_a_name_is_checked_each_time_it_comes() -> None:
+    router = Router([route()], LIMITS)
+    for _ in range(3):
+        for body, taken in ((b'{"user":"ada"}', True), (b'{"user":"a\\nb"}', False)):
+            answer = router.records_of(Message(MESSAGE_ID, 0, 1, body), NOW_MS, False, lambda record: None)
+            assert (answer == 1) is taken
+
+
+# -- matching
+
+
+@pytest.mark.parametrize(
+    ("wanted", "value", "matches"),
+    [
+        ("error", '"error"', True),
+        ("error", '"Error"', False),
+        ("1", "1", False),
+        (1, "1", True),
+        (1, "1.0", True),
+        (1.0, "1", True),
+        (1, "1e0", True),
+        (1.5, "1.5", True),
+        (1, "true", False),
+        (0, "false", False),
+        (True, "true", True),
+        (True, "1", False),
+        (True, '"true"', False),
+        (False, "false", True),
+        (False, "0", False),
+        (0, "-0.0", True),
+        (1, '"1"', False),
+        (1, "null", False),
+        (1, "[1]", False),
+        (1, '{"1":1}', False),
+        (2**53, str(2**53 + 1), False),
+        (2**53 + 1, str(2**53 + 1), True),
+        (1, "1" + "0" * 400, False),
+    ],
+)
+def test_a_value_matches_its_own_kind_and_numbers_match_as_numbers(
+    wanted: str | int | bool | float, value: str, matches: bool
+) -> None:
+    answer, _ = filed(b'{"user":"ada","m":%s}' % value.encode(), route(match=[("m", (wanted,))]))
+    assert answer == int(matches)
+
+
+def test_one_of_several_values_is_enough() -> None:
+    wanted = route(match=[("kind", ("error", "fatal", 5))])
+    assert [filed(b'{"user":"a","kind":%s}' % kind, wanted)[0] for kind in (b'"fatal"', b"5", b'"info"')] == [1, 1, 0]
+
+
+def test_every_field_of_a_match_must_hold() -> None:
+    both = route(match=[("a", (1,)), ("b.c", ("x",))])
+    bodies = (b'{"user":"u","a":1,"b":{"c":"x"}}', b'{"user":"u","a":1,"b":{"c":"y"}}', b'{"user":"u","b":{"c":"x"}}')
+    assert [filed(body, both)[0] for body in bodies] == [1, 0, 0]
+
+
+def test_an_event_without_the_matched_field_is_not_taken_and_not_refused() -> None:
+    assert filed(b'{"user":"ada"}', route(match=[("kind", ("error",))])) == (0, [])
+
+
+def test_a_route_that_does_not_match_does_not_look_at_its_other_fields() -> None:
+    assert filed(b'{"kind":"info"}', route(match=[("kind", ("error",))])) == (0, [])
+
+
+# -- several routes
+
+
+def test_one_event_may_match_several_routes() -> None:
+    answer, records = filed(
+        b'{"user":"ada","team":"x"}', route("{user}", number=0), route("{team}", number=1), route("all", number=2)
+    )
+    assert answer == 3
+    assert [(record.route, record.timeline) for record in records] == [(0, b"ada"), (1, b"x"), (2, b"all")]
+
+
+def test_where_one_route_can_not_take_it_the_records_of_the_others_are_added() -> None:
+    answer, records = filed(
+        b'{"user":"ada"}', route("{user}", number=0), route("{team}", number=1, name="teams"), route("all", number=2)
+    )
+    assert answer == Rejected(Reason.MISSING_FIELD, 'route teams: the field "team" is not there')
+    assert [record.route for record in records] == [0, 2]
+
+
+# -- timestamps
+
+
+def timestamp_of(value: str, limits: EventLimits = LIMITS) -> int:
+    return record_of(
+        b'{"user":"a","at":%s}' % value.encode(), route(timestamp="at"), limits=limits
+    ).timestamp_us // 1000  # fmt: skip
+
+
+def bad_timestamp(value: str, limits: EventLimits = LIMITS) -> str:
+    answer = refusal(b'{"user":"a","at":%s}' % value.encode(), route(timestamp="at"), limits=limits)
+    assert answer.reason is Reason.BAD_TIMESTAMP
+    return answer.detail
+
+
+@pytest.mark.parametrize(
+    ("value", "timestamp_ms"),
+    [
+        ("1699999999", 1_699_999_999_000),
+        ("1699999999.123", 1_699_999_999_123),
+        ("1699999999123", 1_699_999_999_123),
+        ("1.699999999123e12", 1_699_999_999_123),
+        ("0", 0),
+        ("1", 1_000),
+        ("100000000000", 100_000_000_000),
+        ('"2023-11-14T22:13:19Z"', 1_699_999_999_000),
+        ('"2023-11-14t22:13:19z"', 1_699_999_999_000),
+        ('"2023-11-14T22:13:19.123Z"', 1_699_999_999_123),
+        ('"2023-11-14T22:13:19.123999Z"', 1_699_999_999_123),
+        ('"2023-11-14T23:13:19.5+01:00"', 1_699_999_999_500),
+        ('"2023-11-14T22:13:19-00:00"', 1_699_999_999_000),
+        ('"1970-01-01T00:00:00Z"', 0),
+    ],
+)
+def test_a_timestamp_is_seconds_milliseconds_or_rfc_3339(value: str, timestamp_ms: int) -> None:
+    assert timestamp_of(value) == timestamp_ms
+
+
+def test_a_timestamp_in_text_keeps_each_millisecond() -> None:
+    second = datetime.fromtimestamp(1_317_042_263, UTC)
+    router = Router([route(timestamp="at")], LIMITS)
+    records: list[Record] = []
+    for ms in range(1_000):
+        text = (second + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds")
+        router.records_of(
+            Message(MESSAGE_ID, 0, 1, b'{"user":"a","at":"%s"}' % text.encode()), NOW_MS, False, records.append
+        )
+    assert [record.timestamp_us - 1_317_042_263_000_000 for record in records] == list(range(0, 1_000_000, 1_000))
+
+
+@pytest.mark.parametrize("second", [1, 1_317_042_263, 1_699_999_999])
+def test_a_timestamp_in_seconds_with_a_fraction_keeps_each_millisecond(second: int) -> None:
+    assert [timestamp_of(f"{second}.{ms:03d}") for ms in range(1, 200, 6)] == [
+        second * 1_000 + ms for ms in range(1, 200, 6)
+    ]
+
+
+def test_a_timestamp_field_may_lie_deeper() -> None:
+    assert record_of(b'{"user":"a","meta":{"at":5}}', route(timestamp="meta.at")).timestamp_us == 5_000_000
+
+
+@pytest.mark.parametrize(
+    ("value", "detail"),
+    [
+        ("null", "is not there"),
+        ("true", "is true or false"),
+        ("{}", "is an object"),
+        ("[1]", "is an array"),
+        ('""', "is neither a number nor RFC 3339"),
+        ('"yesterday"', "is neither a number nor RFC 3339"),
+        ('"1699999999"', "is neither a number nor RFC 3339"),
+        ('"2023-11-14T22:13:19"', "has no zone; write one, like 2026-01-31T09:00:00Z"),
+        ('"2023-11-14"', "has no zone"),
+        ('"2023-02-30T00:00:00Z"', "is neither a number nor RFC 3339"),
+        ('"0001-01-01T00:00:00+23:59"', "outside of all time"),
+        ("-1", "outside of all time"),
+        ("-0.001", "outside of all time"),
+        ("-1e308", "outside of all time"),
+        ("1e308", "outside of all time"),
+        ("9007199254740992", "outside of all time"),
+        ("1" + "0" * 400, "outside of all time"),
+        ('"2250-12-31T23:59:59-23:59"', "s ahead; limits.future allows 300 s"),
+        ('"9999-12-31T23:59:59-23:59"', "outside of all time"),
+    ],
+)
+def test_a_timestamp_that_is_none_says_why(value: str, detail: str) -> None:
+    said = bad_timestamp(value)
+    assert 'route r: the timestamp field "at"' in said
+    assert detail in said
+
+
+def test_the_latest_instant_is_the_last_that_a_score_in_microseconds_holds_exactly() -> None:
+    limits = LIMITS._replace(future_ms=2**53)
+    assert timestamp_of(str(2**53 // 1000 - 1), limits) == 9_007_199_254_739
+    assert "outside of all time" in bad_timestamp(str(2**53 // 1000), limits)
+
+
+def test_a_timestamp_that_is_missing_is_refused() -> None:
+    assert refusal(b'{"user":"a"}', route(timestamp="at")).reason is Reason.BAD_TIMESTAMP
+
+
+def test_a_timestamp_may_lie_ahead_up_to_the_limit() -> None:
+    assert timestamp_of(str(NOW_MS + 300_000)) == NOW_MS + 300_000
+    assert "lies 300 s ahead; limits.future allows 300 s" in bad_timestamp(str(NOW_MS + 300_001))
+
+
+def test_a_timestamp_may_lie_back_up_to_the_limit() -> None:
+    limits = LIMITS._replace(past_ms=60_000)
+    assert timestamp_of(str(NOW_MS - 60_000), limits) == NOW_MS - 60_000
+    assert "lies 60 s back; limits.past allows 60 s" in bad_timestamp(str(NOW_MS - 60_001), limits)
+
+
+def test_without_a_limit_a_timestamp_may_lie_back_as_far_as_1970() -> None:
+    assert timestamp_of("1", LIMITS._replace(past_ms=0)) == 1_000
+
+
+# -- bodies that are nothing
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b" ", b"{", b"}", b'{"user":"ada"', b'{"user":"ada"}}', b'{"user":"ada"} x', b"{'user':'ada'}",
+             b'{"user":"ada",}', b'{"user":NaN}', b'{"user":"a","x":NaN}', b'{"user":"a","x":Infinity}', b"user=ada",
+             b'{"user":"a","x":01}', b'{"user":"a","x":.5}', b'{"user":"a\nb"}', b'{"user":"a","x":"\x01"}',
+             b'{"user":"a","x":"\\x41"}', b"\xef\xbb\xbf" + b'{"user":"ada"}', b'{"user":"a"}\x00'],
+)  # fmt: skip
+def test_what_is_not_json_is_refused(body: bytes) -> None:
+    answer = refusal(body)
+    assert answer.reason is Reason.NOT_JSON
+    assert "half a character" not in answer.detail
+
+
+@pytest.mark.parametrize("body", [b"[]", b'["user"]', b'"user"', b"7", b"null", b"true", b'[{"user":"ada"}]'])
+def test_json_that_is_no_object_is_refused(body: bytes) -> None:
+    assert refusal(body) == Rejected(Reason.NOT_AN_OBJECT, "the body is JSON, but not an object")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"user":"\xff"}',
+        b'{"user":"a","x":"\xff"}',
+        b'{"user":"a","x":"\xc3"}',
+        b'{"user":"a","x":"\xed\xa0\x80"}',
+        b'{"user":"a","\xfe":1}',
+        b'{"user":"a","x":"\xc0\x80"}',
+        b"\xff\xfe{\x00}\x00",
+    ],
+)
+def test_what_is_not_utf8_is_refused_also_where_nobody_looks(body: bytes) -> None:
+    answer = refusal(body)
+    assert answer.reason is Reason.NOT_UTF8
+    assert "is not UTF-8" in answer.detail
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"user":"\\ud800"}',
+        b'{"user":"a","x":"\\ud800"}',
+        b'{"user":"a","x":"\\udc00"}',
+        b'{"user":"a","x":["\\ud800\\u0041"]}',
+        b'{"user":"a","\\udfff":1}',
+    ],
+)
+def test_half_a_character_is_refused_and_named(body: bytes) -> None:
+    answer = refusal(body)
+    assert answer.reason is Reason.NOT_JSON
+    assert "half a character" in answer.detail
+
+
+def test_a_pair_of_halves_is_one_character() -> None:
+    assert timeline_of('"\\ud83d\\ude00"') == "😀".encode()
+
+
+# -- too much
+
+
+def test_a_body_as_large_as_the_limit_passes() -> None:
+    body = b'{"user":"%s"}' % (b"x" * 40)
+    assert record_of(body, limits=LIMITS._replace(event_bytes=len(body))).value == body
+
+
+def test_a_larger_body_is_refused() -> None:
+    body = b'{"user":"%s"}' % (b"x" * 40)
+    assert refusal(body, limits=LIMITS._replace(event_bytes=len(body) - 1)) == Rejected(
+        Reason.TOO_LARGE, f"the body has {len(body)} bytes; limits.event allows {len(body) - 1}"
+    )
+
+
+def nested(depth: int, opening: bytes, closing: bytes) -> bytes:
+    return b'{"user":"a","x":%s1%s}' % (opening * (depth - 1), closing * (depth - 1))
+
+
+@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"y":', b"}"), (b'[{"y":', b"}]")])
+def test_depth_counts_the_outermost_brackets_as_1(opening: bytes, closing: bytes) -> None:
+    each = opening.count(b"[") + opening.count(b"{")
+    levels = 64 // each
+    limits = LIMITS._replace(depth=1 + levels * each)
+    assert record_of(nested(levels + 1, opening, closing), limits=limits).timeline == b"a"
+    answer = refusal(nested(levels + 2, opening, closing), limits=limits)
+    assert answer == Rejected(Reason.TOO_DEEP, f"nested deeper than {limits.depth}, which is what limits.depth allows")
+
+
+def test_with_a_depth_of_1_only_flat_objects_pass() -> None:
+    limits = LIMITS._replace(depth=1)
+    assert record_of(b'{"user":"a","x":"[{"}', limits=limits).timeline == b"a"
+    assert refusal(b'{"user":"a","x":[]}', limits=limits).reason is Reason.TOO_DEEP
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"[" * 500, b"{" * 500, b'\\"[' * 200, b"\\\\" + b"[" * 200, b'[\\\\\\"' + b"{" * 200, b"]" * 5 + b"[" * 99],
+)
+def test_brackets_within_strings_are_not_counted(text: bytes) -> None:
+    assert record_of(b'{"user":"a","x":"%s"}' % text).timeline == b"a"
+
+
+def test_many_brackets_side_by_side_are_not_deep() -> None:
+    assert record_of(b'{"user":"a","x":[%s]}' % b",".join([b"[{}]"] * 1_000)).timeline == b"a"
+
+
+HOSTILE = {
+    "opening brackets": b"[" * MEBIBYTE,
+    "opening braces": b'{"a":' * (MEBIBYTE // 5),
+    "closing brackets": b"]" * MEBIBYTE,
+    "a string without end": b'{"user":"' + b"x" * (MEBIBYTE - 9),
+    "a string of escapes without end": b'{"user":"' + b"\\" * (MEBIBYTE - 9),
+    "quotes": b'"' * MEBIBYTE,
+    "escaped quotes": b'\\"' * (MEBIBYTE // 2),
+    "strings without end and brackets": b'[{"' * (MEBIBYTE // 3),
+    "a number without end": b'{"user":' + b"9" * (MEBIBYTE - 8),
+    "blanks": b" " * MEBIBYTE,
+    "NULs": b"\x00" * MEBIBYTE,
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_body_is_refused_like_any_other(what: str) -> None:
+    answer = refusal(HOSTILE[what], limits=LIMITS._replace(event_bytes=MEBIBYTE))
+    assert answer.reason in (Reason.NOT_JSON, Reason.NOT_AN_OBJECT, Reason.TOO_DEEP, Reason.BAD_FIELD)
+    assert len(answer.detail) < 200
+
+
+def nesting(value: Any) -> int:
+    if not isinstance(value, list | dict):
+        return 0
+    return 1 + max((nesting(each) for each in (value.values() if isinstance(value, dict) else value)), default=0)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+@given(st.text(alphabet='[]{}"\\a:,', max_size=40))
+def test_a_body_that_is_json_is_too_deep_exactly_when_it_is(depth: int, text: str) -> None:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return
+    assert bodies.is_deeper_than(text.encode(), depth) == (nesting(value) > depth)
+
+
+@given(
+    st.recursive(
+        st.text(alphabet='[]{}"\\', max_size=3),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(alphabet='"}[', max_size=2), inner),
+    )
+)
+def test_the_depth_of_any_json_is_what_it_is(value: Any) -> None:
+    body = json.dumps(value).encode()
+    actual = nesting(value)
+    assert not bodies.is_deeper_than(body, max(1, actual))
+    if actual > 1:
+        assert bodies.is_deeper_than(body, actual - 1)
+
+
+def test_names_take_no_more_memory_than_they_may_and_keys_none() -> None:
+    router = Router([route("{t}", key="{k}")], LIMITS._replace(key_bytes=512))
+
+    def feed(field: str, other: str, count: int) -> int:
+        for number in range(count):
+            body = b'{"%b":"%0400d","%b":"same"}' % (field.encode(), number, other.encode())
+            assert router.records_of(Message(b"0" * 16, 1, 1, body), 1, False, lambda record: None) == 1
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = feed("k", "t", 100)
+        assert feed("k", "t", 30_000) - before < 1 << 20
+        assert feed("t", "k", 60_000) - before < NAMES_BYTES + (1 << 20)
+    finally:
+        tracemalloc.stop()
+
+
+def test_names_are_remembered_until_they_take_up_too_much_and_then_all_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name_bytes = getsizeof("u1") + getsizeof(b"u1") + routing._ENTRY_BYTES
+    monkeypatch.setattr(routing, "NAMES_BYTES", 2 * name_bytes)
+    router = Router([route()], LIMITS)
+    remembered, ignored = [], list[Record]()
+    for name in ("u1", "u2", "u2", "u3", "u4", "u5"):
+        router.records_of(
+            Message(MESSAGE_ID, MESSAGE_NS, 1, b'{"user":"%b"}' % name.encode()), NOW_MS, False, ignored.append
+        )
+        remembered.append(sorted(router._timelines.known))
+    assert remembered == [["u1"], ["u1", "u2"], ["u1", "u2"], ["u3"], ["u3", "u4"], ["u5"]]
+
+
+@pytest.mark.parametrize("template", ["a-{user}-b", "{user}-b", "a-{user}", "{user}"])
+def test_what_stands_around_a_field_of_a_template_stays(template: str) -> None:
+    assert record_of(b'{"user":"u"}', route(template)).timeline == template.replace("{user}", "u").encode()
+
+
+def test_a_size_that_is_too_large_is_rejected_like_a_body_of_that_size() -> None:
+    router = Router([route()], LIMITS)
+    assert router.event_bytes == LIMITS.event_bytes
+    rejected, _ = filed(b'{"user":"%b"}' % (b"u" * LIMITS.event_bytes))
+    assert router.too_large(LIMITS.event_bytes + len(b'{"user":""}')) == rejected
+
+
+def test_the_names_of_an_events_fields_are_bounded_and_hold_no_value() -> None:
+    assert bodies.field_names(b'{"a":"x","b":{"c":1}}') == ["a", "b"]
+    many = json.dumps({"n" * 100 + str(number): "value" for number in range(1000)}).encode()
+    assert len("".join(bodies.field_names(many))) <= 800

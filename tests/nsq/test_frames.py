@@ -1,0 +1,188 @@
+"""NSQ V2 framing: what comes out does not depend on how the bytes came in, and bounds hold before memory is taken."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+
+import pytest
+from nsq import protocol
+
+from nsqdigest.base.errors import NsqdigestError, ProtocolError
+from nsqdigest.nsq.frames import (
+    HEARTBEAT,
+    MESSAGE_OVERHEAD_BYTES,
+    FrameSplitter,
+    FrameType,
+    Message,
+    fin_all,
+    frame,
+    message_frame,
+)
+
+pytestmark = pytest.mark.unit
+
+LIMIT_BYTES = 1 << 20
+FIRST = Message(b"0000000000000001", 1_700_000_000_123_456_789, 1, b'{"user":"ada"}')
+EMPTY = Message(b"0000000000000002", -1, 65_535, b"")
+BINARY = Message(b"\x00\xff\n FIN 00000 \x00\x02", 2**63 - 1, 2, bytes(range(256)))
+STREAM = b"".join(
+    (
+        frame(FrameType.RESPONSE, b"OK"),
+        message_frame(FIRST),
+        frame(FrameType.RESPONSE, HEARTBEAT),
+        message_frame(EMPTY),
+        frame(FrameType.ERROR, b"E_FIN_FAILED FIN 0 failed"),
+        frame(FrameType.RESPONSE, b""),
+        message_frame(BINARY),
+    )
+)
+MESSAGES = [FIRST, EMPTY, BINARY]
+OTHERS = [(0, b"OK"), (0, HEARTBEAT), (1, b"E_FIN_FAILED FIN 0 failed"), (0, b"")]
+
+
+def fed(*pieces: bytes, limit_bytes: int = LIMIT_BYTES) -> tuple[list[Message], list[tuple[int, bytes]]]:
+    splitter = FrameSplitter(limit_bytes)
+    messages: list[Message] = []
+    others: list[tuple[int, bytes]] = []
+    for piece in pieces:
+        new_messages, new_others = splitter.feed(piece)
+        messages += new_messages
+        others += new_others
+    assert splitter.held_bytes == 0
+    return messages, others
+
+
+def test_one_read_gives_all_complete_frames_messages_apart_from_the_rest() -> None:
+    assert fed(STREAM) == (MESSAGES, OTHERS)
+
+
+def test_a_stream_cut_in_two_at_any_byte_gives_the_same_frames() -> None:
+    for cut in range(len(STREAM) + 1):
+        assert fed(STREAM[:cut], STREAM[cut:]) == (MESSAGES, OTHERS), cut
+
+
+@pytest.mark.parametrize("step", range(1, 40))
+def test_a_stream_in_pieces_of_any_size_gives_the_same_frames(step: int) -> None:
+    assert fed(*(STREAM[start : start + step] for start in range(0, len(STREAM), step))) == (MESSAGES, OTHERS)
+
+
+def test_a_frame_that_is_not_complete_is_held() -> None:
+    splitter = FrameSplitter(LIMIT_BYTES)
+    whole = message_frame(FIRST)
+    assert splitter.feed(whole[:-1]) == ([], [])
+    assert splitter.held_bytes == len(whole) - 1
+    assert splitter.feed(whole[-1:]) == ([FIRST], [])
+
+
+def test_an_empty_read_changes_nothing() -> None:
+    splitter = FrameSplitter(LIMIT_BYTES)
+    splitter.feed(STREAM[:11])
+    held_bytes = splitter.held_bytes
+    assert splitter.feed(b"") == ([], [])
+    assert splitter.held_bytes == held_bytes
+
+
+def test_a_long_stream_keeps_nothing_of_what_it_handed_on() -> None:
+    splitter = FrameSplitter(LIMIT_BYTES)
+    piece = message_frame(FIRST) * 1_000
+    seen = 0
+    for start in range(0, 100 * len(piece), len(piece) + 13):
+        cut = start % len(piece)
+        messages, _ = splitter.feed((piece + piece)[cut : cut + len(piece) + 13])
+        seen += len(messages)
+        assert splitter.held_bytes < len(message_frame(FIRST))
+    assert seen > 99_000
+
+
+@pytest.mark.parametrize("size", [-(2**31), -1, 0, 3, LIMIT_BYTES + 1, 2**31 - 1])
+def test_a_size_that_no_frame_has_is_refused(size: int) -> None:
+    with pytest.raises(ProtocolError, match=rf"a frame of {size} bytes: between 4 and {LIMIT_BYTES}"):
+        FrameSplitter(LIMIT_BYTES).feed(struct.pack(">ii", size, 2))
+
+
+def test_a_frame_as_large_as_the_limit_is_one() -> None:
+    data = b"x" * 96
+    assert fed(frame(FrameType.RESPONSE, data), limit_bytes=100) == ([], [(0, data)])
+    with pytest.raises(ProtocolError):
+        fed(frame(FrameType.RESPONSE, data + b"x"), limit_bytes=100)
+
+
+def test_a_size_beyond_the_limit_is_refused_before_memory_is_taken() -> None:
+    splitter = FrameSplitter(LIMIT_BYTES)
+    header = struct.pack(">ii", 1 << 30, 2)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError):
+            splitter.feed(header)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 64 * 1024
+
+
+def test_http_in_place_of_nsq_is_refused() -> None:
+    with pytest.raises(ProtocolError):
+        FrameSplitter(LIMIT_BYTES).feed(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+@pytest.mark.parametrize("frame_type", [-1, 3, 2**31 - 1])
+def test_a_frame_type_that_is_not_known_is_refused(frame_type: int) -> None:
+    with pytest.raises(ProtocolError, match=f"a frame of type {frame_type}"):
+        FrameSplitter(LIMIT_BYTES).feed(frame(frame_type, b"data"))
+
+
+def test_the_type_of_a_frame_is_looked_at_before_its_data_is_waited_for() -> None:
+    with pytest.raises(ProtocolError, match="a frame of type 7"):
+        FrameSplitter(LIMIT_BYTES).feed(struct.pack(">ii", LIMIT_BYTES, 7))
+
+
+def test_a_large_frame_in_many_reads_is_joined_once() -> None:
+    """Joining at each read would copy 8 GiB here."""
+    splitter = FrameSplitter(64 << 20)
+    whole = message_frame(Message(b"0" * 16, 1, 1, b"x" * (16 << 20))) + frame(FrameType.RESPONSE, b"OK")
+    pieces = [whole[start : start + 16_384] for start in range(0, len(whole), 16_384)]
+    tracemalloc.start()
+    try:
+        for number, piece in enumerate(pieces[:-1], 1):
+            assert splitter.feed(piece) == ([], [])
+            assert splitter.held_bytes == number * 16_384
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 1 << 20  # the pieces themselves were there before
+    messages, others = splitter.feed(pieces[-1])
+    assert (len(messages[0].body), others, splitter.held_bytes) == (16 << 20, [(0, b"OK")], 0)
+
+
+@pytest.mark.parametrize("size", range(MESSAGE_OVERHEAD_BYTES))
+def test_a_message_frame_shorter_than_its_own_header_is_refused(size: int) -> None:
+    with pytest.raises(ProtocolError, match="too short for its own header"):
+        FrameSplitter(LIMIT_BYTES).feed(frame(FrameType.MESSAGE, b"x" * size))
+
+
+def test_what_the_splitter_raises_is_of_this_product() -> None:
+    assert issubclass(ProtocolError, NsqdigestError)
+
+
+def test_the_client_library_reads_frames_and_messages_in_the_same_way() -> None:
+    data = message_frame(FIRST)[4:]
+    frame_type, payload = protocol.unpack_response(data)
+    message = protocol.decode_message(payload)
+    assert frame_type == FrameType.MESSAGE
+    assert (message.id, message.timestamp, message.attempts, message.body) == (
+        FIRST.id, FIRST.timestamp_ns, FIRST.attempts, FIRST.body,
+    )  # fmt: skip
+
+
+def test_fins_are_joined_to_one_write_as_if_each_were_sent() -> None:
+    ids = [b"%016x" % number for number in range(500)]
+    assert fin_all(ids) == b"".join(protocol.finish(message_id) for message_id in ids)
+
+
+def test_one_fin_is_one_command() -> None:
+    assert fin_all([FIRST.id]) == b"FIN 0000000000000001\n"
+
+
+def test_nothing_to_finish_writes_nothing() -> None:
+    assert fin_all([]) == b""

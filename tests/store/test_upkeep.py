@@ -1,0 +1,114 @@
+"""Rights taken away for a moment while daemons are at work: what is left half done is mended, nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterator
+
+import pytest
+
+from nsqdigest.audit.ledger import balances, unfinished
+from nsqdigest.base.errors import StoreError
+from nsqdigest.store.answers import Claim, Opened
+from nsqdigest.store.schedule import Schedule
+from nsqdigest.store.timelines import Timelines
+from support.ports import HOST
+from support.servers import RedisServer
+from support.store import LEASE_MS, Scripts, inconsistencies
+from support.stores import OpenStore, rec
+
+pytestmark = pytest.mark.integration
+
+RIGHTS = ("hset", "hsetnx", "zadd", "zrem", "hincrby", "hdel", "rename", "unlink", "incrby", "decr")
+TIMELINES = 5
+
+
+class Receiver:
+    def __init__(self) -> None:
+        self.shown: dict[str, set[bytes]] = {}
+        self.minted = 0
+
+    async def carry(self, store: Timelines, claim: Claim) -> None:
+        self.minted += 1
+        opened = await store.open(claim, LEASE_MS, f"id-{self.minted}", [0])
+        page = await store.page(claim, opened, 0, opened.total) if isinstance(opened, Opened) else None
+        if not isinstance(opened, Opened) or page is None:
+            return
+        keys = {record.key for record in page if record is not None}
+        assert len(keys) == opened.total
+        assert self.shown.setdefault(opened.id, keys) == keys
+        now_ms = store.clock.now_ms()
+        await store.close_digest(claim, opened.id, Schedule(now_ms, now_ms))
+
+    async def work(self, store: Timelines, lease_ms: int) -> int:
+        """Returns how many timelines were claimed. What Redis refuses is left to the next round."""
+        try:
+            await store.maintenance(0, ["r"], lease_ms)
+            claims = (await store.claim(0, [("r", 0)], [TIMELINES], lease_ms)).claims
+        except StoreError:
+            return 1
+        outcomes = await asyncio.gather(*(self.carry(store, claim) for claim in claims), return_exceptions=True)
+        for outcome in outcomes:
+            if outcome is not None and not isinstance(outcome, StoreError):
+                raise outcome
+        return len(claims)
+
+
+async def publish(store: Timelines, first: int, waiting: dict[int, bool]) -> None:
+    """As nsqd hands over: again, and as a possible repeat, what was not finished."""
+    for number in range(first, first + 10):
+        waiting[number] = False
+    for number, is_repeat in list(waiting.items()):
+        record = rec(b"%d" % number, number, timeline=b"%d" % (number % TIMELINES), possible_repeat=is_repeat)
+        try:
+            now_ms = store.clock.now_ms()
+            await store.add("r", 0, [record], Schedule(now_ms, now_ms))
+            del waiting[number]
+        except StoreError:
+            waiting[number] = True
+
+
+@pytest.fixture
+def plain(redis_server: RedisServer) -> Iterator[Scripts]:
+    with redis_server.client() as client:
+        yield Scripts(client)
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_rights_taken_away_for_a_moment_strand_and_lose_nothing(
+    open_store: OpenStore, redis_server: RedisServer, plain: Scripts, seed: int
+) -> None:
+    redis_server.cli("ACL", "SETUSER", "daemon", "on", ">secret", "~*", "+@all")
+    store = open_store(f"redis://daemon:secret@{HOST}:{redis_server.port}/0")
+    await store.start()
+    receiver, waiting, published = Receiver(), dict[int, bool](), 0
+    for round_number in range(3 * len(RIGHTS)):
+        right = RIGHTS[(seed + round_number) % len(RIGHTS)]
+        if round_number % 3 == 2:
+            redis_server.cli("ACL", "SETUSER", "daemon", f"-{right}")
+        await publish(store, published, waiting)
+        published += 10
+        await receiver.work(store, lease_ms=50)
+        redis_server.cli("ACL", "SETUSER", "daemon", "+@all")
+    async with asyncio.timeout(20):
+        while waiting:
+            await publish(store, published, waiting)
+            published += 10
+        for _ in range(1000):
+            if not await receiver.work(store, lease_ms=50) and not plain.schedules():
+                break
+            await asyncio.sleep(0.02)
+    digests_of = defaultdict[bytes, set[str]](set)
+    for digest_id, keys in receiver.shown.items():
+        for key in keys:
+            digests_of[key].add(digest_id)
+    assert digests_of.keys() == {b"%d" % number for number in range(published)}
+    assert all(len(ids) == 1 for ids in digests_of.values())
+    await store.maintenance(0, ["r"], LEASE_MS)
+    ledger = await store.ledger("r")
+    assert balances(ledger)
+    assert unfinished(ledger) == 0
+    named = {b"layout", b"routes"}
+    contents = {name: value for name, value in plain.contents().items() if name.split(b":")[2] not in named}
+    assert inconsistencies(plain.tag, contents) == []
