@@ -139,6 +139,7 @@ def test_every_reason_of_a_failed_redis_call_is_known_beforehand() -> None:
     package = Path(nsqdigest.__file__).parent
     text = "\n".join(path.read_text("utf-8") for path in package.rglob("*.py") if path.name != "metric_table.py")
     raised = set(re.findall(r'StoreError\(\s*"([a-z-]+)"', text))
+    translation = package / "store" / "servers" / "translation.py"
     raised |= set(re.findall(r'"(redis-[a-z]+)",$', translation.read_text("utf-8"), re.MULTILINE))
     assert raised <= {reason for (reason,) in METRICS["store_errors_total"].values["reason",]}
 

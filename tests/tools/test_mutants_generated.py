@@ -116,6 +116,6 @@ def test_a_sample_is_the_same_for_the_same_seed_and_keeps_the_order() -> None:
 
 def test_an_argument_for_nothing_is_an_error_of_the_table(tmp_path: Path) -> None:
     table = tmp_path / "argued.toml"
-    table.write_text('[[argued]]\nmodule = "digest"\nwhy = "x"\nmutants = ["rfc3339: 3 -> 4"]\n')
+    table.write_text('[[argued]]\nmodule = "delivery.digest"\nwhy = "x"\nmutants = ["rfc3339: 3 -> 4"]\n')
     with pytest.raises(mutant.StaleList, match="  rfc3339: 3 -> 4"):
         generated.mutants_of("delivery.digest", ROOT / "nsqdigest", table)
