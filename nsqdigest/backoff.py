@@ -7,7 +7,7 @@
     PAUSED    nothing: the operator paused it, or the daemon drains; no timer
 
 `TRANSITIONS` is all of it, as data: what the table does not know raises before anything changed, and docs/backoff.md is
-drawn from it. Always so:
+drawn from it. Invariants:
 
 - One change a backoff, however many failures were in flight: each decision begins a new epoch, and only results of the
   present epoch count. A message bears the epoch in which it was handed over.

@@ -1,10 +1,10 @@
-"""One topic and channel, over any number of nsqds: how much each may hand over, and the way out.
+"""One topic and channel, over any number of nsqds: how much each may hand over, and the remedy.
 
 The decisions are the pure modules' (`backoff`: how much and until when; `rdy`: which connection gets how much of it,
 and which messages are worked on); this one carries them out and tells them what happened. Which nsqds are connected is
 `links`' business; what becomes of the messages is `commits`'.
 
-Always so:
+Invariants:
 - While nothing may be in flight, what still arrives goes back unprocessed: RDY 0 takes effect late.
 - While probing, one message on the one armed connection is processed, and nothing else.
 - What a connection had handed over counts until it is finished or given back, though the connection be gone.
@@ -188,11 +188,11 @@ class Consumer:
     # -- the operator's word
 
     def pause(self) -> bool:
-        """Nothing is asked for until `resume`; what waits here goes back. Answers whether that is new."""
+        """Nothing is asked for until `resume`; what waits here goes back. Returns whether that is new."""
         return self._settle(self._controller.pause(time.monotonic()))
 
     def resume(self) -> bool:
-        """Goes on where `pause` found it. Answers whether it was paused."""
+        """Goes on where `pause` found it. Returns whether it was paused."""
         if self._draining or self.decision.state is not State.PAUSED:
             return False
         return self._settle(self._controller.resume(time.monotonic()))

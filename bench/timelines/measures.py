@@ -89,7 +89,7 @@ async def _costs(port: int, client: redis.Redis, rounds: int, batches: int) -> l
 
 
 def _plain(client: redis.Redis, events: Events, batches: int) -> float:
-    """What nobody could do without: an index and the values. Answers the CPU per record."""
+    """What nobody could do without: an index and the values. Returns the CPU per record."""
     client.flushall()
     began_us = cpu_us(client)
     for _ in range(batches):
@@ -111,7 +111,7 @@ async def _adds(store: Timelines, client: redis.Redis, events: Events, batches: 
 
 
 async def _digests(store: Timelines, client: redis.Redis, most: int) -> float:
-    """Delivers what is due, so many at most. Answers the CPU per digest."""
+    """Delivers what is due, so many at most. Returns the CPU per digest."""
     delivered, began_us = 0, cpu_us(client)
     while delivered < most and (claims := await claim(store)):
         for claimed in claims:

@@ -1,6 +1,6 @@
 """The operator's words over HTTP: `POST /api/pause` and `/api/resume` with `{"kind": "topic", "name": "events"}`.
 
-Always so:
+Invariants:
 - Whoever writes shows the token of `admin.token`, compared in constant time; without one in the file nobody may.
 - A body is JSON, says that it is, and is small: nothing that a web page could send without asking is ever obeyed.
 - The answer is JSON: what holds now and whether that is new, or `{"error": …}` with the remedy.
@@ -31,7 +31,7 @@ class Operated(Protocol):
     def names_of(self, kind: Kind) -> Sequence[str]: ...
 
     def pause(self, kind: Kind, name: str) -> bool:
-        """Answers whether that is new."""
+        """Returns whether that is new."""
 
     def resume(self, kind: Kind, name: str) -> bool: ...
 

@@ -11,7 +11,7 @@ _TOTAL = "all routes"
 
 
 def report(audit: Audit) -> list[str]:
-    """A table, what stands out, and the verdict with the way out."""
+    """A table, what stands out, and the verdict with the remedy."""
     lines = [*_table(audit), ""]
     dropped = [f"{reason} {count:,}" for reason, count in audit.account.dropped.items() if count]
     if dropped:

@@ -1,7 +1,7 @@
 """Every error this product raises on purpose, typed by whose fault it is and whether trying again helps.
 
 Foreign errors (sockets, the Redis driver, HTTP) are translated into these where they enter; nothing above
-the edge ever sees a driver's own class. Messages say what happened, where, and the way out.
+the edge ever sees a driver's own class. Messages say what happened, where, and the remedy.
 """
 
 from __future__ import annotations
@@ -87,19 +87,19 @@ class NsqdSilent(ConnectionLost):
 class NsqdRefused(NsqdigestError):
     """nsqd answered a command with an error frame. `code` is its own word, such as E_BAD_TOPIC, `detail` the rest.
 
-    With a `way_out` it is the operator who has to go it.
+    With a `remedy` it is the operator who has to go it.
     """
 
-    def __init__(self, code: str, detail: str, way_out: str = "") -> None:
+    def __init__(self, code: str, detail: str, remedy: str = "") -> None:
         said = f"{code}: {detail}" if detail else code
-        super().__init__(f"{said}; {way_out}" if way_out else said)
+        super().__init__(f"{said}; {remedy}" if remedy else said)
         self.code = code
         self.detail = detail
-        self.needs_operator = bool(way_out)
+        self.needs_operator = bool(remedy)
 
 
 class NsqdMismatch(NsqdigestError):
-    """nsqd and the file do not fit together: TLS, a certificate, AUTH. Says the way out."""
+    """nsqd and the file do not fit together: TLS, a certificate, AUTH. Says the remedy."""
 
     needs_operator = True
 
@@ -157,7 +157,7 @@ class StoreError(NsqdigestError):
 
 
 class StoreMismatch(NsqdigestError):
-    """The data in Redis was laid out under other settings; starting would split it. Says the way out."""
+    """The data in Redis was laid out under other settings; starting would split it. Says the remedy."""
 
     exit_code = EXIT_CONFIG
 

@@ -122,7 +122,7 @@ def setup(level: str, format: str, stream: TextIO | None = None) -> None:
     root.addHandler(_Lines(stream, Human(colour) if human else Json()))
     root.setLevel(max(logging.WARNING, LEVELS[level]))
     logging.getLogger(ROOT).setLevel(LEVELS[level])
-    # It warns, each time, of connections that fail or break: whoever made them says it, with the place and the way out.
+    # It warns, each time, of connections that fail or break: whoever made them says it, with the place and the remedy.
     logging.getLogger("tornado.general").setLevel(logging.ERROR)
     atexit.unregister(end)
     atexit.register(end)  # a program that never set the log up has no lines to end

@@ -31,9 +31,9 @@ INVALID: Final = Invalid()
 
 
 class Wrong(Exception):
-    """What is wrong with a value ("is not a duration") and the way out ("write …").
+    """What is wrong with a value ("is not a duration") and the remedy ("write …").
 
-    `blind_way` is the way out that gives nothing of the value away.
+    `blind_way` is the remedy that gives nothing of the value away.
     """
 
     def __init__(self, what: str, way: str, blind_way: str | None = None) -> None:

@@ -98,12 +98,12 @@ def tls(values: Values, spot: Spot) -> None:
     settings = Tls(**values)
     if unreadable := unreadable_files(settings):
         for problem in unreadable:
-            (spot / problem.key).problem(problem.what, problem.way_out)
+            (spot / problem.key).problem(problem.what, problem.remedy)
         return
     try:
         client(settings)
     except TlsFileProblem as problem:
-        (spot / problem.key).problem(problem.what, problem.way_out)
+        (spot / problem.key).problem(problem.what, problem.remedy)
 
 
 def backoff(values: Values, spot: Spot) -> None:

@@ -28,11 +28,11 @@ class TlsFileProblem(NsqdigestError):
 
     exit_code = EXIT_CONFIG
 
-    def __init__(self, key: str, what: str, way_out: str) -> None:
-        super().__init__(f"nsq.tls.{key}: {what}; {way_out}")
+    def __init__(self, key: str, what: str, remedy: str) -> None:
+        super().__init__(f"nsq.tls.{key}: {what}; {remedy}")
         self.key = key
         self.what = what
-        self.way_out = way_out
+        self.remedy = remedy
 
 
 class _Encrypted(Exception):
@@ -100,6 +100,6 @@ def _refuse_to_ask() -> NoReturn:
 
 def _unreadable(key: str, path: str, error: OSError) -> TlsFileProblem:
     if isinstance(error, FileNotFoundError):
-        way_out = "a relative path starts at the folder of the configuration"
-        return TlsFileProblem(key, f"{path} is not there", way_out)
+        remedy = "a relative path starts at the folder of the configuration"
+        return TlsFileProblem(key, f"{path} is not there", remedy)
     return TlsFileProblem(key, f"{path} cannot be read: {error.strerror}", "make it readable for this user")

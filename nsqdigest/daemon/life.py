@@ -388,7 +388,7 @@ async def _all_of(*works: Coroutine[Any, Any, None]) -> None:
 
 
 async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Does the work, unless the event comes first: then the work is cancelled. Answers whether it was done."""
+    """Does the work, unless the event comes first: then the work is cancelled. Returns whether it was done."""
     working, waiting = asyncio.create_task(work), asyncio.create_task(event.wait())
     try:
         await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,7 +1,7 @@
 """Carries one claimed timeline to its sink: opens its digest, renders it, delivers it, tells the store what became of
 it.
 
-Always so:
+Invariants:
 - No send begins with less lease left than the sink's time-out; a lease that is another's by then ends the work,
   silently.
 - Close only after the receiver accepted. Whatever a sink does becomes one outcome.

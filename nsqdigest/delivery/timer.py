@@ -211,7 +211,7 @@ class Scheduler:
             self._on_store_back()
 
     def _failed(self, timer: _Timer, error: StoreError) -> float:
-        """Answers how long to wait."""
+        """Returns how long to wait."""
         if self.failing_since_s is None:
             _log.warning("scheduler.store.failed", reason=error.reason, error=error, partition=timer.partition)
         timer.failures += 1
@@ -221,7 +221,7 @@ class Scheduler:
         return wait_ms / 1000
 
     async def _turn_once(self, timer: _Timer) -> float:
-        """One look at a partition. Answers how long nothing will be due there."""
+        """One look at a partition. Returns how long nothing will be due there."""
         now_s = time.monotonic()
         for post in self.posts:
             if post.controller.tick(now_s):

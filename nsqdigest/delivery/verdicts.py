@@ -97,7 +97,7 @@ class Health:
         """Route and timeline of the digest that the receiver did not take last; None: it took the last one."""
 
     def heard(self, outcome: Outcome, digest_id: str, due: Due, epoch: int, now_s: float) -> bool:
-        """Answers whether the controller decided anew."""
+        """Returns whether the controller decided anew."""
         if outcome.verdict is Verdict.DELIVERED:
             self._failed_in_a_row.clear()
             self.failed_last = None

@@ -47,7 +47,7 @@ class Account:
         self._open_broken[body] += 1
 
     def accepted(self, body: bytes) -> dict[str, Any] | None:
-        """A digest with a good signature. Answers its data; None when it has come before."""
+        """A digest with a good signature. Returns its data; None when it has come before."""
         digest: dict[str, Any] = msgspec.json.decode(body)["data"]
         identity, print_of_body = digest["id"], hashlib.sha256(body).digest()
         if identity in self.digests:
@@ -67,7 +67,7 @@ class Account:
         return digest
 
     def dead_lettered(self, letter: dict[str, Any]) -> bytes:
-        """Answers the body of the message that died."""
+        """Returns the body of the message that died."""
         body = base64.b64decode(letter["body"])
         self.dead_letters += 1
         if self._open_broken[body]:

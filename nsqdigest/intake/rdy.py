@@ -1,6 +1,6 @@
 """Which connection may have how much in flight (pure): the limit and the connections' facts in, the RDY to send out.
 
-Always so:
+Invariants:
 
 - RDY has no acknowledgement. What a connection may have in flight is the RDY it has, the RDY it had until a second ago,
   or what it has: the largest of these. None is raised so far that their sum would grow above the limit.

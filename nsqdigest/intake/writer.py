@@ -1,6 +1,6 @@
 """Files the records of a batch in the store: one call for each route and partition, all of them at a time.
 
-Always so:
+Invariants:
 - What the store did not acknowledge is unsafe, and nothing else is; a call that fails leaves the others alone.
 - A failure of the store ends its own group: nothing is tried again here, a batch comes back through NSQ.
 - Only where the script itself failed (it met data that it cannot work with) is the call split, until the timelines

@@ -1,6 +1,6 @@
 """snappy and deflate as stages over bytes: what is written passes `encode`, what was read passes `decode` (pure).
 
-Always so:
+Invariants:
 - One `encode` is one write, complete for the peer: nothing stays behind in the compressor.
 - `decode` hands on whatever is complete, in pieces of bounded size, so that bytes which unfold a thousandfold take no
   more memory than one piece: what looks at the first piece can refuse the rest. All pieces are to be taken before the

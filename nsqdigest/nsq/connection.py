@@ -1,6 +1,6 @@
 """One connection to one nsqd: bulk reads, joined writes, heartbeats, silence noticed. It begins in `handshake`.
 
-Always so:
+Invariants:
 - One read takes whatever is there and hands all its messages on as one list; the reader never waits for whoever gets
   them.
 - Heartbeats are answered here, by the reader, each with the RDY that is wanted: a RDY that got lost cannot stall us.

@@ -180,7 +180,7 @@ class Directory:
         return Change(found, returned, forgotten)
 
     def broken(self, address: Address) -> bool:
-        """Nothing is connected to it any more. Answers whether it is forgotten with that."""
+        """Nothing is connected to it any more. Returns whether it is forgotten with that."""
         if self._has_source(address):
             return False
         self._forget(address)

@@ -1,9 +1,9 @@
 """From an address to a connection that can be used: connect, IDENTIFY, TLS, compression, AUTH, in nsqd's order.
 
-Always so:
+Invariants:
 - After each upgrade nsqd says OK inside of it, and only then the next begins. Until the last one is done, frames are
   read exactly, byte for byte: what follows an upgrade is never taken for what came before.
-- It ends in a usable connection or in one error that says where, why and the way out; then no socket is left.
+- It ends in a usable connection or in one error that says where, why and the remedy; then no socket is left.
 - Heartbeats are answered: AUTH asks another server, which may take its time.
 """
 

@@ -1,6 +1,6 @@
 """One topic's connections: one is kept to every address that the directory knows.
 
-Always so:
+Invariants:
 - An address has one link, and a link one connection at most. All links end with the task that runs them.
 - A connection that lives is never ended for what a nsqlookupd says, or does not say.
 - What broke or could not be made is tried again after a drawn time between 0.25 s and 5 s, longer from one try to the
@@ -173,7 +173,7 @@ class Links:
         return self._held
 
     async def _connect(self, link: Link) -> float:
-        """One connection, from its beginning to its end. Answers how long to wait for the next."""
+        """One connection, from its beginning to its end. Returns how long to wait for the next."""
         connection = link.connection = NsqConnection(link.address, self._options, self._host)
         try:
             try:

@@ -1,6 +1,6 @@
 """Asks every nsqlookupd which nsqds have our topics, again and again.
 
-Always so:
+Invariants:
 - Each nsqlookupd has a task, a timer and a time limit of its own: one that is down, slow or mad delays no other.
 - An answer goes on as soon as it is there; what it means is `directory`'s business. A failure goes to the log alone.
 - A nsqlookupd that begins to fail, fails in another way, or is back is said once, not each round.

@@ -1,10 +1,10 @@
 """What is said in IDENTIFY, what nsqd's answer means, and what its refusals mean to an operator (pure).
 
-Always so:
+Invariants:
 - What the file asks for for safety's sake (TLS, AUTH) is had or the connection is refused; nothing is done without.
 - What it asks for for economy's sake (compression) is done without where nsqd does not offer it, and that is said.
 - What nobody asked for (TLS, a compression) is not accepted from nsqd.
-- A refusal that an operator must mend names the option of our file, what it asks for, nsqd's limit and the way out.
+- A refusal that an operator must mend names the option of our file, what it asks for, nsqd's limit and the remedy.
 """
 
 from __future__ import annotations
@@ -154,17 +154,17 @@ def refused_option(payload: bytes) -> str:
 
 
 def refusal(payload: bytes, options: ConnectionOptions, max_msg_timeout_ms: int | None = None) -> NsqdRefused:
-    """What an error frame says, with the way out where it is an operator's to go.
+    """What an error frame says, with the remedy where it is an operator's to go.
 
     `max_msg_timeout_ms`: nsqd's limit where it is known.
     """
     code, _, detail = payload.decode("utf-8", "replace").partition(" ")
-    way_out = _WAYS_OUT.get(code, "")
+    remedy = _WAYS_OUT.get(code, "")
     if detail.endswith("(TLS required)"):
-        way_out = "nsqd takes clients only over TLS (--tls-required): write [nsq.tls] in the file"
+        remedy = "nsqd takes clients only over TLS (--tls-required): write [nsq.tls] in the file"
     elif option := refused_option(payload):
-        way_out = _way_to_fit(option, options, max_msg_timeout_ms)
-    return NsqdRefused(code, detail, way_out)
+        remedy = _way_to_fit(option, options, max_msg_timeout_ms)
+    return NsqdRefused(code, detail, remedy)
 
 
 def _way_to_fit(option: str, options: ConnectionOptions, max_msg_timeout_ms: int | None) -> str:

@@ -93,14 +93,14 @@ def learned_max_body_bytes(error: NsqdRefused, count: int) -> int | None:
 
 
 def refusal(error: NsqdRefused, where: str, topic: str) -> PublishError:
-    """nsqd's own words, and the way out."""
+    """nsqd's own words, and the remedy."""
     applied = Applied.AMBIGUOUS if error.code in _PERHAPS_APPLIED else Applied.NO
-    way_out = _way_out(error, topic)
+    remedy = _remedy(error, topic)
     said = f"{where} refused a publish to {topic}: {error}"
-    return PublishError(f"{said}; {way_out}" if way_out else said, code=error.code, applied=applied)
+    return PublishError(f"{said}; {remedy}" if remedy else said, code=error.code, applied=applied)
 
 
-def _way_out(error: NsqdRefused, topic: str) -> str:
+def _remedy(error: NsqdRefused, topic: str) -> str:
     too_big = _TOO_BIG.search(str(error))
     if too_big and error.code == "E_BAD_MESSAGE":
         return f"start that nsqd with --max-msg-size={too_big[1]} or more, or publish smaller messages"

@@ -1,6 +1,6 @@
 """Publishes to nsqds: PUB, MPUB, DPUB, each acknowledged before the call returns.
 
-Always so:
+Invariants:
 - `publish` returns when nsqd has acknowledged all bodies, or raises a PublishError that says how many of them it has
   and whether it may have more. What certainly did not happen is tried again, at the next address where there are
   several; what may have happened never is, so that a publisher makes no duplicates by itself.
@@ -122,7 +122,7 @@ class Publisher:
     async def _next_at_one_of(
         self, addresses: Sequence[Address], topic: str, bodies: Sequence[bytes], start: int, delay_ms: int
     ) -> int:
-        """Answers how many bodies it was."""
+        """Returns how many bodies it was."""
         rests_until_s = {address: peer.rests_until_s for address, peer in self._peers.items()}
         problem = PublishError("no nsqd to publish to was named", applied=Applied.NO)
         for address in publish_rules.in_order(addresses, rests_until_s, time.monotonic()):

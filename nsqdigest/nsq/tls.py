@@ -14,10 +14,10 @@ _NO_AUTHORITY = (19, 20, 21, 2)
 
 def explain(error: ssl.SSLError, options: TlsClient, host: str, where: str) -> NsqdMismatch:
     if isinstance(error, ssl.SSLCertVerificationError):
-        cause, way_out = _of_its_certificate(error, host)
+        cause, remedy = _of_its_certificate(error, host)
     else:
-        cause, way_out = _of_the_handshake(error, options)
-    return NsqdMismatch(f"{where}: TLS failed: {cause}; {way_out}")
+        cause, remedy = _of_the_handshake(error, options)
+    return NsqdMismatch(f"{where}: TLS failed: {cause}; {remedy}")
 
 
 def _of_its_certificate(error: ssl.SSLCertVerificationError, host: str) -> tuple[str, str]:

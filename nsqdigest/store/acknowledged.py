@@ -28,7 +28,7 @@ class Losses:
         return self._known.get((route, partition), Known(0, 0))
 
     def acknowledged(self, route: str, partition: int, when_sent: Known, before: int, after: int) -> bool:
-        """A call found `before` records counted, left `after`, and is safe. Answers whether something is gone."""
+        """A call found `before` records counted, left `after`, and is safe. Returns whether something is gone."""
         if self.found(route, partition, when_sent, before):
             self._known[route, partition] = Known(when_sent.generation + 1, after)
             return True

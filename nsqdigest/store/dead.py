@@ -1,6 +1,6 @@
 """The dead store: digests that were buried, each whole and under its id, in the partition of its timeline.
 
-Always so:
+Invariants:
 - What is dead stays until it is revived, dropped, or the oldest beyond the limit. The ledger counts it as buried.
 - Details that no version of ours wrote are `Unreadable`. Such a digest can neither be sent nor be dropped, since nobody
   knows of which route it is; it is left out of what is listed, and stops nothing. `audit` tells of it.

@@ -83,7 +83,7 @@ class Operators:
         return Flushed(answer[0].decode())
 
     async def delete(self, route: str, timeline: str) -> int | None:
-        """Answers how many records went with it; None: there is no such timeline."""
+        """Returns how many records went with it; None: there is no such timeline."""
         return await self._delete(self._home(timeline), route, timeline.encode())
 
     async def _delete(self, partition: int, route: str, name: bytes) -> int | None:

@@ -1,6 +1,6 @@
 """The store: timelines in Redis, one typed method for each Lua script. The only caller of scripts.
 
-Always so:
+Invariants:
 - Every change of state is one script, atomic, in one hash slot; every key it touches is declared.
 - Nothing here tries again, and no call is cancelled once it was sent (redis_client.py): what fails is a `StoreError`,
   and the caller decides.
@@ -149,7 +149,7 @@ class Timelines:
         return [first, *await asyncio.gather(*(self._agree(partition) for partition in range(1, self._partitions)))]
 
     async def _agree(self, partition: int) -> str:
-        """The layout that the partition has, or has from now on. Answers its epoch."""
+        """The layout that the partition has, or has from now on. Returns its epoch."""
         tag = self._tags[partition]
         routes = self._plans if partition == 0 else ()  # operators look there
         arguments: list[bytes | str | int] = [b"", SCHEMA, self._partitions, uuid4().hex, *routes]
@@ -239,7 +239,7 @@ class Timelines:
         return await self._upkeep.maintain(partition, routes, lease_ms)
 
     async def release(self, partition: int, routes: Sequence[str], token: str) -> int:
-        """What a claim took whose answer nobody heard. Answers how many timelines came back. Those of a damaged route
+        """What a claim took whose answer nobody heard. Returns how many timelines came back. Those of a damaged route
         are left to their lease."""
 
         async def release_of(some: Sequence[str]) -> int:

@@ -154,7 +154,7 @@ async def test_many_may_ask_at_once(admin: Admin) -> None:
     assert {status for status, _, _ in answers} == {200}
 
 
-async def test_a_port_that_is_taken_says_so_with_the_way_out(admin: Admin) -> None:
+async def test_a_port_that_is_taken_says_so_with_the_remedy(admin: Admin) -> None:
     second = AdminServer(admin.address, Metrics(), lambda: WELL)
     with pytest.raises(Unreachable, match=f"admin.listen: cannot listen on {admin.address}") as caught:
         await second.start()

@@ -192,7 +192,7 @@ def test_an_orphan_that_has_timelines_is_named() -> None:
     assert not any(line.startswith("orphan") for line in report(gone))
 
 
-def test_where_it_does_not_balance_route_partition_and_number_are_named_with_the_way_out() -> None:
+def test_where_it_does_not_balance_route_partition_and_number_are_named_with_the_remedy() -> None:
     text = "\n".join(report(Audit((route({}, {"added": 2}, {"open": 1}),))))
     assert "DOES NOT BALANCE" in text
     assert 'route "events", partition 1: 2 records missing' in text

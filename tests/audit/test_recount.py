@@ -169,7 +169,7 @@ def test_a_redis_out_of_reach_is_exit_code_69_and_is_named(file: Callable[..., s
     assert "secret" not in done.stderr
 
 
-async def test_another_number_of_partitions_is_exit_code_78_with_the_way_out(
+async def test_another_number_of_partitions_is_exit_code_78_with_the_remedy(
     open_store: OpenStore, redis_url: str, file: Callable[..., str]
 ) -> None:
     await start(open_store, redis_url)

@@ -179,14 +179,14 @@ def test_six_mistakes_are_six_lines_in_one_answer(shell: Shell, command: str) ->
     assert [line[: len(place)] for line, place in zip(lines, SIX_PLACES, strict=True)] == SIX_PLACES
 
 
-def test_each_mistake_comes_with_the_way_out(shell: Shell) -> None:
+def test_each_mistake_comes_with_the_remedy(shell: Shell) -> None:
     shell.write(SIX_MISTAKES)
     lines = shell.run("check").stderr.splitlines()
     ways_out = [
         "write one from 1 to 65535", 'did you mean "max_in_flight"?', 'write "5m"', "write https://", "write one like",
         'did you mean "out"?',
     ]  # fmt: skip
-    assert [way_out in line for line, way_out in zip(lines, ways_out, strict=True)] == [True] * 6
+    assert [remedy in line for line, remedy in zip(lines, ways_out, strict=True)] == [True] * 6
 
 
 def test_six_mistakes_as_json(shell: Shell) -> None:
@@ -303,8 +303,8 @@ def test_without_a_configuration_it_says_where_it_looked(shell: Shell, command: 
     done = shell.run(command)
     assert (done.returncode, done.stdout) == (EXIT_CONFIG, "")
     (line,) = done.stderr.splitlines()
-    for way_out in ("nsqdigest.toml", "/etc/nsqdigest/nsqdigest.toml", "-c FILE", "NSQDIGEST_CONFIG", "nsqdigest demo"):
-        assert way_out in line
+    for remedy in ("nsqdigest.toml", "/etc/nsqdigest/nsqdigest.toml", "-c FILE", "NSQDIGEST_CONFIG", "nsqdigest demo"):
+        assert remedy in line
 
 
 def test_the_folders_own_file_is_found(shell: Shell) -> None:

@@ -87,7 +87,7 @@ def test_six_mistakes_are_six_lines_and_no_connection(
         strict=True,
     ):
         assert line.startswith(f"{mistaken}:{number}: {spot}: "), line
-        assert line.count(";") >= 1 or line.endswith("?"), f"the way out is missing: {line}"
+        assert line.count(";") >= 1 or line.endswith("?"), f"the remedy is missing: {line}"
     assert not any(was_connected_to(listener) for listener in listeners)
 
 

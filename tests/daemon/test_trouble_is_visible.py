@@ -1,4 +1,4 @@
-"""Trouble on the way out shows in /readyz, the log's state (USR2), the metrics, `doctor` and `audit`."""
+"""Trouble on the remedy shows in /readyz, the log's state (USR2), the metrics, `doctor` and `audit`."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ Meanwhile = Callable[[], Awaitable[Any]]
 
 
 class ScriptedSink:
-    """Answers with what it is told to, and accepts after that; something may happen before its first answers."""
+    """Returns with what it is told to, and accepts after that; something may happen before its first answers."""
 
     def __init__(self) -> None:
         self.verdicts: list[Verdict] = []

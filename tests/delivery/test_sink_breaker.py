@@ -33,7 +33,7 @@ SINK = replace(settings.SINK, concurrency=4, retry_base_ms=1, retry_cap_ms=1)
 
 
 class ToldSink:
-    """Answers what it is told, for all or for one timeline, and can be made to wait with it."""
+    """Returns what it is told, for all or for one timeline, and can be made to wait with it."""
 
     def __init__(self) -> None:
         self.parcels: list[Parcel] = []

@@ -36,7 +36,7 @@ def states(found: list[Finding]) -> list[State]:
 # -- words
 
 
-def test_the_way_out_stands_behind_the_last_semicolon() -> None:
+def test_the_remedy_stands_behind_the_last_semicolon() -> None:
     assert told("x", WARN, "a; b; do it") == Finding("x", WARN, "a; b", "do it")
 
 
@@ -123,7 +123,7 @@ def test_an_old_nsqd_is_warned_of() -> None:
     assert states(judgements.of_nsqd("h:4150", ("file",), facts, 5000, NOW_S)) == [OK, WARN]
 
 
-def test_the_files_own_nsqd_that_is_down_has_its_option_as_the_way_out() -> None:
+def test_the_files_own_nsqd_that_is_down_has_its_option_as_the_remedy() -> None:
     found = judgements.of_failed_nsqd(
         "h:4150", {"file", "a:4161"}, "nsqd at h:4150: refused (connect)", is_reached=False
     )
@@ -137,7 +137,7 @@ def test_one_that_only_a_nsqlookupd_names_needs_another_broadcast_address() -> N
     assert "-broadcast-address" in found.remedy
 
 
-def test_what_an_nsqd_itself_refuses_keeps_its_way_out_whoever_named_it() -> None:
+def test_what_an_nsqd_itself_refuses_keeps_its_remedy_whoever_named_it() -> None:
     found = judgements.of_failed_nsqd("h:4150", {"a:4161"}, "nsqd at h:4150 does not offer TLS; do so", is_reached=True)
     assert found.remedy == "do so"
 
@@ -150,7 +150,7 @@ def test_what_a_nsqlookupd_names_that_is_no_address_is_a_failure_each() -> None:
 
 
 @pytest.mark.parametrize("problem", list(LookupProblem))
-def test_a_nsqlookupd_that_fails_has_a_way_out_whatever_it_is(problem: LookupProblem) -> None:
+def test_a_nsqlookupd_that_fails_has_a_remedy_whatever_it_is(problem: LookupProblem) -> None:
     found = judgements.of_failed_lookupd("a:4161", LookupFailed(problem, "so it is"))
     assert (found.state, found.detail, bool(found.remedy)) == (FAIL, "so it is", True)
 
@@ -191,18 +191,18 @@ def test_a_redis_that_is_well_is_one_line() -> None:
         ({"redis_mode": "cluster"}, "redis+cluster://"),
     ],
 )
-def test_what_a_daemon_would_refuse_is_a_failure_with_its_way_out(info: dict[str, str], remedy: str) -> None:
+def test_what_a_daemon_would_refuse_is_a_failure_with_its_remedy(info: dict[str, str], remedy: str) -> None:
     (found,) = server(**info)
     assert (found.state, remedy in found.remedy or remedy in found.detail) == (FAIL, True)
 
 
-def test_what_may_lose_events_is_a_warning_each_with_a_way_out() -> None:
+def test_what_may_lose_events_is_a_warning_each_with_a_remedy() -> None:
     found = server(maxmemory_policy="allkeys-lru", maxmemory="0", aof_enabled="0", durability="replica")
     assert states(found) == [OK, WARN, WARN, WARN, WARN]
     assert all(finding.remedy for finding in found[1:])
 
 
-def test_what_redis_says_is_not_taken_for_a_way_out() -> None:
+def test_what_redis_says_is_not_taken_for_a_remedy() -> None:
     found = judgements.of_failed_store("r:6379", StoreError("redis-sentinel", "a: down; b: down"), "f.toml")
     assert found == Finding(
         "r:6379", FAIL, "redis-sentinel: a: down; b: down", "see that it runs, and redis.url in f.toml"
@@ -216,7 +216,7 @@ def test_a_namespace_that_nobody_used_is_fine() -> None:
 
 
 @pytest.mark.parametrize("stored", [(1, 4), (2, 3)])
-def test_another_layout_is_a_failure_with_the_way_out(stored: tuple[int, int]) -> None:
+def test_another_layout_is_a_failure_with_the_remedy(stored: tuple[int, int]) -> None:
     found = judgements.of_layout("n", stored, 4)
     assert (found.state, "choose another redis.namespace" in found.remedy) == (FAIL, True)
 
@@ -339,7 +339,7 @@ PARTS = [
 ]
 
 
-def test_a_line_says_what_and_how_and_the_next_one_the_way_out() -> None:
+def test_a_line_says_what_and_how_and_the_next_one_the_remedy() -> None:
     assert list(report.lines(PARTS)) == [
         "nsqd",
         "  ok    a:4150  nsqd 1.3.0",
@@ -414,7 +414,7 @@ async def test_an_error_in_a_thread_comes_out() -> None:
 
 
 @pytest.mark.parametrize("name", ["a..b", "x" * 300])
-async def test_a_name_that_can_be_none_is_said_with_the_way_out(name: str) -> None:
+async def test_a_name_that_can_be_none_is_said_with_the_remedy(name: str) -> None:
     with pytest.raises(Unreachable, match=r"nobody knows the name .*; correct it"):
         await resolve(name)
 

@@ -149,7 +149,7 @@ class CutOff:
 
 
 async def cut_off(work: Any, at: int) -> bool:
-    """Answers whether it had come to its end before."""
+    """Returns whether it had come to its end before."""
     cutting = CutOff(work, at)
 
     async def run() -> None:

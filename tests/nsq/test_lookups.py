@@ -511,7 +511,7 @@ async def test_an_nsqd_that_is_named_again_is_tried_at_once(
 # -- what cannot be reached
 
 
-async def test_a_broadcast_address_that_can_not_be_reached_is_named_once_with_the_way_out(
+async def test_a_broadcast_address_that_can_not_be_reached_is_named_once_with_the_remedy(
     *, started: Start, following: Start, topic: str, lookupd: Nsqlookupd, steady: Nsqd, heard: Heard
 ) -> None:
     nowhere = free_port()

@@ -110,7 +110,7 @@ def test_a_refused_size_teaches_the_limit_where_splitting_helps(
         (NsqdRefused("E_SOMETHING_NEW", "why"), "refused a publish to events: E_SOMETHING_NEW: why"),
     ],
 )  # fmt: skip
-def test_a_refusal_names_the_place_the_cause_and_the_way_out(error: NsqdRefused, said: str) -> None:
+def test_a_refusal_names_the_place_the_cause_and_the_remedy(error: NsqdRefused, said: str) -> None:
     translated = refusal(error, "nsqd at a:1", "events")
     assert str(translated).startswith(f"nsqd at a:1 refused a publish to events: {error}")
     assert said in str(translated)

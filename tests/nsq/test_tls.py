@@ -46,7 +46,7 @@ def unverified(code: int, message: str) -> ssl.SSLCertVerificationError:
         ("SOMETHING_NEW", BARE, "something new; nsqd's log may say more"),
     ],
 )
-def test_each_alert_has_its_cause_and_the_way_out(reason: str, client: TlsClient, said: str) -> None:
+def test_each_alert_has_its_cause_and_the_remedy(reason: str, client: TlsClient, said: str) -> None:
     error = explain(failed(reason), client, "nsqd-1", WHERE)
     assert str(error).startswith(f"{WHERE}: TLS failed: {said}")
     assert error.needs_operator
@@ -75,5 +75,5 @@ def test_an_error_without_a_reason_speaks_for_itself() -> None:
         (26, "its certificate does not pass (why); give nsqd another"),
     ],
 )
-def test_each_fault_of_its_certificate_has_its_cause_and_the_way_out(code: int, said: str) -> None:
+def test_each_fault_of_its_certificate_has_its_cause_and_the_remedy(code: int, said: str) -> None:
     assert str(explain(unverified(code, "why"), BARE, "nsqd-1", WHERE)).startswith(f"{WHERE}: TLS failed: {said}")

@@ -2,7 +2,7 @@
 
 In each cell messages of 10 bytes to 1 MiB are published and consumed the same way, and come as they were, all of them:
 4 MiB in a cell (100 to 200 messages), 64 MiB (over 4,000) with NSQDIGEST_PROVE=1. And every refusal says its cause and
-the way out.
+the remedy.
 """
 
 from __future__ import annotations

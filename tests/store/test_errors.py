@@ -113,14 +113,14 @@ async def test_a_start_without_a_right_is_refused_with_the_remedy_and_writes_not
     await store.start()
 
 
-async def test_another_number_of_partitions_is_refused_with_the_way_out(open_store: OpenStore, redis_url: str) -> None:
+async def test_another_number_of_partitions_is_refused_with_the_remedy(open_store: OpenStore, redis_url: str) -> None:
     await open_store(redis_url, partitions=4).start()
     with pytest.raises(StoreMismatch, match=r"redis.partitions = 4, the file says 8: write 4, or choose another"):
         await open_store(redis_url, partitions=8).start()
     await open_store(redis_url, partitions=4).start()
 
 
-async def test_a_layout_of_another_version_is_refused_with_the_way_out(
+async def test_a_layout_of_another_version_is_refused_with_the_remedy(
     open_store: OpenStore, redis_url: str, plain: Scripts
 ) -> None:
     plain.hello(schema=1)

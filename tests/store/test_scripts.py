@@ -209,7 +209,7 @@ def test_the_detail_names_the_script_and_the_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "way_out"),
+    ("error", "remedy"),
     [
         (errors.OutOfMemoryError("", status_code="OOM"), "maxmemory"),
         (errors.ReadOnlyError("", status_code="READONLY"), "primary"),
@@ -217,8 +217,8 @@ def test_the_detail_names_the_script_and_the_line() -> None:
         (errors.AuthenticationError("NOAUTH"), "user and password"),
     ],
 )
-def test_where_an_operator_can_help_it_says_how(error: Exception, way_out: str) -> None:
-    assert way_out in str(translate(error))
+def test_where_an_operator_can_help_it_says_how(error: Exception, remedy: str) -> None:
+    assert remedy in str(translate(error))
 
 
 def test_an_error_of_ours_is_left_as_it_is() -> None:

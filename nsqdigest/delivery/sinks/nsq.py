@@ -1,6 +1,6 @@
 """Publishes digests to a topic: one message each, the body's very bytes, done when an nsqd has acknowledged it.
 
-Always so:
+Invariants:
 - A digest goes to the first of the sink's nsqds that can be reached. What certainly did not happen there is tried at
   the next one; what may have happened comes again at the next attempt: its consumers remember ids.
 - The connections are the sink's own, to each nsqd as many as it may have digests on their way. TLS, compression and

@@ -60,7 +60,7 @@ local function take_back_values(index, values, snapshot, snapshot_values)
   return found
 end
 
--- The newest stay. Answers how many went.
+-- The newest stay. Returns how many went.
 local function trim(index, values, capacity)
   local gone = 0
   while true do

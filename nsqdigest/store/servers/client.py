@@ -1,6 +1,6 @@
 """The way to Redis: one call on one connection of the server that has the partition.
 
-Always so:
+Invariants:
 - Nothing here tries again what may have been done: a lost reply is an ambiguous error and its caller decides. What a
   server refused unread (a script that it does not have, a slot that is another's) is sent once more, the right way.
 - A call, once sent, is never cancelled: whoever awaited it may go, the call runs to its end and its connection stays

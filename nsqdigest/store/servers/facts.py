@@ -1,6 +1,6 @@
 """What Redis says of itself: its clock, its settings, which server it is and what became of it.
 
-`refusal` and `warnings` judge them (pure): what would break a promise is refused at start with the way out, what may
+`refusal` and `warnings` judge them (pure): what would break a promise is refused at start with the remedy, what may
 cost events some day is said.
 """
 
@@ -56,7 +56,7 @@ class ServerFacts:
         )
 
     def refusal(self, kind: Literal["single", "sentinel", "cluster"], durability: str) -> str | None:
-        """Why this server must not be used, and the way out."""
+        """Why this server must not be used, and the remedy."""
         number = re.match(r"(\d+)\.(\d+)", self.version)
         if number is not None and (int(number[1]), int(number[2])) < LOWEST_VERSION:
             return f"{self.name} is Redis {self.version}; use 6.2 or newer"

@@ -60,7 +60,7 @@ _NO_CONNECTION = ("No connection available", "max number of clients reached")
 # By the first byte of what was no answer of Redis, as its driver shows it.
 _NOT_REDIS = {"H": "an HTTP server answers there, not Redis", "\\x00": "an nsqd answers there, not Redis"}
 
-_WAY_OUT = {
+_REMEDY = {
     "redis-protocol": "look at host and port in redis.url",
     "redis-full": "Redis is at its maxmemory: raise it, or let deliveries free some; intake goes on by itself then",
     "redis-readonly": "this server is a replica: redis.url has to lead to the primary",
@@ -81,13 +81,13 @@ def translate(error: BaseException, script: Script | None = None) -> StoreError:
     in_script = _NO_RIGHT_IN_SCRIPT.search(text) is not None
     if in_script or isinstance(error, redis_errors.AuthenticationError | redis_errors.NoPermissionError):
         applied = Applied.AMBIGUOUS if in_script else Applied.NO
-        return StoreError("redis-auth", f"{where} ({_WAY_OUT['redis-auth']})", applied)
+        return StoreError("redis-auth", f"{where} ({_REMEDY['redis-auth']})", applied)
     if isinstance(error, redis_errors.BusyLoadingError):
         return StoreError("redis-loading", where, Applied.NO)
     if isinstance(error, redis_errors.MaxConnectionsError) or (
         isinstance(error, redis_errors.ConnectionError) and str(error).startswith(_NO_CONNECTION)
     ):
-        return StoreError("redis-connections", f"{where} ({_WAY_OUT['redis-connections']})", Applied.NO)
+        return StoreError("redis-connections", f"{where} ({_REMEDY['redis-connections']})", Applied.NO)
     if isinstance(error, redis_errors.TimeoutError | asyncio.TimeoutError | TimeoutError):
         return StoreError("redis-timeout", where)
     if isinstance(error, redis_errors.ConnectionError | OSError):
@@ -96,7 +96,7 @@ def translate(error: BaseException, script: Script | None = None) -> StoreError:
         return _translate_refusal(error, text, where)
     if isinstance(error, redis_errors.InvalidResponse):
         other = next((what for byte, what in _NOT_REDIS.items() if f'got "{byte}"' in text), "")
-        return StoreError("redis-protocol", f"{other} ({_WAY_OUT['redis-protocol']})" if other else where)
+        return StoreError("redis-protocol", f"{other} ({_REMEDY['redis-protocol']})" if other else where)
     return StoreError("redis-unknown", f"{type(error).__name__}: {where}")
 
 
@@ -106,10 +106,10 @@ def _translate_refusal(error: redis_errors.ResponseError, text: str, where: str)
     if reason is None and (word := _WORD.search(text)):
         reason = _NOT_APPLIED[word.group(1)]
     if reason is not None:
-        way_out = f" ({_WAY_OUT[reason]})" if reason in _WAY_OUT else ""
-        return StoreError(reason, where + way_out, Applied.NO)
+        remedy = f" ({_REMEDY[reason]})" if reason in _REMEDY else ""
+        return StoreError(reason, where + remedy, Applied.NO)
     if _OTHER_SLOT_IN_SCRIPT.search(text):
-        return StoreError("redis-slots", f"{where} ({_WAY_OUT['redis-slots']})")
+        return StoreError("redis-slots", f"{where} ({_REMEDY['redis-slots']})")
     if _KILLED.search(text):
         return StoreError("redis-killed", where, Applied.NO)  # one that had written cannot be killed
     return StoreError("redis-script" if _FAILED_IN_SCRIPT.search(text) else "redis-unknown", where)

@@ -270,7 +270,7 @@ class RedisCluster:
         return self.primary_of(slot)
 
     def move_slot(self, slot: int, to: ClusterServer, batch: int = 10) -> int:
-        """As `redis-cli --cluster reshard` does it. Answers how many keys were moved."""
+        """As `redis-cli --cluster reshard` does it. Returns how many keys were moved."""
         source = self.primary_of(slot)
         to.cli("CLUSTER", "SETSLOT", slot, "IMPORTING", source.identity)
         source.cli("CLUSTER", "SETSLOT", slot, "MIGRATING", to.identity)
