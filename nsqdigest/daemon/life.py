@@ -34,10 +34,9 @@ from nsqdigest.delivery.sinks.log import LogFile
 from nsqdigest.delivery.sinks.nsq import NsqTopic
 from nsqdigest.delivery.sinks.webhook import Webhook
 from nsqdigest.delivery.timer import Scheduler
-from nsqdigest.intake.batches import UNDER_WAY
+from nsqdigest.intake.batches import CONCURRENT_WRITES
 from nsqdigest.intake.letters import DeadLetters
-from nsqdigest.intake.routing import EventLimits, EventRoute, Router
-from nsqdigest.intake.writer import FiledRoute
+from nsqdigest.intake.routing import IntakeRoute
 from nsqdigest.nsq.channel_depths import Depths
 from nsqdigest.nsq.connection import ConnectionOptions, options_of
 from nsqdigest.nsq.lookups import Discovery
@@ -151,24 +150,23 @@ class Daemon:
             # One for all that may ask a server at once, so that nobody waits for a connection: each digest under way,
             # each part of a batch, each partition's timer. They are opened when they are needed.
             connections=sum(sink.concurrency for sink in config.sinks.values())
-            + min(len(config.routes) * UNDER_WAY * config.redis.partition_count, INTAKE_CONNECTIONS)
+            + min(len(config.routes) * CONCURRENT_WRITES * config.redis.partition_count, INTAKE_CONNECTIONS)
             + config.redis.partition_count
             + 2,
         )
 
     def _build_consumer(self, topic: str, options: ConnectionOptions) -> Consumer:
-        config, limits = self._config, self._config.limits
-        routes = {number: route for number, route in enumerate(config.routes) if route.topic == topic}
-        router = Router(
-            [EventRoute(number, r.name, r.match, r.timeline, r.key, r.timestamp) for number, r in routes.items()],
-            EventLimits(limits.event_bytes, limits.key_bytes, limits.depth, limits.future_ms, limits.past_ms),
-        )
+        config = self._config
         return Consumer(
             topic,
             config.nsq,
             options=options,
-            router=router,
-            routes={number: FiledRoute(route.name, self._plans[route.policy]) for number, route in routes.items()},
+            limits=config.limits,
+            routes=[
+                IntakeRoute(number, route, self._plans[route.policy])
+                for number, route in enumerate(config.routes)
+                if route.topic == topic
+            ],
             store=self.store,
             dead_letters=self._dead_letters,
             controller=self._controller(config.nsq.max_in_flight),

@@ -36,8 +36,9 @@ _MESSAGE = struct.Struct(">iiqH16s")
 _SMALLEST_FRAME = 4
 
 
-class Message(msgspec.Struct, gc=False):
-    """One message as nsqd handed it over. `timestamp_ns` with `id` is what it is known by: ids alone collide."""
+class Message(msgspec.Struct, gc=False, eq=False):
+    """One message as nsqd handed it over; equal to itself alone. `timestamp_ns` with `id` is what it is known by: ids
+    alone collide."""
 
     id: bytes
     timestamp_ns: int

@@ -9,7 +9,7 @@ import msgspec
 
 class Record(msgspec.Struct, gc=False):
     """One event in one timeline of one route, its timestamp in microseconds. `possible_repeat`: it may have been
-    filed, even delivered, before."""
+    filed, even delivered, before. `source`: what the caller made it from; the store never looks at it."""
 
     route: int
     timeline: bytes
@@ -17,6 +17,7 @@ class Record(msgspec.Struct, gc=False):
     timestamp_us: int
     value: bytes
     possible_repeat: bool
+    source: object = None
 
 
 class StoredRecord(NamedTuple):
