@@ -26,7 +26,7 @@ from nsqdigest.backoff import Controller, Decision, State
 from nsqdigest.base import log, tasks
 from nsqdigest.base.backoff_report import report_decision
 from nsqdigest.base.errors import NsqdigestError, NsqdRefused
-from nsqdigest.intake.batch import Arrival, BatchResult, Verdict, one_by_one, possible_repeat_after_s
+from nsqdigest.intake.batch import Arrival, BatchResult, Verdict
 from nsqdigest.intake.batches import Batches
 from nsqdigest.intake.decoding import Decoder
 from nsqdigest.intake.late_answers import LateAnswers
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from nsqdigest.store.timelines import Timelines
 
 TICK_S = 0.25
+POSSIBLE_REPEAT_FRACTION = 0.75
+"""Of msg_timeout: nsqd may hand a message over again that was held for so long."""
 SUSPECT_FOR_S = 1.0
 """After a standstill, messages that arrive for so long may have waited in the socket."""
 FAREWELL_S = 1.0
@@ -80,6 +82,7 @@ class Consumer:
     ) -> None:
         self.topic = topic
         self._settings = settings
+        self._limits = limits
         self._controller = controller
         self._metrics = metrics
         self._uniform = uniform
@@ -221,8 +224,9 @@ class Consumer:
     def on_messages(self, connection: NsqConnection, messages: list[Message]) -> None:
         now_s = time.monotonic()
         self._metrics.add("messages_received_total", len(messages), topic=self.topic)
-        self._notice_standstill(now_s)
-        decision = self._controller.decision
+        received_s, timeout_s = self._received_s(connection, now_s), connection.msg_timeout_s
+        is_any_oversize = max([len(message.body) for message in messages]) > self._limits.event_bytes
+        decision = self.decision
         admitted = self._planner.admitted(decision, connection, len(messages), self.in_flight)
         if admitted < len(messages):
             self.give_back(connection, messages[admitted:])
@@ -230,16 +234,23 @@ class Consumer:
         if not messages:
             return
         if decision.state is State.PROBING:
-            self._controller.began(decision.epoch, now_s, now_s + connection.msg_timeout_s)
+            self._controller.began(decision.epoch, now_s, now_s + timeout_s)
             self._set_timer(None)
-        # By this connection's own time: the shortest of all would not make it a repeat here.
-        received_s = now_s - possible_repeat_after_s(connection) if now_s < self._suspect_until_s else now_s
-        arrival = Arrival(connection, messages, decision.epoch, received_s)
-        if self._oversize.is_in(messages):
+        repeat_at_s = received_s + POSSIBLE_REPEAT_FRACTION * timeout_s
+        arrival = Arrival(connection, messages, decision.epoch, repeat_at_s, expired_at_s=received_s + timeout_s)
+        if is_any_oversize:
             arrival, result = self._oversize.take_out(arrival)
             self.on_batch_result(result)
         if arrival.messages:
             self._batches.put(arrival)
+
+    def _received_s(self, connection: NsqConnection, now_s: float) -> float:
+        """Now; but after a standstill messages count as held for so long that each may be a repeat."""
+        self._notice_standstill(now_s)
+        if now_s >= self._suspect_until_s:
+            return now_s
+        # By this connection's own time: the shortest of all would not make it a repeat here.
+        return now_s - POSSIBLE_REPEAT_FRACTION * connection.msg_timeout_s
 
     def on_refused(self, connection: NsqConnection, error: NsqdRefused) -> None:
         self._metrics.add("messages_refused_total", 1, topic=self.topic, reason=error.code)
@@ -267,7 +278,8 @@ class Consumer:
 
     def _connections_changed(self) -> None:
         open_now = self.connections
-        self._shortest_repeat_s = min(map(possible_repeat_after_s, open_now), default=math.inf)
+        shortest_timeout_s = min([connection.msg_timeout_s for connection in open_now], default=math.inf)
+        self._shortest_repeat_s = POSSIBLE_REPEAT_FRACTION * shortest_timeout_s
         self._metrics.set("nsqd_connections", len(open_now), topic=self.topic)
 
     # -- from the batches and the dead letters
@@ -279,12 +291,16 @@ class Consumer:
         self._carry_out(self._judge(result))
         for arrival in result.late:
             self._late_answers.remember(arrival)
-        for connection, letters in one_by_one(result.letters):
-            self._letters.put(connection, letters)
-        for connection, messages in one_by_one(result.finish):
-            self.finish(connection, messages)
-        for connection, messages in one_by_one(result.give_back):
-            self.give_back(connection, messages)
+        while result.letters:
+            self._letters.put(*result.letters[-1])
+            result.letters.pop()
+        self._observe(result)
+        while result.finish:
+            self.finish(*result.finish[-1])
+            result.finish.pop()
+        while result.give_back:
+            self.give_back(*result.give_back[-1])
+            result.give_back.pop()
 
     def _judge(self, result: BatchResult) -> bool:
         """Whether the controller decided anew."""
@@ -298,6 +314,13 @@ class Consumer:
             else:
                 decided |= self._controller.lost(epoch, now_s)
         return decided
+
+    def _observe(self, result: BatchResult) -> None:
+        now_ns = time.time_ns()
+        ages_s = [(now_ns - message.timestamp_ns) * 1e-9 for _, messages in result.finish for message in messages]
+        if ages_s:
+            self._metrics.observe("message_age_seconds", *ages_s, topic=self.topic)
+            self._metrics.observe("batch_messages", len(ages_s), topic=self.topic)
 
     def finish(self, connection: NsqConnection, messages: list[Message]) -> None:
         connection.fin(messages)

@@ -28,9 +28,10 @@ from nsqdigest.base import log
 from nsqdigest.intake.batch import Arrival, Batch, BatchResult
 
 if TYPE_CHECKING:
+    from nsqdigest.base.errors import StoreError
     from nsqdigest.base.metrics import Metrics
     from nsqdigest.intake.decoding import Decoder
-    from nsqdigest.intake.writer import StoreWriter, WriteResult
+    from nsqdigest.intake.writer import StoreWriter
     from nsqdigest.nsq.connection import NsqConnection
     from nsqdigest.nsq.frames import Message
 
@@ -76,7 +77,7 @@ class Batches:
 
     def is_overdue(self, now_s: float) -> bool:
         """Whether something here was held for so long that nsqd takes it back, or will soon."""
-        return any(arrival.is_held_long(now_s) for arrival in self._held())
+        return any(now_s >= arrival.repeat_at_s for arrival in self._held())
 
     def _held(self) -> Iterator[Arrival]:
         decoded = [] if self._decoded is None else self._decoded.arrivals
@@ -113,7 +114,7 @@ class Batches:
         taken: list[Arrival] = []
         while self._inbox and room > 0:
             arrival = self._inbox.popleft()
-            if now_s - arrival.received_s >= arrival.connection.msg_timeout_s:
+            if now_s >= arrival.expired_at_s:
                 self._drop_expired(arrival)
                 continue
             messages = arrival.messages
@@ -144,37 +145,30 @@ class Batches:
     async def _write(self, batch: Batch) -> None:
         try:
             now_s = time.monotonic()
-            if any(arrival.is_held_long(now_s) for arrival in batch.arrivals):
+            if any(now_s >= arrival.repeat_at_s for arrival in batch.arrivals):
                 # Since it was decoded the process stood still, or the writes before it took their time.
                 for record in batch.records:
                     record.possible_repeat = True
             written = await self._writer.write(batch.records)
-            batch.conclude(written, time.monotonic())
-            self._report(batch.result, written)
-            self._owner.on_batch_result(batch.result)
+            if written.failure is not None:
+                self._report_failure(written.failure, len(written.not_stored))
+            self._owner.on_batch_result(batch.conclude(written, time.monotonic()))
         except Exception as error:
             _log.error("consumer.commit.bug", topic=self._topic, error=error, exc_info=error)
             # Counted like a failure of the store: otherwise its messages would come back at once, again and again.
-            batch.fail()
-            self._owner.on_batch_result(batch.result)
+            self._owner.on_batch_result(batch.fail())
         finally:
             self._give_back(batch)
 
-    def _report(self, result: BatchResult, written: WriteResult) -> None:
-        if written.failure is not None:
-            _log.warning(
-                "consumer.store.failed",
-                topic=self._topic,
-                messages=len(written.not_stored),
-                reason=written.failure.reason,
-                applied=written.failure.applied,
-                error=written.failure,
-            )
-        now_ns = time.time_ns()
-        ages_s = [(now_ns - message.timestamp_ns) * 1e-9 for _, messages in result.finish for message in messages]
-        if ages_s:
-            self._metrics.observe("message_age_seconds", *ages_s, topic=self._topic)
-            self._metrics.observe("batch_messages", len(ages_s), topic=self._topic)
+    def _report_failure(self, failure: StoreError, messages: int) -> None:
+        _log.warning(
+            "consumer.store.failed",
+            topic=self._topic,
+            messages=messages,
+            reason=failure.reason,
+            applied=failure.applied,
+            error=failure,
+        )
 
     # -- the end
 
@@ -199,5 +193,5 @@ class Batches:
         return under_way
 
     def _give_back(self, batch: Batch) -> None:
-        for connection, messages in batch.result.unanswered():
+        for connection, messages in batch.unanswered():
             self._owner.give_back(connection, messages)

@@ -44,10 +44,10 @@ class Decoder:
         now_s = time.monotonic()
         records_of, add_record = self._router.records_of, batch.records.append
         for arrival in arrivals:
-            is_held_long = arrival.is_held_long(now_s)
+            may_repeat = now_s >= arrival.repeat_at_s
             for message in arrival.messages:
                 try:
-                    if not records_of(message, now_ms, is_held_long or message.attempts > 1, add_record):
+                    if not records_of(message, now_ms, may_repeat or message.attempts > 1, add_record):
                         unmatched.append(message)
                 except Rejected as why:
                     batch.letters[message] = Letter(message, why.reason, why.detail)

@@ -34,9 +34,6 @@ class Oversize:
         self._is_full &= self._letters.held_bytes > OVERSIZE_BYTES // 2
         return self._is_full
 
-    def is_in(self, messages: list[Message]) -> bool:
-        return max([len(message.body) for message in messages]) > self._event_bytes
-
     def take_out(self, arrival: Arrival) -> tuple[Arrival, BatchResult]:
         """The arrival without its oversize messages, and what becomes of those."""
         left_bytes = OVERSIZE_BYTES - self._letters.held_bytes

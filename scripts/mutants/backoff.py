@@ -301,37 +301,37 @@ PLANS = of(
     (
         "no reserve",
         "a lowered RDY counts for a second as it was",
-        "place.reserved, place.reserved_until_s = max(still, seat.rdy), now_s + RESERVED_S",
-        "place.reserved, place.reserved_until_s = max(still, seat.rdy), now_s",
+        "memory.reserved, memory.reserved_until_s = max(still, connection.rdy), now_s + RESERVED_S",
+        "memory.reserved, memory.reserved_until_s = max(still, connection.rdy), now_s",
     ),
     (
         "the last lowering is the whole reserve",
         "the largest RDY of the last second is reserved",
-        "= max(still, seat.rdy), now_s",
-        "= seat.rdy, now_s",
+        "= max(still, connection.rdy), now_s",
+        "= connection.rdy, now_s",
     ),
     (
         "what is in flight takes no room",
         "what a connection has counts",
-        "return max(rdy, reserved, seat.in_flight)",
+        "return max(rdy, reserved, connection.in_flight)",
         "return max(rdy, reserved)",
     ),
     (
         "raised into the room of others",
         "the total is never above the limit",
-        "given = min(count, taken[seat] + max(0, room))",
+        "given = min(count, reserved[connection] + max(0, room))",
         "given = count",
     ),
     (
         "one room for all",
         "what one was given is no room for the next",
-        "                room -= max(0, given - taken[seat])\n",
+        "                room -= max(0, given - reserved[connection])\n",
         "",
     ),
     (
         "the end of a reserve is not waited for",
         "what waits for room is looked at again",
-        "return raised, min(ends_s, default=now_s + SETTLE_S)",
+        "return raised, min(ends_s, default=now_s + REPLAN_S)",
         "return raised, None",
     ),
     (
@@ -343,8 +343,8 @@ PLANS = of(
     (
         "everything is sent",
         "only differences are sent",
-        "                if given > seat.rdy:\n",
-        "                if given >= seat.rdy:\n",
+        "                if given > connection.rdy:\n",
+        "                if given >= connection.rdy:\n",
     ),
     (
         "held back, it asks on",
@@ -355,44 +355,44 @@ PLANS = of(
     (
         "the unwell keep their places",
         "a closing or silent connection gets nothing",
-        "well = [seat for seat in seats if seat.is_well]",
-        "well = list(seats)",
+        "well = [each for each in connections if each.is_well]",
+        "well = list(connections)",
     ),
     (
         "a silent one is forgotten",
         "a connection that becomes well again is looked for",
-        "again_s = [now_s + UNWELL_AGAIN_S] if decision.limit and len(well) < len(seats) else []",
+        "again_s = [now_s + UNWELL_AGAIN_S] if decision.limit and len(well) < len(connections) else []",
         "again_s: list[float] = []",
     ),
     (
         "above max_rdy_count",
         "max_rdy_count is respected",
-        "shares[seat] = min(-(-left // (len(well) - number)), seat.max_rdy)",
-        "shares[seat] = -(-left // (len(well) - number))",
+        "shares[connection] = min(-(-left // (len(well) - number)), connection.max_rdy)",
+        "shares[connection] = -(-left // (len(well) - number))",
     ),
     (
         "the remainder is lost",
         "the remainder is spread",
-        "min(-(-left // (len(well) - number)), seat.max_rdy)",
-        "min(limit // len(well), seat.max_rdy)",
+        "min(-(-left // (len(well) - number)), connection.max_rdy)",
+        "min(limit // len(well), connection.max_rdy)",
     ),
     (
         "what one may not have is lost",
         "what one may not have goes to the others",
-        "enumerate(sorted(well, key=lambda seat: seat.max_rdy))",
-        "enumerate(sorted(well, key=lambda seat: -seat.max_rdy))",
+        "enumerate(sorted(well, key=lambda each: each.max_rdy))",
+        "enumerate(sorted(well, key=lambda each: -each.max_rdy))",
     ),
     (
         "the same ones every time",
         "places go to those that waited longest",
-        "            return 1, self._waiting_since_s(seat)",
+        "            return 1, self._waiting_since_s(connection)",
         "            return 1, 0.0",
     ),
     (
         "places are kept for ever",
         "a turn ends",
-        "        if now_s < self._turn_ends_s(seat):\n            return 0, 0.0",
-        "        if now_s < self._turn_ends_s(seat) + 1e9:\n            return 0, 0.0",
+        "        if now_s < self._turn_ends_s(connection):\n            return 0, 0.0",
+        "        if now_s < self._turn_ends_s(connection) + 1e9:\n            return 0, 0.0",
     ),
     (
         "the end of a turn is not waited for",
@@ -403,25 +403,25 @@ PLANS = of(
     (
         "a place just given has no end",
         "a turn ends though nothing happens",
-        "for seat in wanted if seat.rdy or seat in raised]",
-        "for seat in wanted if seat.rdy]",
+        "for each in wanted if each.rdy or each in raised]",
+        "for each in wanted if each.rdy]",
     ),
     (
         "a turn without messages is as long",
         "a place that brings nothing is passed on soon",
-        "(LONGEST_TURN_S if seat.message_at_s > turn_s else SHORTEST_TURN_S)",
+        "(LONGEST_TURN_S if connection.message_at_s > turn_began_s else SHORTEST_TURN_S)",
         "LONGEST_TURN_S",
     ),
     (
         "the newest gives up its place",
         "the one that had its place longest is the first to give it up",
-        "return 2, -self._places[seat].since_s",
-        "return 2, self._places[seat].since_s",
+        "return 2, -self._memories[connection].raised_at_s",
+        "return 2, self._memories[connection].raised_at_s",
     ),
     (
         "who lost a place is first in line",
         "waiting is counted from the place that was lost",
-        "                if not count:\n                    place.served_at_s = now_s\n",
+        "                if not count:\n                    memory.lost_place_at_s = now_s\n",
         "",
     ),
 )
@@ -432,19 +432,19 @@ PROBES = of(
     (
         "armed with something in flight",
         "a connection is armed only when nothing is in flight on it",
-        "idle = [seat for seat in well if seat.in_flight == 0]",
+        "idle = [each for each in well if each.in_flight == 0]",
         "idle = list(well)",
     ),
     (
         "the same connection for every probe",
         "the next probe is on another connection",
-        "        if self._armed is not None:\n            self._places[self._armed].served_at_s = now_s\n",
+        "        if self._armed is not None:\n            self._memories[self._armed].lost_place_at_s = now_s\n",
         "",
     ),
     (
         "never armed when none was idle",
         "armed as soon as one is idle",
-        "            if well and self._armed is None:\n                again_s.append(now_s + SETTLE_S)\n",
+        "            if well and self._armed is None:\n                again_s.append(now_s + REPLAN_S)\n",
         "",
     ),
     (
@@ -480,14 +480,14 @@ PROBES = of(
     (
         "a probe anywhere",
         "only the armed connection's message is the probe",
-        "is_probe = seat is self._armed and self._armed_epoch",
+        "is_probe = connection is self._armed and self._armed_epoch",
         "is_probe = self._armed_epoch",
     ),
     (
         "the others keep their RDY",
         "while probing one connection has a RDY",
-        "changes = [(seat, 0) for seat in seats if seat.rdy and seat not in wanted]",
-        "changes: list[tuple[S, int]] = []",
+        "changes = [(each, 0) for each in connections if each.rdy and each not in wanted]",
+        "changes: list[tuple[C, int]] = []",
     ),
     (
         "what comes in a backoff is worked on",
@@ -496,28 +496,10 @@ PROBES = of(
         "return count",
     ),
     (
-        "told of again and again",
-        "a stalled connection is told of once",
-        "                place.is_said_stalled = True\n",
-        "",
-    ),
-    (
-        "stalled after a silence of all",
-        "a connection is stalled only while others flow all along",
-        "max(seat.message_at_s, place.since_s, self._flows_since_s)",
-        "max(seat.message_at_s, place.since_s)",
-    ),
-    (
-        "a new connection flows",
-        "to have subscribed is no message",
-        "max(now_s - FLOWS_WITHIN_S, place.since_s)",
-        "now_s - FLOWS_WITHIN_S",
-    ),
-    (
         "a connection without a RDY is starved",
         "starved is who is held up by its RDY",
-        "return any(seat.rdy and seat.in_flight",
-        "return any(seat.in_flight",
+        "return any(each.rdy and each.in_flight",
+        "return any(each.in_flight",
     ),
 )
 
@@ -527,8 +509,8 @@ APPLIED = of(
     (
         "what a decision says is not sent",
         "a decision is carried out at once",
-        "            self._commits.give_back_waiting()\n        self._apply()\n        return True",
-        "            self._commits.give_back_waiting()\n        return True",
+        "            self._batches.give_back_waiting()\n        self._apply()\n        return True",
+        "            self._batches.give_back_waiting()\n        return True",
     ),
     (
         "what was not admitted is kept",
@@ -539,7 +521,7 @@ APPLIED = of(
     (
         "the connection of the probe is gone and nobody tells",
         "a lost probe leads on",
-        "            self._settle(self._controller.lost(self.decision.epoch, time.monotonic()))\n        self._apply()",
+        "            self._carry_out(self._controller.lost(self.decision.epoch, time.monotonic()))\n        self._apply()",
         "            pass\n        self._apply()",
     ),
     (
@@ -551,7 +533,7 @@ APPLIED = of(
     (
         "too late is no failure",
         "E_FIN_FAILED of a late message counts",
-        "            self._settle(self._controller.failed(epoch, now_s))",
+        "            self._carry_out(self._controller.failed(epoch, time.monotonic()))",
         "            pass",
     ),
 )
