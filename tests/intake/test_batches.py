@@ -132,14 +132,12 @@ class Stage:
         )
         self.put_in: list[Message] = []
 
-    def put(
-        self, *bodies: bytes, held_s: float = 0.0, attempts: int = 1, epoch: int = EPOCH, connection: Any = None
-    ) -> list[Message]:
+    def put(self, *bodies: bytes, held_s: float = 0.0, attempts: int = 1, epoch: int = EPOCH) -> list[Message]:
         arrived = messages(*bodies, attempts=attempts)
         self.put_in.extend(arrived)
         received_s = Time.monotonic() - held_s
         self.batches.put(
-            Arrival(connection or self.connection, arrived, epoch, received_s + REPEAT_S, received_s + TIMEOUT_S)
+            Arrival(cast(Any, self.connection), arrived, epoch, received_s + REPEAT_S, received_s + TIMEOUT_S)
         )
         return arrived
 
