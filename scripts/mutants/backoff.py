@@ -521,8 +521,8 @@ APPLIED = of(
     (
         "the connection of the probe is gone and nobody tells",
         "a lost probe leads on",
-        "            self._carry_out(self._controller.lost(self.decision.epoch, time.monotonic()))\n        self._apply()",
-        "            pass\n        self._apply()",
+        "self._carry_out(self._controller.lost(self.decision.epoch, time.monotonic()))\n        self._apply()",
+        "pass\n        self._apply()",
     ),
     (
         "a dead letter says nothing",

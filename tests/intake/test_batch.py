@@ -124,12 +124,29 @@ def test_what_is_answered_when_its_time_is_nearly_over_is_late(now_s: float, is_
 # -- what has no answer yet
 
 
+def test_letters_and_what_was_finished_for_several_connections_are_each_unanswered_once() -> None:
+    one, two, three, four = messages(4)
+    batch = batch_of((A, [one]), (B, [two]), (A, [three]), (B, [four]), epochs=(1, 1, 1, 1))
+    for message in (one, two):
+        refuse(batch, message)
+    batch.conclude(WriteResult(), 0.0)
+    found = list(batch.unanswered())
+    assert found == [(B, [two]), (A, [one]), (B, [four]), (A, [three])]
+
+
+@pytest.mark.parametrize("timelines_due", [0, 1, 2])
+def test_one_timeline_that_is_due_is_enough(timelines_due: int) -> None:
+    result = batch_of((A, messages(1))).conclude(WriteResult(timelines_due=timelines_due), 0.0)
+    assert result.is_timeline_due is (timelines_due > 0)
+
+
 def test_before_its_write_has_ended_everything_is_unanswered() -> None:
     one, two = messages(2)
     batch = batch_of((A, [one]), (B, [two]), epochs=(1, 2))
     assert sorted(batch.unanswered()) == [(A, [one]), (B, [two])]
     assert list(batch.unanswered()) == []
-    assert batch.fail().messages_by_epoch == {1: 1, 2: 1}
+    failed = batch.fail()
+    assert (failed.messages_by_epoch, failed.is_timeline_due) == ({1: 1, 2: 1}, False)
 
 
 def test_after_its_write_what_was_not_taken_out_is_unanswered() -> None:

@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import pytest
 
-from nsqdigest.intake import late_answers as module
 from nsqdigest.intake.batch import Arrival
 from nsqdigest.intake.late_answers import LateAnswers
 from nsqdigest.nsq.frames import Message
@@ -51,8 +50,8 @@ def test_of_a_connection_that_is_gone_nothing_is_remembered() -> None:
     assert refused(late, closed, b"1") == [None]
 
 
-def test_so_many_are_remembered_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "REMEMBERED", 2)
+def test_the_latest_5000_are_remembered() -> None:
     late, connection = LateAnswers(), Connection()
-    late.remember(arrival(connection, b"1", b"2", b"3"))
-    assert refused(late, connection, b"1", b"2", b"3") == [None, 1, 1]
+    ids = [b"%d" % number for number in range(5001)]
+    late.remember(arrival(connection, *ids))
+    assert refused(late, connection, ids[0], ids[1], ids[-1]) == [None, 1, 1]

@@ -6,11 +6,13 @@ from typing import Any, cast
 
 import pytest
 
+from nsqdigest.consumer import most_held_bytes
 from nsqdigest.intake import oversize as module
 from nsqdigest.intake.batch import Arrival, BatchResult, Verdict
 from nsqdigest.intake.letters import BODY_BYTES
 from nsqdigest.intake.oversize import Oversize
 from nsqdigest.nsq.frames import Message
+from support import settings
 
 pytestmark = pytest.mark.unit
 
@@ -91,6 +93,17 @@ def test_it_is_full_until_half_of_the_room_is_free_and_then_until_something_goes
     letters.held_bytes = 2500
     oversize.take_out(arrival(1001))  # for which there is room
     assert oversize.is_full
+
+
+def test_without_a_message_that_went_back_it_is_not_full_whatever_letters_wait(
+    oversize: Oversize, letters: Letters
+) -> None:
+    letters.held_bytes = 4000
+    assert not oversize.is_full
+
+
+def test_what_a_topic_holds_at_most_is_its_events_and_twice_16_mebibytes() -> None:
+    assert most_held_bytes(settings.NSQ, 65_536) == 2500 * 65_536 + 2 * (16 << 20)
 
 
 def test_of_a_body_only_what_a_letter_holds_takes_up_room(letters: Letters, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from nsqdigest.backoff import Controller, Curve, Reason, State
 from nsqdigest.base.metrics import Metrics
-from nsqdigest.config import Address, Nsq
+from nsqdigest.config import Address
 from nsqdigest.consumer import Consumer
 from nsqdigest.demo.servers.nsqd import Connection, EmbeddedNsqd, Options
 from nsqdigest.intake.letters import DeadLetters
@@ -61,20 +61,16 @@ class Intake:
         self, max_in_flight: int = MAX_IN_FLIGHT, *, slow_start: bool = False, curve: Curve = SHORT
     ) -> Controller:
         controller = Controller(max_in_flight, curve, lambda low, high: high, slow_start=slow_start)
-        settings = Nsq(
-            nsqd_tcp_addresses=tuple(Address(*nsqd.tcp_address) for nsqd in self.nsqds), lookupd_http_addresses=(),
-            lookupd_poll_interval_ms=60_000, lookupd_poll_jitter=0, channel=CHANNEL, max_in_flight=max_in_flight,
-            batch_size=500, heartbeat_interval_ms=30_000, msg_timeout_ms=0, compression="none", auth_secret=None,
-            tls=None, requeue_delay_ms=0, dead_letter_topic="dead", drain_timeout_ms=1000,
-        )  # fmt: skip
+        nsqds = tuple(Address(*nsqd.tcp_address) for nsqd in self.nsqds)
+        nsq = replace(settings.NSQ, nsqd_tcp_addresses=nsqds, max_in_flight=max_in_flight, requeue_delay_ms=0)
         self.consumer = Consumer(
             TOPIC,
-            settings,
-            options=options_of(settings),
+            nsq,
+            options=options_of(nsq),
             limits=LIMITS,
             routes=[intake_route(policy=POLICY)],
             store=self.store,
-            dead_letters=DeadLetters(self._publisher, settings.dead_letter_topic, CHANNEL),
+            dead_letters=DeadLetters(self._publisher, nsq.dead_letter_topic, CHANNEL),
             controller=controller,
             metrics=self.metrics,
             uniform=lambda low, high: low,

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from nsqdigest.config import LogSink, Policy, Route
+from nsqdigest.config import LogSink, Nsq, Policy, Route
 
+NSQ = Nsq(
+    nsqd_tcp_addresses=(), lookupd_http_addresses=(), lookupd_poll_interval_ms=60_000, lookupd_poll_jitter=0,
+    channel="ch", max_in_flight=2500, batch_size=500, heartbeat_interval_ms=30_000, msg_timeout_ms=0,
+    compression="none", auth_secret=None, tls=None, requeue_delay_ms=1000, dead_letter_topic="dead",
+    drain_timeout_ms=1000,
+)  # fmt: skip
 POLICY = Policy(
     name="default", immediate=True, minimum_delay_ms=60_000, increment_delay_ms=0, maximum_delay_ms=60_000,
     growth="none", growth_steps=0, intervals_ms=(), capacity=100, on_retry="frozen", dedupe_window_ms=60_000,
