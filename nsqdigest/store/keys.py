@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 
-SCHEMA = 2
+SCHEMA = 3
 
 _OWN = "\x01"
 

@@ -1,7 +1,7 @@
 -- add: files records of one route into their timelines. A join: replaying, splitting or reordering batches ends the same.
 --
--- KEYS  1 waiting zset   2 leased zset   3 tokens hash   4 schedule hash   5 losses hash   6 ledger hash
---       7 count of timelines   8 agenda zset
+-- KEYS  1 waiting zset   2 leased zset   3 tokens hash   4 schedule hash   5 heads hash   6 losses hash   7 ledger hash
+--       8 count of timelines   9 agenda zset
 --       then for each timeline of the first kind: set zset, values hash;
 --       then for each of the second kind (some record may be a repeat): set zset, values hash, digest zset, shown zset
 -- ARGV  1 now (ms, '' = Redis' clock)    2 capacity (records)          3 increment (ms)
@@ -27,10 +27,10 @@
 -- to end: inside the batch each value would be hashed twice. And a record's score is minus its timestamp, so that the
 -- newest stands first: Redis walks a small set from its head, and a newcomer finds its place there at once. (As text,
 -- since Redis formats and parses a number for every call.)
-local FIXED_KEYS, FIXED_ARGUMENTS = 8, 9
+local FIXED_KEYS, FIXED_ARGUMENTS = 9, 9
 local LOSSES = { [SUPERSEDED] = 's', [OVER_CAPACITY] = 'c' }
 local call, unpack_from = redis.call, struct.unpack
-local waiting, _, _, schedules, losses, ledger, timeline_count, agenda = unpack(KEYS, 1, FIXED_KEYS)
+local waiting, _, _, schedules, _, losses, ledger, timeline_count, agenda = unpack(KEYS, 1, FIXED_KEYS)
 local now, capacity, increment = now_ms(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local first_base, first_bound = tonumber(ARGV[4]), tonumber(ARGV[5])
 local name_from, plain, batch = ARGV[7] + 1, tonumber(ARGV[8]), ARGV[9]
