@@ -30,7 +30,7 @@ from bench.timelines.stores import (
 from nsqdigest.store.answers import RoutePlan
 from nsqdigest.store.record import Record
 from nsqdigest.store.schedule import Schedule
-from nsqdigest.store.timelines import Timelines
+from nsqdigest.store.store import Store
 
 TIMELINES = 10_000
 DAEMONS, PARTITIONS, ROUTES = 10, 32, 50
@@ -103,14 +103,14 @@ def _plain(client: redis.Redis, events: Events, batches: int) -> float:
     return took_us / (batches * BATCH)
 
 
-async def _adds(store: Timelines, client: redis.Redis, events: Events, batches: int, first: Schedule) -> float:
+async def _adds(store: Store, client: redis.Redis, events: Events, batches: int, first: Schedule) -> float:
     began_us = cpu_us(client)
     for _ in range(batches):
-        await store.add(ROUTE, 0, events.batch(), first)
+        await store.timelines.add(ROUTE, 0, events.batch(), first)
     return (cpu_us(client) - began_us) / (batches * BATCH)
 
 
-async def _digests(store: Timelines, client: redis.Redis, most: int) -> float:
+async def _digests(store: Store, client: redis.Redis, most: int) -> float:
     """Delivers what is due, so many at most. Returns the CPU per digest."""
     delivered, began_us = 0, cpu_us(client)
     while delivered < most and (claims := await claim(store)):
@@ -136,14 +136,14 @@ async def _sizes(port: int, client: redis.Redis, counts: list[int], rounds: int,
             await store.look()  # its layout is written again
             empty_bytes = client.info("memory")["used_memory"]
             for batch in Events(count).each_once():
-                await store.add(ROUTE, 0, batch, later(store))
+                await store.timelines.add(ROUTE, 0, batch, later(store))
             per_timeline = (client.info("memory")["used_memory"] - empty_bytes) / count
             events, add_us, digest_us = Events(count, seed=count), list[float](), list[float]()
             for number in range(rounds):
                 add_us.append(await _adds(store, client, events, batches, later(store)))
                 for first in range(0, 2 * CLAIM, CLAIM):
                     names = [b"due:%d:%d" % (number, first + name) for name in range(CLAIM)]
-                    await store.add(
+                    await store.timelines.add(
                         ROUTE, 0, [Record(0, name, b"k", 1, b"{}", False) for name in names], at_once(store)
                     )
                 digest_us.append(await _digests(store, client, 2 * CLAIM))
@@ -188,7 +188,7 @@ async def _one_waiting_everywhere(port: int) -> None:
     async with store_on(port, plans, namespace="nsqdigest", partitions=PARTITIONS) as store:
         for partition in range(PARTITIONS):
             for plan in plans:
-                await store.add(plan.name, partition, [Record(0, b"t", b"k", 1, b"{}", False)], later(store))
+                await store.timelines.add(plan.name, partition, [Record(0, b"t", b"k", 1, b"{}", False)], later(store))
 
 
 def _look(client: redis.Redis, seconds: float) -> Idle:

@@ -13,13 +13,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsqdigest.audit.ledger import Audit, Census, Found, FoundDead, Recount, RouteAudit, records
-from nsqdigest.base.errors import StoreMismatch
 from nsqdigest.store.dead import route_and_total
-from nsqdigest.store.keys import mismatch, shown_timeline
-from nsqdigest.store.operations import Operators
+from nsqdigest.store.keys import shown_timeline
+from nsqdigest.store.namespace import Namespace
+from nsqdigest.store.operations import Operations
 from nsqdigest.store.packing import RECORDS_PER_CALL
-from nsqdigest.store.partitions import Partitions
-from nsqdigest.store.servers.client import RedisClient
 
 if TYPE_CHECKING:
     from nsqdigest.config import Redis as RedisSettings
@@ -50,21 +48,20 @@ class _Sums:
 
 class Auditor:
     def __init__(self, settings: RedisSettings, configured: Sequence[str]) -> None:
-        self._namespace = settings.namespace
         self._configured = list(configured)
-        self._client = RedisClient(settings, _CONNECTIONS)
-        self._at = Partitions(settings.namespace, settings.partition_count, self._client)
+        self._namespace = Namespace(settings, _CONNECTIONS, read_only=True)
 
     async def close(self) -> None:
-        await self._client.close(0)
+        await self._namespace.close(0)
 
     async def audit(self, *, deep: bool = False) -> Audit:
         """Raises `Unreachable`, `StoreError` or `StoreMismatch` where there is nothing to be said."""
-        await self._client.facts()
-        is_new = await self._is_new()
-        orphans = sorted(set(await Operators(self._at).routes()) - set(self._configured))
+        is_new = await self._namespace.open_to_read() is None
+        orphans = sorted(set(await Operations(self._namespace).routes()) - set(self._configured))
         routes = [*self._configured, *orphans]
-        ledgers = await asyncio.gather(*(self._ledgers(partition, routes) for partition in range(self._at.count)))
+        ledgers = await asyncio.gather(
+            *(self._ledgers(partition, routes) for partition in range(self._namespace.partitions))
+        )
         recount = await self._recount(routes) if deep else None
         return Audit(
             tuple(
@@ -81,23 +78,13 @@ class Auditor:
             tuple(each.timelines for each in ledgers),
         )
 
-    async def _is_new(self) -> bool:
-        ((schema, partitions),) = await self._at.send(
-            0, [[b"HMGET", self._at.tags[0] + b"layout", b"schema", b"partitions"]]
-        )
-        if schema is None or partitions is None:
-            return True
-        if refusal := mismatch(self._namespace, int(schema), int(partitions), self._at.count):
-            raise StoreMismatch(refusal)
-        return False
-
     async def _ledgers(self, partition: int, routes: Sequence[str]) -> _Ledgers:
-        of_routes = [self._at.keys(partition, route) for route in routes]
+        of_routes = [self._namespace.keys(partition, route) for route in routes]
         keys = [
-            self._at.tags[partition] + b"count",
+            self._namespace.tags[partition] + b"count",
             *(key for of in of_routes for key in (of.ledger, of.schedules, of.waiting, of.leased)),
         ]
-        counted, *answers = await self._at.run(partition, "audit", keys, [])
+        counted, *answers = await self._namespace.run(partition, "audit", keys, [])
         return _Ledgers(
             counted,
             tuple(
@@ -114,7 +101,7 @@ class Auditor:
     async def _recount(self, routes: Sequence[str]) -> Recount:
         differences: list[str] = []
         unsure: list[str] = []
-        for partition in range(self._at.count):
+        for partition in range(self._namespace.partitions):
             found, moving = await self._recount_partition(partition, routes)
             differences += found
             unsure += moving
@@ -138,11 +125,11 @@ class Auditor:
 
     async def _count_timelines(self, partition: int, route: str, sums: _Sums) -> None:
         """HSCAN answers every timeline that is there all the while; now and then one twice."""
-        schedules = self._at.keys(partition, route).schedules
+        schedules = self._namespace.keys(partition, route).schedules
         seen: set[bytes] = set()
         cursor: bytes = b"0"
         while True:
-            ((cursor, flat),) = await self._at.send(
+            ((cursor, flat),) = await self._namespace.send(
                 partition, [[b"HSCAN", schedules, cursor, b"COUNT", RECORDS_PER_CALL]]
             )
             names = [name for name in flat[::2] if name not in seen]
@@ -160,19 +147,19 @@ class Auditor:
                 return
 
     async def _look(self, partition: int, route: str, names: Sequence[bytes]) -> list[Found]:
-        of = self._at.keys(partition, route)
+        of = self._namespace.keys(partition, route)
         keys = [of.waiting, of.leased, of.schedules]
         for name in names:
             keys += [of.head + name, of.index + name, of.values + name, of.snapshot + name, of.snapshot_values + name]
-        numbers = await self._at.run(partition, "recount", keys, names)
+        numbers = await self._namespace.run(partition, "recount", keys, names)
         each = len(Found._fields)
         return [Found(*numbers[start : start + each]) for start in range(0, len(numbers), each)]
 
     async def _count_dead(self, partition: int, sums: _Sums) -> None:
         start = 0
         while True:
-            (ids,) = await self._at.send(
-                partition, [[b"ZRANGE", self._at.dead[partition].dead, start, start + RECORDS_PER_CALL - 1]]
+            (ids,) = await self._namespace.send(
+                partition, [[b"ZRANGE", self._namespace.dead_keys[partition].dead, start, start + RECORDS_PER_CALL - 1]]
             )
             for digest_id, route, found in await self._look_at_dead(partition, ids):
                 # Not read at one instant: what seems to differ may just have been revived or dropped.
@@ -188,10 +175,10 @@ class Auditor:
                 return
 
     async def _look_at_dead(self, partition: int, ids: Sequence[bytes]) -> list[tuple[bytes, str, FoundDead]]:
-        keys = self._at.dead[partition]
+        keys = self._namespace.dead_keys[partition]
         if not ids:
             return []
-        texts, *numbers = await self._at.send(
+        texts, *numbers = await self._namespace.send(
             partition,
             [
                 [b"HMGET", keys.details, *ids],

@@ -45,7 +45,7 @@ from nsqdigest.nsq.publisher import Bounds, Publisher
 from nsqdigest.store.answers import RoutePlan
 from nsqdigest.store.schedule import Plan
 from nsqdigest.store.servers.facts import StoreFacts
-from nsqdigest.store.timelines import Timelines
+from nsqdigest.store.store import Store
 from nsqdigest.store.watch import StoreWatch
 
 _log = log.get("daemon")
@@ -87,7 +87,7 @@ class Daemon:
         self._curve = _curve_of(config.backoff)
         self._plans = {name: Plan(policy) for name, policy in config.policies.items()}
         self.store = self._build_store()
-        self.store.tell_requests(
+        self.store.namespace.time_scripts(
             lambda script, took_s: self.metrics.observe("store_request_seconds", took_s, script=script)
         )
         self._store_watch = StoreWatch(
@@ -141,9 +141,9 @@ class Daemon:
     def _controller(self, most: int) -> Controller:
         return Controller(most, self._curve, self._uniform, slow_start=self._config.backoff.slow_start)
 
-    def _build_store(self) -> Timelines:
+    def _build_store(self) -> Store:
         config = self._config
-        return Timelines(
+        return Store(
             config.redis,
             [self._route_plan(route) for route in config.routes],
             config.limits.timelines,
@@ -169,7 +169,7 @@ class Daemon:
             options=options,
             router=router,
             routes={number: FiledRoute(route.name, self._plans[route.policy]) for number, route in routes.items()},
-            store=self.store,
+            store=self.store.timelines,
             dead_letters=self._dead_letters,
             controller=self._controller(config.nsq.max_in_flight),
             metrics=self.metrics,
@@ -254,7 +254,7 @@ class Daemon:
             "daemon.store.ready",
             redis=self._config.redis.shown_url,
             version=facts.version,
-            partitions=self.store.partitions,
+            partitions=self.store.namespace.partitions,
         )
         for warning in facts.warnings:
             _log.warning("daemon.store.advice", advice=warning)

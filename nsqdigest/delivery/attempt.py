@@ -30,7 +30,7 @@ from nsqdigest.store.dead import Details
 from nsqdigest.store.packing import first_page, next_page
 from nsqdigest.store.record import Head
 from nsqdigest.store.schedule import Plan, Schedule
-from nsqdigest.store.timelines import Timelines
+from nsqdigest.store.store import Store
 
 if TYPE_CHECKING:
     from nsqdigest.backoff import Controller
@@ -161,13 +161,14 @@ class _Errand:
 class Courier:
     def __init__(
         self,
-        store: Timelines,
+        store: Store,
         lease_ms: int,
         metrics: Metrics,
         uniform: Callable[[float, float], float],
         sink_decided: Callable[[SinkPost], None],
     ) -> None:
-        self._store = store
+        self._digests = store.digests
+        self._dead = store.dead
         self._lease_ms = lease_ms
         self._metrics = metrics
         self._uniform = uniform
@@ -178,7 +179,7 @@ class Courier:
         it once, whatever comes of it."""
         post = route.post
         if not post.admits(epoch):
-            await self._fenced(claim, self._store.defer(claim, claim.due_ms))
+            await self._fenced(claim, self._digests.defer(claim, claim.due_ms))
             return
         heard = False
         try:
@@ -235,9 +236,9 @@ class Courier:
     async def _open(self, claim: Claim, route: ScheduledRoute, lease: Lease) -> _Errand | None:
         """May be asked again when its answer got lost: it is the same digest then, at the same attempt; or, merged with
         still newer records, another one. Nobody was told of the first."""
-        now_ms, asked_at_s = self._store.clock.now_ms(), time.monotonic()
+        now_ms, asked_at_s = self._digests.clock.now_ms(), time.monotonic()
         new_id = ids.uuid7(now_ms, secrets.randbits(ids.RANDOM_BITS))
-        opened = await self._store.open(claim, self._lease_ms, new_id, route.plan.earliest_next_ms(now_ms))
+        opened = await self._digests.open(claim, self._lease_ms, new_id, route.plan.earliest_next_ms(now_ms))
         if opened is NotOpened.EMPTY:
             return None
         if opened is NotOpened.STALE:
@@ -254,7 +255,7 @@ class Courier:
         if errand is None:
             return None
         post, opened = route.post, errand.opened
-        age_ms = self._store.clock.now_ms() - opened.since_ms
+        age_ms = self._digests.clock.now_ms() - opened.since_ms
         expired = verdicts.expired(post.settings, opened.tries, age_ms)
         if expired is not None:
             await self._bury(errand, expired)
@@ -267,7 +268,7 @@ class Courier:
             await self._bury(errand, body)
             return None
         if not post.admits(epoch):
-            await self._store.defer(claim, claim.due_ms)
+            await self._digests.defer(claim, claim.due_ms)
             return None
         return errand, await self._send(errand, body)
 
@@ -285,7 +286,7 @@ class Courier:
         while start < opened.total and not builder.is_full:
             if not await self._has_lease(errand):
                 return None
-            page = await self._store.page(errand.claim, opened, start, count)
+            page = await self._digests.page(errand.claim, opened, start, count)
             if page is None:
                 return None
             for record in page:
@@ -307,7 +308,7 @@ class Courier:
         if errand.lease.left_s >= errand.route.post.timeout_s:
             return True
         asked_at_s = time.monotonic()
-        if await self._store.renew(errand.claim, self._lease_ms) is not Answer.DONE:
+        if await self._digests.renew(errand.claim, self._lease_ms) is not Answer.DONE:
             return False
         errand.lease.renewed(asked_at_s)
         return True
@@ -337,12 +338,12 @@ class Courier:
         claim, opened, post = errand.claim, errand.opened, errand.route.post
         if outcome.answer:
             _log.debug("scheduler.sink.answered", **errand.said, detail=outcome.detail, answer=outcome.answer)
-        now_ms, now_s, why = self._store.clock.now_ms(), time.time(), why_of(outcome)
+        now_ms, now_s, why = self._digests.clock.now_ms(), time.time(), why_of(outcome)
         following = verdicts.after(outcome, post.settings, opened.tries + 1, now_ms - opened.since_ms, self._uniform)
         if following.step is verdicts.Step.CLOSE:
             post.history.delivered(opened.id)
             after = self._schedule_after(errand)
-            answer = await self._while_leased(errand.lease, lambda: self._store.close_digest(claim, opened.id, after))
+            answer = await self._while_leased(errand.lease, lambda: self._digests.close_digest(claim, opened.id, after))
             if answer is Answer.STALE:
                 self._stale(claim)
                 return
@@ -360,7 +361,7 @@ class Courier:
                 detail=outcome.detail,
                 again_s=following.wait_ms / 1000,
             )
-            await self._while_leased(errand.lease, lambda: self._store.fail(claim, now_ms + following.wait_ms))
+            await self._while_leased(errand.lease, lambda: self._digests.fail(claim, now_ms + following.wait_ms))
         elif following.step is verdicts.Step.BURY:
             assert following.reason is not None
             await self._bury(errand, following.reason, outcome)
@@ -373,12 +374,12 @@ class Courier:
                     detail=outcome.detail,
                     hint="the receiver answered 410 Gone: its digests wait until the daemon is restarted",
                 )
-            await self._while_leased(errand.lease, lambda: self._store.defer(claim, now_ms))
+            await self._while_leased(errand.lease, lambda: self._digests.defer(claim, now_ms))
 
     def _count_delivered(self, errand: _Errand) -> None:
         claim, opened, sink = errand.claim, errand.opened, errand.route.post.name
         # A retry is due when it is tried again; the digest was due before it was opened first.
-        delay_ms = self._store.clock.now_ms() - min(claim.due_ms, opened.since_ms)
+        delay_ms = self._digests.clock.now_ms() - min(claim.due_ms, opened.since_ms)
         self._metrics.observe("digest_delay_seconds", max(0, delay_ms) / 1000, route=claim.route)
         self._metrics.observe("digest_records", opened.total)
         self._metrics.set("last_delivery_timestamp_seconds", time.time(), sink=sink)
@@ -391,7 +392,7 @@ class Courier:
         said = ": ".join(filter(None, (last.detail, last.answer))) if last else ""
         posts = opened.attempts + (last is not None)
         details = Details(errand.facts, reason, said, posts).encode()
-        answer = await self._while_leased(errand.lease, lambda: self._store.bury(claim, opened.id, after, details))
+        answer = await self._while_leased(errand.lease, lambda: self._digests.bury(claim, opened.id, after, details))
         if answer is Answer.STALE:
             self._stale(claim)
             return
@@ -410,8 +411,8 @@ class Courier:
         await self._drop_the_longest_dead(claim.partition)
 
     async def _drop_the_longest_dead(self, partition: int) -> None:
-        for old in await self._store.dead.over_limit(partition):
-            records = await self._store.dead.drop_over_limit(old)
+        for old in await self._dead.over_limit(partition):
+            records = await self._dead.drop_over_limit(old)
             if not records:
                 continue  # another was quicker
             self._metrics.add("dead_digests_dropped_total", sink=old.details.facts.sink)
@@ -430,9 +431,9 @@ class Courier:
         """Of the next digest; never before the instant that this one told its receiver. Of a revived one there is no
         next: the timeline that it had for itself is empty, and is forgotten at once."""
         if errand.claim.is_revived:
-            now_ms = self._store.clock.now_ms()
+            now_ms = self._digests.clock.now_ms()
             return Schedule(now_ms, now_ms)
-        after = errand.route.plan.after_digest(errand.opened.iteration, self._store.clock.now_ms())
+        after = errand.route.plan.after_digest(errand.opened.iteration, self._digests.clock.now_ms())
         base_ms = max(after.base_ms, errand.opened.next_earliest_ms)
         return Schedule(base_ms, max(base_ms, after.bound_ms))
 

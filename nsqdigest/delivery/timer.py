@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from nsqdigest.base.metrics import Metrics
     from nsqdigest.config import Scheduler as SchedulerSettings
     from nsqdigest.store.answers import Claim
-    from nsqdigest.store.timelines import Timelines
+    from nsqdigest.store.store import Store
 
 _log = log.get("scheduler")
 
@@ -84,7 +84,7 @@ class Scheduler:
         self,
         settings: SchedulerSettings,
         routes: Mapping[str, ScheduledRoute],
-        store: Timelines,
+        store: Store,
         metrics: Metrics,
         uniform: Callable[[float, float], float],
         *,
@@ -92,12 +92,13 @@ class Scheduler:
     ) -> None:
         self._settings = settings
         self._routes = routes
-        self._store = store
+        self._digests = store.digests
+        self._upkeep = store.upkeep
         self._metrics = metrics
         self._uniform = uniform
         self._on_store_back = on_store_back
         self._courier = Courier(store, settings.lease_ms, metrics, uniform, self._sink_decided)
-        self._timers = [_Timer(partition) for partition in range(store.partitions)]
+        self._timers = [_Timer(partition) for partition in range(store.digests.partitions)]
         self._claiming = asyncio.Lock()
         self._draining = False
         self._work: set[asyncio.Task[None]] = set()
@@ -248,14 +249,14 @@ class Scheduler:
             return
         timer.released_s = now_s
         for unheard in list(timer.unheard):
-            returned = await self._store.release(timer.partition, list(self._routes), unheard.token)
+            returned = await self._digests.release(timer.partition, list(self._routes), unheard.token)
             if returned:
                 _log.info("scheduler.claim.released", timelines=returned, partition=timer.partition)
             if returned or now_s >= unheard.until_s:
                 timer.unheard.remove(unheard)
 
     async def _maintain(self, timer: _Timer) -> None:
-        done = await self._store.maintenance(timer.partition, list(self._routes), self._settings.lease_ms)
+        done = await self._upkeep.maintain(timer.partition, list(self._routes), self._settings.lease_ms)
         if done.ran_out:
             _log.warning("scheduler.lease.ran_out", timelines=done.ran_out, partition=timer.partition)
         for kind, repaired in done.repairs().items():
@@ -279,8 +280,8 @@ class Scheduler:
     async def _claim(self, timer: _Timer) -> float:
         """Claims what there is room for. Answers in how many seconds this partition has more."""
         now_s, interval_ms = time.monotonic(), self._settings.interval_ms
-        agenda = await self._store.agenda(timer.partition, interval_ms)
-        now_ms = self._store.clock.now_ms()
+        agenda = await self._digests.agenda(timer.partition, interval_ms)
+        now_ms = self._digests.clock.now_ms()
         of_all = now_s - timer.claimed_of_all_s >= self._settings.lease_ms / 1000
         mine = {name: due_ms for name, due_ms in agenda.items() if name in self._routes}
         names = [name for name in self._routes if of_all or mine.get(name, now_ms + 1) <= now_ms]
@@ -313,7 +314,7 @@ class Scheduler:
         looks = [_Look(post, post.is_probing, post.controller.decision.epoch) for post in posts]
         asked_at_s = time.monotonic()
         claimed = await self._ask_all(timer, looks, routes)
-        now_s, now_ms = time.monotonic(), self._store.clock.now_ms()
+        now_s, now_ms = time.monotonic(), self._digests.clock.now_ms()
         for look in looks:
             theirs = [claim for claim in claimed.claims if self._routes[claim.route].post is look.post]
             if look.is_probe and theirs:
@@ -363,7 +364,7 @@ class Scheduler:
     async def _ask(self, timer: _Timer, routes: Sequence[tuple[str, int]], budgets: Sequence[int]) -> Claimed:
         token = uuid4().hex
         try:
-            return await self._store.claim(timer.partition, routes, budgets, self._settings.lease_ms, token)
+            return await self._digests.claim(timer.partition, routes, budgets, self._settings.lease_ms, token)
         except StoreError as error:
             if error.applied is Applied.AMBIGUOUS and any(budgets) and not (error.is_damage and len(routes) == 1):
                 timer.unheard.append(_Unheard(token, time.monotonic() + self._settings.lease_ms / 1000))

@@ -23,7 +23,7 @@ from nsqdigest.store.packing import RECORDS_PER_CALL
 from nsqdigest.store.record import Head
 
 if TYPE_CHECKING:
-    from nsqdigest.store.partitions import Partitions
+    from nsqdigest.store.namespace import Namespace
 
 T = TypeVar("T")
 _LOOKED_BEYOND = 16
@@ -119,41 +119,42 @@ def _dead(partition: int, digest_id: bytes, since_ms: bytes, text: bytes | None)
 
 
 class DeadStore:
-    def __init__(self, partitions: Partitions, limit: int) -> None:
-        self._at = partitions
-        self._limit_per_partition = partition_limit(limit, partitions.count)
+    def __init__(self, namespace: Namespace, limit: int) -> None:
+        self._namespace = namespace
+        self._limit_per_partition = partition_limit(limit, namespace.partitions)
 
     async def page(self, partition: int, start: int, count: int = RECORDS_PER_CALL) -> list[Dead]:
         """Of one partition, those longest dead first. Fewer than `count` where details are unreadable."""
-        keys = self._at.dead[partition]
+        keys = self._namespace.dead_keys[partition]
         last = start + min(count, RECORDS_PER_CALL) - 1
-        (flat,) = await self._at.send(partition, [[b"ZRANGE", keys.dead, start, last, b"WITHSCORES"]])
+        (flat,) = await self._namespace.send(partition, [[b"ZRANGE", keys.dead, start, last, b"WITHSCORES"]])
         if not flat:
             return []
-        (texts,) = await self._at.send(partition, [[b"HMGET", keys.details, *flat[::2]]])
+        (texts,) = await self._namespace.send(partition, [[b"HMGET", keys.details, *flat[::2]]])
         each = map(_dead, repeat(partition), flat[::2], flat[1::2], texts)
         return [dead for dead in each if dead is not None]
 
     async def find(self, digest_id: str) -> Dead | None:
         return next(
-            filter(None, await asyncio.gather(*(self._look(p, digest_id) for p in range(self._at.count)))), None
+            filter(None, await asyncio.gather(*(self._look(p, digest_id) for p in range(self._namespace.partitions)))),
+            None,
         )
 
     async def _look(self, partition: int, digest_id: str) -> Dead | None:
-        keys = self._at.dead[partition]
-        since_ms, text = await self._at.send(
+        keys = self._namespace.dead_keys[partition]
+        since_ms, text = await self._namespace.send(
             partition, [[b"ZSCORE", keys.dead, digest_id], [b"HGET", keys.details, digest_id]]
         )
         return None if since_ms is None else _dead(partition, digest_id.encode(), since_ms, text)
 
     async def revive(self, dead: Dead) -> Revival:
         """Due now, whatever its timeline does meanwhile. Its age and its tries begin again, its attempts go on."""
-        facts, of = dead.details.facts, self._at.keys(dead.partition, dead.route)
+        facts, of = dead.details.facts, self._namespace.keys(dead.partition, dead.route)
         own = own_timeline(facts.id, facts.timeline).encode()
-        answer = await self._at.run(
+        answer = await self._namespace.run(
             dead.partition,
             "revive",
-            [*of.of(own), *self._at.dead[dead.partition].of(facts.id)],
+            [*of.of(own), *self._namespace.dead_keys[dead.partition].of(facts.id)],
             [b"", facts.id, own, dead.details.attempts, facts.opened_ms, facts.iteration, facts.superseded,
              facts.over_capacity, facts.next_earliest_ms],
         )  # fmt: skip
@@ -168,13 +169,13 @@ class DeadStore:
         return await self._drop(old.partition, old.id, old.route, self._limit_per_partition)
 
     async def _drop(self, partition: int, digest_id: str, route: str, may_stay: bytes | int) -> int:
-        keys = [*self._at.dead[partition].of(digest_id), self._at.keys(partition, route).ledger]
-        answer = await self._at.run(partition, "drop_dead", keys, [digest_id, may_stay])
+        keys = [*self._namespace.dead_keys[partition].of(digest_id), self._namespace.keys(partition, route).ledger]
+        answer = await self._namespace.run(partition, "drop_dead", keys, [digest_id, may_stay])
         return int(answer[1]) if answer[0] == b"dropped" else 0
 
     async def over_limit(self, partition: int) -> list[Dead]:
         """Those longest dead beyond the limit, of those whose details are readable."""
-        (count,) = await self._at.send(partition, [[b"ZCARD", self._at.dead[partition].dead]])
+        (count,) = await self._namespace.send(partition, [[b"ZCARD", self._namespace.dead_keys[partition].dead]])
         over = count - self._limit_per_partition
         found, start, step = list[Dead](), 0, min(over + _LOOKED_BEYOND, RECORDS_PER_CALL)
         while len(found) < over and start < count:

@@ -15,8 +15,8 @@ from nsqdigest.store.dead import Details, Unreadable
 from nsqdigest.store.packing import RECORDS_PER_CALL
 
 if TYPE_CHECKING:
-    from nsqdigest.store.operations import Operators
-    from nsqdigest.store.partitions import Partitions
+    from nsqdigest.store.namespace import Namespace
+    from nsqdigest.store.operations import Operations
 
 _ROUTES_PER_CALL = 50
 _UNREADABLE = ""
@@ -64,20 +64,20 @@ class _DeadOfPartition:
 
 
 class StoreFigures:
-    def __init__(self, partitions: Partitions, operators: Operators) -> None:
-        self._at = partitions
-        self._operators = operators
-        self._dead = [_DeadOfPartition() for _ in range(partitions.count)]
+    def __init__(self, namespace: Namespace, operations: Operations) -> None:
+        self._namespace = namespace
+        self._operations = operations
+        self._dead = [_DeadOfPartition() for _ in range(namespace.partitions)]
 
     async def read(self, routes: Sequence[str], now_ms: int) -> Figures:
         found = dict.fromkeys(routes, RouteFigures())
-        for partition in range(self._at.count):
+        for partition in range(self._namespace.partitions):
             for start in range(0, len(routes), _ROUTES_PER_CALL):
                 some = routes[start : start + _ROUTES_PER_CALL]
                 for name, figures in zip(some, await self._routes_of(partition, some, now_ms), strict=True):
                     found[name] = found[name].plus(figures)
             await self._look_at_dead(partition)
-        orphans = await self._operators.orphans(set(routes))
+        orphans = await self._operations.orphans(set(routes))
         return Figures(
             now_ms,
             found,
@@ -87,7 +87,7 @@ class StoreFigures:
 
     async def _routes_of(self, partition: int, routes: Sequence[str], now_ms: int) -> list[RouteFigures]:
         commands: list[list[bytes | str | int]] = []
-        for of in (self._at.keys(partition, name) for name in routes):
+        for of in (self._namespace.keys(partition, name) for name in routes):
             commands += (
                 [b"ZCARD", of.waiting],
                 [b"ZCARD", of.leased],
@@ -95,7 +95,7 @@ class StoreFigures:
                 [b"ZCOUNT", of.waiting, b"-inf", now_ms],
                 [b"ZRANGE", of.waiting, 0, 0, b"WITHSCORES"],
             )
-        answers = await self._at.send(partition, commands)
+        answers = await self._namespace.send(partition, commands)
         return [
             RouteFigures(waiting, leased, int(open_records or 0), overdue, int(float(first[1])) if first else None)
             for waiting, leased, open_records, overdue, first in zip(*(answers[n::5] for n in range(5)), strict=True)
@@ -103,17 +103,21 @@ class StoreFigures:
 
     async def _look_at_dead(self, partition: int) -> None:
         """A digest that dies is the last one, one that is revived or dropped leaves: either shows in the numbers."""
-        key, of = self._at.dead[partition].dead, self._dead[partition]
-        seen = await self._at.send(partition, [[b"ZCARD", key], [b"ZRANGE", key, 0, 0], [b"ZRANGE", key, -1, -1]])
+        key, of = self._namespace.dead_keys[partition].dead, self._dead[partition]
+        seen = await self._namespace.send(
+            partition, [[b"ZCARD", key], [b"ZRANGE", key, 0, 0], [b"ZRANGE", key, -1, -1]]
+        )
         if of.seen == seen:
             return
         sinks: dict[bytes, str] = {}
         for start in range(0, seen[0], RECORDS_PER_CALL):
-            (ids,) = await self._at.send(partition, [[b"ZRANGE", key, start, start + RECORDS_PER_CALL - 1]])
+            (ids,) = await self._namespace.send(partition, [[b"ZRANGE", key, start, start + RECORDS_PER_CALL - 1]])
             new = [digest_id for digest_id in ids if digest_id not in of.sinks]
             sinks |= {digest_id: of.sinks[digest_id] for digest_id in ids if digest_id in of.sinks}
             if new:
-                (texts,) = await self._at.send(partition, [[b"HMGET", self._at.dead[partition].details, *new]])
+                (texts,) = await self._namespace.send(
+                    partition, [[b"HMGET", self._namespace.dead_keys[partition].details, *new]]
+                )
                 sinks |= {digest_id: sink_of(text) for digest_id, text in zip(new, texts, strict=True)}
         of.seen, of.sinks = seen, sinks
 

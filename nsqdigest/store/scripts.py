@@ -59,6 +59,11 @@ def names() -> list[str]:
 
 
 @cache
+def only_reads(name: str) -> bool:
+    return files()[name].startswith("reading/")
+
+
+@cache
 def load(name: str) -> Script:
     lines: list[str] = []
     origin: list[Place] = []

@@ -24,8 +24,8 @@ from nsqdigest.store.dead import route_and_total
 from nsqdigest.store.packing import RECORDS_PER_CALL
 
 if TYPE_CHECKING:
-    from nsqdigest.store.operations import Operators
-    from nsqdigest.store.partitions import Partitions
+    from nsqdigest.store.namespace import Namespace
+    from nsqdigest.store.operations import Operations
 
 MENDED_TIMELINES = 5000
 _NOTHING_LEFT = b"0"
@@ -45,9 +45,9 @@ class _Look(NamedTuple):
 
 
 class Upkeep:
-    def __init__(self, partitions: Partitions, operators: Operators, plans: Mapping[str, RoutePlan]) -> None:
-        self._at = partitions
-        self._operators = operators
+    def __init__(self, namespace: Namespace, operations: Operations, plans: Mapping[str, RoutePlan]) -> None:
+        self._namespace = namespace
+        self._operations = operations
         self._plans = plans
         self._cursors: dict[tuple[int, str], bytes] = {}
         """Where the census of a route goes on; a route that is not here was never looked over."""
@@ -79,7 +79,7 @@ class Upkeep:
         )
 
     async def _look_over(self, partition: int, routes: Sequence[str], lease_ms: int) -> _Look:
-        of_routes = [self._at.keys(partition, route).fixed for route in routes]
+        of_routes = [self._namespace.keys(partition, route).fixed for route in routes]
         keys = [*(key for fixed in of_routes for key in fixed[:6]), *of_routes[0][6:]]
         each = [
             word
@@ -90,7 +90,7 @@ class Upkeep:
                 self._cursors.get((partition, route), _ALL),
             )
         ]
-        ran_out, brought_back, found, miscounted, *more = await self._at.run(
+        ran_out, brought_back, found, miscounted, *more = await self._namespace.run(
             partition, "maintenance", keys, [b"", RECORDS_PER_CALL, lease_ms, *each]
         )
         inexact, cursors = [], dict.fromkeys(((partition, route) for route in routes), _NOTHING_LEFT)
@@ -107,25 +107,27 @@ class Upkeep:
 
     async def _mend(self, partition: int, route: str) -> Mended | None:
         """None: what is there changed meanwhile, or is too much for one call. The next maintenance tries again."""
-        of = self._at.keys(partition, route)
-        known, had = await self._at.send(partition, [[b"HLEN", of.schedules], [b"HGET", of.ledger, b"buried"]])
+        of = self._namespace.keys(partition, route)
+        known, had = await self._namespace.send(partition, [[b"HLEN", of.schedules], [b"HGET", of.ledger, b"buried"]])
         if known > MENDED_TIMELINES:
             return None
         buried = await self._count_buried(partition, route)
-        (flat,) = await self._at.send(partition, [[b"HGETALL", of.schedules]])
+        (flat,) = await self._namespace.send(partition, [[b"HGETALL", of.schedules]])
         names = flat[::2]
         own = (key for name in names for key in (of.head + name, of.index + name, of.snapshot + name))
-        answer = await self._at.run(partition, "mend", [*of.fixed, *own], [buried, had or 0, *names])
+        answer = await self._namespace.run(partition, "mend", [*of.fixed, *own], [buried, had or 0, *names])
         return Mended(route, answer[1]) if answer[0] == b"mended" else None
 
     async def _count_buried(self, partition: int, route: str) -> int:
         """Records in dead digests of a route."""
-        dead, start, total = self._at.dead[partition], 0, 0
+        dead, start, total = self._namespace.dead_keys[partition], 0, 0
         while True:
-            (ids,) = await self._at.send(partition, [[b"ZRANGE", dead.dead, start, start + RECORDS_PER_CALL - 1]])
+            (ids,) = await self._namespace.send(
+                partition, [[b"ZRANGE", dead.dead, start, start + RECORDS_PER_CALL - 1]]
+            )
             if not ids:
                 return total
-            texts, *counts = await self._at.send(
+            texts, *counts = await self._namespace.send(
                 partition, [[b"HMGET", dead.details, *ids], *([b"ZCARD", dead.index + name] for name in ids)]
             )
             total += sum(count for text, count in zip(texts, counts, strict=True) if route_and_total(text)[0] == route)
@@ -133,8 +135,8 @@ class Upkeep:
 
     async def _count_timelines(self, partition: int) -> int:
         """Sets a partition's count of timelines right, over all routes that ever were. Returns how far it was off."""
-        routes = sorted({*await self._operators.routes(), *self._plans})
-        of_routes = [self._at.keys(partition, route) for route in routes]
+        routes = sorted({*await self._operations.routes(), *self._plans})
+        of_routes = [self._namespace.keys(partition, route) for route in routes]
         keys = [of_routes[0].timelines, of_routes[0].agenda, *(of.schedules for of in of_routes)]
-        (off,) = await self._at.run(partition, "census", keys, [])
+        (off,) = await self._namespace.run(partition, "census", keys, [])
         return int(off)

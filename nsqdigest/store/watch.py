@@ -20,7 +20,7 @@ from nsqdigest.store.figures import Figures
 if TYPE_CHECKING:
     from nsqdigest.base.metrics import Metrics
     from nsqdigest.store.servers.facts import ServerFacts
-    from nsqdigest.store.timelines import Timelines
+    from nsqdigest.store.store import Store
 
 _log = log.get("store")
 
@@ -31,7 +31,7 @@ FIGURES_EVERY_S = 5.0
 
 class StoreWatch:
     def __init__(
-        self, store: Timelines, metrics: Metrics, every_s: float, on_store_back: Callable[[], None] = lambda: None
+        self, store: Store, metrics: Metrics, every_s: float, on_store_back: Callable[[], None] = lambda: None
     ) -> None:
         self._store = store
         self._metrics = metrics
@@ -47,7 +47,7 @@ class StoreWatch:
 
     def start(self, servers: list[ServerFacts]) -> None:
         self._servers = {server.name: server for server in servers}
-        self._epochs = self._store.epochs
+        self._epochs = self._store.namespace.epochs
         self.tasks = [tasks.start(self._run(), "store watch"), tasks.start(self._count(), "store figures")]
 
     async def stop(self) -> None:
@@ -60,8 +60,8 @@ class StoreWatch:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._every_s):
-                    await self._store.doubted.wait()
-            self._store.doubted.clear()
+                    await self._store.namespace.doubted.wait()
+            self._store.namespace.doubted.clear()
             try:
                 await self._look()
                 if is_failing:
@@ -72,7 +72,7 @@ class StoreWatch:
                 self._say_damage(error)
                 # Anything else intake and scheduler say. It looks again, but not at the pace of a server that refuses
                 # at once.
-                self._store.doubted.set()
+                self._store.namespace.doubted.set()
                 await asyncio.sleep(_AGAIN_S)
 
     async def _count(self) -> None:
@@ -121,7 +121,7 @@ class StoreWatch:
         if self._unfit:
             _log.info("store.fit_again")
         self._unfit = ""
-        for route, records in self._store.losses.take().items():
+        for route, records in self._store.acknowledged.take().items():
             self._metrics.add("store_records_lost_total", records, route=route)
             _log.error(
                 "store.data_lost",
@@ -130,7 +130,7 @@ class StoreWatch:
                 records=records,
                 hint="Redis had acknowledged them: see redis.durability, and what happened to Redis",
             )
-        for partition, (was, now) in enumerate(zip(self._epochs, self._store.epochs, strict=True)):
+        for partition, (was, now) in enumerate(zip(self._epochs, self._store.namespace.epochs, strict=True)):
             if was != now:
                 self._metrics.add("store_partitions_lost_total")
                 _log.error(
@@ -139,7 +139,7 @@ class StoreWatch:
                     partition=partition,
                     hint="it was emptied: what waited in it is gone",
                 )
-        self._epochs = self._store.epochs
+        self._epochs = self._store.namespace.epochs
         self._compare(servers)
 
     def _compare(self, servers: list[ServerFacts]) -> None:

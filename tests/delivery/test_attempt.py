@@ -75,6 +75,10 @@ class Store:
     dead: Dead = field(default_factory=Dead)
 
     @property
+    def digests(self) -> Store:
+        return self
+
+    @property
     def clock(self) -> Store:
         return self
 

@@ -28,7 +28,7 @@ from nsqdigest.nsq.connection import ConnectionOptions
 from nsqdigest.store.answers import RoutePlan
 from nsqdigest.store.dead import Dead
 from nsqdigest.store.schedule import Plan
-from nsqdigest.store.timelines import Timelines
+from nsqdigest.store.store import Store
 from support import settings as usual
 from support.nsqclient import NsqClient
 from support.ports import HOST, free_port
@@ -199,14 +199,14 @@ class Recording:
 
 
 @pytest.fixture
-async def store(open_store: OpenStore, redis_url: str) -> Timelines:
+async def store(open_store: OpenStore, redis_url: str) -> Store:
     store = open_store(redis_url, [RoutePlan("r", 100, 0, 60_000)])
     await store.start()
     return store
 
 
 @pytest.fixture
-async def deliver_to(store: Timelines) -> AsyncIterator[Callable[[NsqTopic], Recording]]:
+async def deliver_to(store: Store) -> AsyncIterator[Callable[[NsqTopic], Recording]]:
     """Begins to deliver what is in the store."""
     schedulers: list[Scheduler] = []
 
@@ -229,7 +229,7 @@ async def deliver_to(store: Timelines) -> AsyncIterator[Callable[[NsqTopic], Rec
 
 
 async def test_while_nsqd_is_down_the_same_bytes_are_tried_until_it_is_back(
-    out: Nsqd, topic: str, make: Make, store: Timelines, deliver_to: Callable[[NsqTopic], Recording]
+    out: Nsqd, topic: str, make: Make, store: Store, deliver_to: Callable[[NsqTopic], Recording]
 ) -> None:
     out.stop()
     try:
@@ -244,7 +244,7 @@ async def test_while_nsqd_is_down_the_same_bytes_are_tried_until_it_is_back(
 
 
 async def test_what_is_too_large_for_nsqd_is_buried_with_its_word(
-    narrow: Nsqd, make: Make, store: Timelines, deliver_to: Callable[[NsqTopic], Recording]
+    narrow: Nsqd, make: Make, store: Store, deliver_to: Callable[[NsqTopic], Recording]
 ) -> None:
     await add(store, rec(b"k", 1, b'{"long":"%s"}' % (b"x" * NARROW_BYTES)))
     sent = deliver_to(make(narrow))

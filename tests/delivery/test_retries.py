@@ -24,7 +24,7 @@ from nsqdigest.delivery.timer import Scheduler
 from nsqdigest.store.answers import RoutePlan
 from nsqdigest.store.dead import Dead, Revival
 from nsqdigest.store.schedule import Plan
-from nsqdigest.store.timelines import Timelines
+from nsqdigest.store.store import Store
 from support import settings as usual
 from support.settings import ROUTE
 from support.store import Scripts, inconsistencies
@@ -85,14 +85,14 @@ def merges() -> bool:
 
 
 @pytest.fixture
-async def store(open_store: OpenStore, redis_url: str, merges: bool) -> Timelines:
+async def store(open_store: OpenStore, redis_url: str, merges: bool) -> Store:
     store = open_store(redis_url, [RoutePlan("r", 100, 0, 60_000, merges=merges)])
     await store.start()
     return store
 
 
 @pytest.fixture
-async def scheduler(store: Timelines, sink: ScriptedSink, settings: LogSink) -> AsyncIterator[Scheduler]:
+async def scheduler(store: Store, sink: ScriptedSink, settings: LogSink) -> AsyncIterator[Scheduler]:
     def uniform(low: float, high: float) -> float:
         return low
 
@@ -110,20 +110,20 @@ def plain(redis_client: redis.Redis) -> Scripts:
     return Scripts(redis_client)
 
 
-async def counters(store: Timelines) -> dict[str, int]:
-    ledger = await store.ledger("r")
+async def counters(store: Store) -> dict[str, int]:
+    ledger = await store.operations.ledger("r")
     assert balances(ledger)
     return {field: value for field, value in ledger.items() if value}
 
 
-async def delivered(store: Timelines, records: int) -> None:
+async def delivered(store: Store, records: int) -> None:
     async def is_so() -> bool:
         return (await counters(store)).get("delivered", 0) == records
 
     await until(is_so)
 
 
-async def the_dead_one(store: Timelines) -> Dead:
+async def the_dead_one(store: Store) -> Dead:
     async def dead() -> list[Dead]:
         return await store.dead.page(0, 0)
 
@@ -135,7 +135,7 @@ async def the_dead_one(store: Timelines) -> Dead:
 
 
 async def test_a_digest_sent_again_is_the_same_and_newer_records_follow(
-    scheduler: Scheduler, store: Timelines, sink: ScriptedSink
+    scheduler: Scheduler, store: Store, sink: ScriptedSink
 ) -> None:
     sink.verdicts = [Verdict.AGAIN]
     sink.meanwhile = [partial(add, store, rec(b"newer"))]
@@ -157,7 +157,7 @@ class TestMerged:
         return True
 
     async def test_the_union_goes_out_under_a_new_id(
-        self, scheduler: Scheduler, store: Timelines, sink: ScriptedSink
+        self, scheduler: Scheduler, store: Store, sink: ScriptedSink
     ) -> None:
         sink.verdicts = [Verdict.AGAIN]
         sink.meanwhile = [partial(add, store, rec(b"newer"), rec(b"first", 9))]
@@ -171,7 +171,7 @@ class TestMerged:
         assert await counters(store) == {"added": 3, "superseded": 1, "delivered": 2}
 
     async def test_without_newer_records_it_is_the_same_digest(
-        self, scheduler: Scheduler, store: Timelines, sink: ScriptedSink
+        self, scheduler: Scheduler, store: Store, sink: ScriptedSink
     ) -> None:
         sink.verdicts = [Verdict.AGAIN]
         await add(store)
@@ -186,7 +186,7 @@ class TestMerged:
 
     @pytest.mark.parametrize("settings", [{"max_attempts": 3}], indirect=True)
     async def test_there_are_not_more_tries_because_it_merges(
-        self, scheduler: Scheduler, store: Timelines, sink: ScriptedSink
+        self, scheduler: Scheduler, store: Store, sink: ScriptedSink
     ) -> None:
         sink.verdicts = [Verdict.AGAIN] * 9
         sink.meanwhile = [partial(add, store, rec(b"%d" % n)) for n in (1, 2)]
@@ -198,7 +198,7 @@ class TestMerged:
 
     @pytest.mark.parametrize("settings", [{"max_age_ms": 150}], indirect=True)
     async def test_its_age_counts_from_the_first_open(
-        self, scheduler: Scheduler, store: Timelines, sink: ScriptedSink
+        self, scheduler: Scheduler, store: Store, sink: ScriptedSink
     ) -> None:
         sink.verdicts = [Verdict.AGAIN] * 1000
         sink.meanwhile = [partial(add, store, rec(b"%d" % n)) for n in range(1000)]
@@ -207,7 +207,7 @@ class TestMerged:
         assert (await the_dead_one(store)).details.reason == "too-old"
 
     async def test_merged_into_one_another_they_are_one_digest_to_the_health_of_the_sink(
-        self, scheduler: Scheduler, store: Timelines, sink: ScriptedSink
+        self, scheduler: Scheduler, store: Store, sink: ScriptedSink
     ) -> None:
         sink.verdicts = [Verdict.AGAIN] * 5
         sink.meanwhile = [partial(add, store, rec(b"%d" % n)) for n in range(5)]
@@ -222,7 +222,7 @@ class TestMerged:
 
 
 async def test_a_revived_digest_is_sent_with_the_bytes_it_had(
-    scheduler: Scheduler, store: Timelines, sink: ScriptedSink, plain: Scripts
+    scheduler: Scheduler, store: Store, sink: ScriptedSink, plain: Scripts
 ) -> None:
     sink.verdicts = [Verdict.REFUSED] * 3
     await add(store, rec(b"k", 1), rec(b"l", 2))
@@ -243,7 +243,7 @@ async def test_a_revived_digest_is_sent_with_the_bytes_it_had(
 
 
 async def test_a_revived_digest_that_is_refused_again_is_dead_again(
-    scheduler: Scheduler, store: Timelines, sink: ScriptedSink, plain: Scripts
+    scheduler: Scheduler, store: Store, sink: ScriptedSink, plain: Scripts
 ) -> None:
     sink.verdicts = [Verdict.REFUSED] * 6
     await add(store)
@@ -259,7 +259,7 @@ async def test_a_revived_digest_that_is_refused_again_is_dead_again(
 
 
 async def test_the_age_of_a_revived_digest_counts_from_its_revival(
-    scheduler: Scheduler, store: Timelines, sink: ScriptedSink, plain: Scripts
+    scheduler: Scheduler, store: Store, sink: ScriptedSink, plain: Scripts
 ) -> None:
     sink.verdicts = [Verdict.REFUSED] * 3
     await add(store)

@@ -21,7 +21,7 @@ from nsqdigest.delivery.timer import Scheduler
 from nsqdigest.store.answers import RoutePlan
 from nsqdigest.store.record import Record
 from nsqdigest.store.schedule import Plan
-from nsqdigest.store.timelines import Timelines
+from nsqdigest.store.store import Store
 from support import settings
 from support.settings import POLICY, ROUTE
 from support.stores import redis_settings
@@ -53,8 +53,8 @@ class ToldSink:
 
 
 @pytest.fixture
-async def store(redis_url: str) -> AsyncIterator[Timelines]:
-    store = Timelines(redis_settings(redis_url), [RoutePlan("r", 100, 0, 60_000)], 1000)
+async def store(redis_url: str) -> AsyncIterator[Store]:
+    store = Store(redis_settings(redis_url), [RoutePlan("r", 100, 0, 60_000)], 1000)
     await store.start()
     yield store
     await store.close(5)
@@ -72,7 +72,7 @@ def post(sink: ToldSink) -> SinkPost:
 
 
 @pytest.fixture
-async def scheduler(store: Timelines, post: SinkPost) -> AsyncIterator[Scheduler]:
+async def scheduler(store: Store, post: SinkPost) -> AsyncIterator[Scheduler]:
     scheduler = Scheduler(
         SchedulerSettings(interval_ms=20, lease_ms=60_000, batch=100),
         {"r": ScheduledRoute(ROUTE, Plan(POLICY), post)},
@@ -84,13 +84,13 @@ async def scheduler(store: Timelines, post: SinkPost) -> AsyncIterator[Scheduler
     await scheduler.drain(time.monotonic() + 5)
 
 
-async def add(store: Timelines, *timelines: bytes) -> None:
+async def add(store: Store, *timelines: bytes) -> None:
     records = [Record(0, timeline, b"k", 1, b"{}", False) for timeline in timelines]
-    await store.add("r", 0, records, Plan(POLICY).beginning(store.clock.now_ms()))
+    await store.timelines.add("r", 0, records, Plan(POLICY).beginning(store.clock.now_ms()))
 
 
 async def test_a_sink_that_is_down_is_asked_with_one_digest_at_a_time(
-    scheduler: Scheduler, store: Timelines, sink: ToldSink, post: SinkPost
+    scheduler: Scheduler, store: Store, sink: ToldSink, post: SinkPost
 ) -> None:
     sink.verdict = Verdict.UNAVAILABLE
     await add(store, *(b"t%d" % number for number in range(20)))
@@ -104,7 +104,7 @@ async def test_a_sink_that_is_down_is_asked_with_one_digest_at_a_time(
 
 
 async def test_a_slow_probe_still_speaks_for_its_sink(
-    scheduler: Scheduler, store: Timelines, sink: ToldSink, post: SinkPost, monkeypatch: pytest.MonkeyPatch
+    scheduler: Scheduler, store: Store, sink: ToldSink, post: SinkPost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A receiver that takes its whole time-out to fail raises the level like one that fails at once."""
     monkeypatch.setattr(backoff, "PROBE_MESSAGE_WITHIN_S", 0.05)
@@ -124,7 +124,7 @@ async def test_a_slow_probe_still_speaks_for_its_sink(
 
 
 async def test_the_digest_that_failed_last_is_not_the_probe_while_another_is_due(
-    scheduler: Scheduler, store: Timelines, sink: ToldSink, post: SinkPost
+    scheduler: Scheduler, store: Store, sink: ToldSink, post: SinkPost
 ) -> None:
     sink.verdict_of = {"bad": Verdict.UNAVAILABLE}
     await add(store, b"bad")
@@ -137,7 +137,7 @@ async def test_the_digest_that_failed_last_is_not_the_probe_while_another_is_due
 
 
 async def test_a_digest_that_failed_last_is_the_probe_where_nothing_else_is_due(
-    scheduler: Scheduler, store: Timelines, sink: ToldSink, post: SinkPost
+    scheduler: Scheduler, store: Store, sink: ToldSink, post: SinkPost
 ) -> None:
     sink.verdict = Verdict.UNAVAILABLE
     await add(store, b"only")
@@ -149,10 +149,10 @@ async def test_a_digest_that_failed_last_is_the_probe_where_nothing_else_is_due(
 
 
 async def test_what_was_claimed_before_the_sink_stepped_back_is_put_back_unsent(
-    scheduler: Scheduler, store: Timelines, sink: ToldSink, post: SinkPost
+    scheduler: Scheduler, store: Store, sink: ToldSink, post: SinkPost
 ) -> None:
     await add(store, b"a", b"b")
-    claims = (await store.claim(0, [("r", 0)], [2], 60_000)).claims
+    claims = (await store.digests.claim(0, [("r", 0)], [2], 60_000)).claims
     epoch = post.controller.decision.epoch
     post.controller.failed(epoch, time.monotonic())
     scheduler._begin(claims, time.monotonic(), epoch)
@@ -164,7 +164,7 @@ async def test_what_was_claimed_before_the_sink_stepped_back_is_put_back_unsent(
 
 
 async def test_a_held_sink_opens_nothing_and_goes_on_when_resumed(
-    scheduler: Scheduler, store: Timelines, sink: ToldSink, post: SinkPost
+    scheduler: Scheduler, store: Store, sink: ToldSink, post: SinkPost
 ) -> None:
     scheduler.start()
     assert scheduler.pause_sink("out")

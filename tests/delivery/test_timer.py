@@ -70,6 +70,15 @@ class ToldStore:
     takes_s: dict[str, float] = field(default_factory=dict)
     hangs_in: set[int] = field(default_factory=set)
     posts: list[SinkPost] = field(default_factory=list)
+    dead: None = None
+
+    @property
+    def digests(self) -> ToldStore:
+        return self
+
+    @property
+    def upkeep(self) -> ToldStore:
+        return self
 
     @property
     def clock(self) -> ToldStore:
@@ -126,7 +135,7 @@ class ToldStore:
         self.released.append((now_s(), partition, list(routes), token))
         return self.returns.pop(0) if self.returns else 0
 
-    async def maintenance(self, partition: int, routes: Sequence[str], lease_ms: int) -> Maintained:
+    async def maintain(self, partition: int, routes: Sequence[str], lease_ms: int) -> Maintained:
         self.maintained.append((now_s(), partition, list(routes), lease_ms))
         await asyncio.sleep(self.takes_s.get("maintenance", 0))
         return self.finds.pop(0) if self.finds else NOTHING

@@ -16,7 +16,7 @@ from nsqdigest.store.answers import Added
 from nsqdigest.store.packing import RECORDS_PER_CALL
 from nsqdigest.store.record import Record
 from nsqdigest.store.schedule import Plan, Schedule
-from nsqdigest.store.timelines import Timelines
+from nsqdigest.store.store import Store
 from support import settings
 from support.ports import HOST
 from support.servers import RedisServer
@@ -29,7 +29,7 @@ POLICY = replace(settings.POLICY, minimum_delay_ms=1000, maximum_delay_ms=1000)
 
 
 @pytest.fixture
-async def store(open_store: OpenStore, redis_url: str, shared_redis: RedisServer) -> Timelines:
+async def store(open_store: OpenStore, redis_url: str, shared_redis: RedisServer) -> Store:
     store = open_store(limited_url(shared_redis))
     await store.start()
     return store
@@ -54,9 +54,9 @@ class Batch:
         pairs = zip(self.records, self.owners, strict=True)
         return sorted({record.timeline for record, owner in pairs if id(owner) in identities})
 
-    async def file(self, store: Timelines, routes: Sequence[str] = ("r",)) -> Filed:
+    async def file(self, store: Store, routes: Sequence[str] = ("r",)) -> Filed:
         filed_routes = {number: FiledRoute(name, Plan(POLICY)) for number, name in enumerate(routes)}
-        return await Filing(filed_routes, store, self.metrics).file(self.records, self.owners)
+        return await Filing(filed_routes, store.timelines, self.metrics).file(self.records, self.owners)
 
 
 def plant(plain: Scripts, kind: str, timeline: bytes | None = None) -> None:
@@ -76,14 +76,14 @@ async def test_a_batch_of_several_routes_and_partitions_goes_in_whole(open_store
         record.route = 1
     filed = await batch.file(store, ("r", "s"))
     assert filed == Filed(set(), {}, None, 100)
-    assert ((await store.ledger("r"))["added"], (await store.ledger("s"))["added"]) == (50, 50)
+    assert ((await store.operations.ledger("r"))["added"], (await store.operations.ledger("s"))["added"]) == (50, 50)
     assert batch.metrics.total("records_added_total") == 100
 
 
 @pytest.mark.parametrize("kind", ["set", "values"])
 @pytest.mark.parametrize("planted", [[b"t0"], [b"t63"], [b"t5", b"t6"], [b"t1", b"t31", b"t62"], names(64)])
 async def test_only_what_was_planted_is_refused(
-    store: Timelines, plain: Scripts, kind: str, planted: list[bytes], caplog: pytest.LogCaptureFixture
+    store: Store, plain: Scripts, kind: str, planted: list[bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
     for timeline in planted:
         plant(plain, kind, timeline)
@@ -91,13 +91,13 @@ async def test_only_what_was_planted_is_refused(
     filed = await batch.file(store)
     assert (filed.unsafe, filed.failure) == (set(), None)
     assert batch.timelines_of(set(filed.refused)) == sorted(planted)
-    assert (await store.ledger("r")).get("added", 0) == 64 - len(planted)
+    assert (await store.operations.ledger("r")).get("added", 0) == 64 - len(planted)
     assert [record.msg for record in caplog.records] == ["consumer.timeline.refused_by_store"] * len(planted)
     wanted = "zset" if kind == "set" else "hash"
     assert f"{{test:0}}:{kind}:r:{planted[0].decode()} is a list, not a {wanted}" in filed.refused.values()
 
 
-async def test_several_records_of_a_planted_timeline_go_together(store: Timelines, plain: Scripts) -> None:
+async def test_several_records_of_a_planted_timeline_go_together(store: Store, plain: Scripts) -> None:
     plant(plain, "set", b"t1")
     batch = Batch(b"t0", b"t1", b"t2", b"t1", b"t1")
     filed = await batch.file(store)
@@ -107,7 +107,7 @@ async def test_several_records_of_a_planted_timeline_go_together(store: Timeline
 
 @pytest.mark.parametrize("kind", ["waiting", "schedule", "ledger", "count"])
 async def test_where_a_key_is_planted_that_all_share_nothing_is_refused(
-    store: Timelines, plain: Scripts, kind: str, caplog: pytest.LogCaptureFixture
+    store: Store, plain: Scripts, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     plant(plain, kind)
     for batch in (Batch(*names(4)), Batch(b"t")):
@@ -119,7 +119,7 @@ async def test_where_a_key_is_planted_that_all_share_nothing_is_refused(
     assert {record.msg for record in caplog.records} == {"consumer.store.damaged"}
 
 
-async def test_a_shared_key_that_only_some_of_them_touch_is_not_their_fault(store: Timelines, plain: Scripts) -> None:
+async def test_a_shared_key_that_only_some_of_them_touch_is_not_their_fault(store: Store, plain: Scripts) -> None:
     """The losses: only a record that another supersedes is counted there, and after it was stored."""
     first = Batch(b"t1")
     await first.file(store)
@@ -131,7 +131,7 @@ async def test_a_shared_key_that_only_some_of_them_touch_is_not_their_fault(stor
     assert plain.open_set(b"t1") == {first.records[0].key: (9_000, b"newer")}
 
 
-async def test_once_mended_it_goes_in(store: Timelines, plain: Scripts) -> None:
+async def test_once_mended_it_goes_in(store: Store, plain: Scripts) -> None:
     plant(plain, "set", b"t1")
     batch = Batch(*names(3))
     assert len((await batch.file(store)).refused) == 1
@@ -162,11 +162,11 @@ async def test_other_failures_are_never_split(
 
 
 async def test_a_failure_on_the_way_leaves_the_rest_unsafe_and_refuses_nothing(
-    store: Timelines, plain: Scripts, monkeypatch: pytest.MonkeyPatch
+    store: Store, plain: Scripts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the third call on Redis is out of reach: what went in before is safe, the rest comes again."""
     plant(plain, "set", b"t0")
-    sent, add = 0, store.add
+    sent, add = 0, store.timelines.add
 
     async def add_or_fail(*arguments: object) -> object:
         nonlocal sent
@@ -175,7 +175,7 @@ async def test_a_failure_on_the_way_leaves_the_rest_unsafe_and_refuses_nothing(
             raise StoreError("redis-timeout", "")
         return await add(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(store, "add", add_or_fail)
+    monkeypatch.setattr(store.timelines, "add", add_or_fail)
     batch = Batch(*names(8))
     filed = await batch.file(store)
     assert filed.refused == {}
@@ -189,10 +189,10 @@ async def test_a_failure_on_the_way_leaves_the_rest_unsafe_and_refuses_nothing(
 # -- whose fault a failing script is
 
 
-def let_add_fail(monkeypatch: pytest.MonkeyPatch, store: Timelines, reasons: Mapping[bytes, str]) -> list[set[bytes]]:
+def let_add_fail(monkeypatch: pytest.MonkeyPatch, store: Store, reasons: Mapping[bytes, str]) -> list[set[bytes]]:
     """Where a call has a record of such a timeline it fails for this reason. Returns what was asked of each call."""
     asked: list[set[bytes]] = []
-    add = store.add
+    add = store.timelines.add
 
     async def add_or_fail(route: str, partition: int, records: Sequence[Record], first: Schedule) -> Added:
         asked.append({record.timeline for record in records})
@@ -201,12 +201,12 @@ def let_add_fail(monkeypatch: pytest.MonkeyPatch, store: Timelines, reasons: Map
                 raise StoreError(reason, timeline.decode())
         return await add(route, partition, records, first)
 
-    monkeypatch.setattr(store, "add", add_or_fail)
+    monkeypatch.setattr(store.timelines, "add", add_or_fail)
     return asked
 
 
 async def test_a_timeline_that_fails_beside_others_that_do_not_is_at_fault(
-    store: Timelines, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_add_fail(monkeypatch, store, {b"t1": "redis-script"})
     batch = Batch(b"t0", b"t1", b"t2")
@@ -214,9 +214,7 @@ async def test_a_timeline_that_fails_beside_others_that_do_not_is_at_fault(
     assert filed == Filed(set(), {id(batch.owners[1]): "redis-script: t1"}, None, 2)
 
 
-async def test_a_timeline_that_fails_alone_may_not_be_at_fault(
-    store: Timelines, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_timeline_that_fails_alone_may_not_be_at_fault(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     let_add_fail(monkeypatch, store, {b"t0": "redis-script"})
     batch = Batch(b"t0", b"t0")
     filed = await batch.file(store)
@@ -226,7 +224,7 @@ async def test_a_timeline_that_fails_alone_may_not_be_at_fault(
 
 
 async def test_a_timeline_that_fails_while_a_shared_key_is_wrong_may_not_be_at_fault(
-    store: Timelines, plain: Scripts, monkeypatch: pytest.MonkeyPatch
+    store: Store, plain: Scripts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its neighbours went in, but perhaps they did not need that key."""
     plant(plain, "losses")
@@ -253,7 +251,7 @@ async def test_where_it_may_not_look_at_the_keys_nobody_is_at_fault(
 
 
 async def test_after_another_failure_a_call_is_not_split_any_further(
-    store: Timelines, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[set[bytes]] = []
     batch = Batch(*names(4))
@@ -263,7 +261,7 @@ async def test_after_another_failure_a_call_is_not_split_any_further(
         asked.append({record.timeline for record in records})
         raise StoreError(next(reasons), "")
 
-    monkeypatch.setattr(store, "add", fail)
+    monkeypatch.setattr(store.timelines, "add", fail)
     filed = await batch.file(store)
     assert asked == [set(names(4)), {b"t0", b"t1"}, {b"t2", b"t3"}]
     assert (filed.refused, filed.unsafe) == ({}, {id(owner) for owner in batch.owners})
@@ -282,19 +280,21 @@ async def test_each_record_goes_to_its_route_and_partition(
     store = open_store(redis_url, [PLAN._replace(name=name) for name in called], partitions=partitions)
     await store.start()
     gone: set[tuple[str, int, bytes]] = set()
-    add = store.add
+    add = store.timelines.add
 
     async def add_and_note(route: str, partition: int, records: Sequence[Record], first: Schedule) -> Added:
         gone.update((route, partition, record.timeline) for record in records)
         return await add(route, partition, records, first)
 
-    monkeypatch.setattr(store, "add", add_and_note)
+    monkeypatch.setattr(store.timelines, "add", add_and_note)
     batch = Batch(*names(20))
     for record in batch.records[::routes]:
         record.route = routes - 1
     filed = await batch.file(store, called)
     assert filed == Filed(set(), {}, None, 20)
-    assert gone == {(called[each.route], store.partition_of(each.timeline), each.timeline) for each in batch.records}
+    assert gone == {
+        (called[each.route], store.timelines.partition_of(each.timeline), each.timeline) for each in batch.records
+    }
 
 
 async def test_a_failure_in_one_partition_leaves_the_others_alone(
@@ -303,7 +303,7 @@ async def test_a_failure_in_one_partition_leaves_the_others_alone(
     store = open_store(redis_url, partitions=8)
     await store.start()
     batch = Batch(*names(40))
-    in_0, in_1 = ({name for name in names(40) if store.partition_of(name) == number} for number in (0, 1))
+    in_0, in_1 = ({name for name in names(40) if store.timelines.partition_of(name) == number} for number in (0, 1))
     assert len(in_0) > 1
     refused = min(in_1)
     let_add_fail(monkeypatch, store, dict.fromkeys(in_0, "redis-timeout") | {refused: "redis-script"})
@@ -315,12 +315,12 @@ async def test_a_failure_in_one_partition_leaves_the_others_alone(
     assert filed.due_at_once == 40 - len(in_0) - 1
 
 
-async def test_nothing_is_filed_without_a_call(store: Timelines) -> None:
+async def test_nothing_is_filed_without_a_call(store: Store) -> None:
     assert await Batch().file(store) == Filed(set(), {}, None, 0)
 
 
 async def test_what_a_later_call_of_a_batch_refuses_is_told_of_its_own_message(
-    store: Timelines, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_add_fail(monkeypatch, store, {b"t": "redis-script"})
     batch = Batch(*[b"many"] * RECORDS_PER_CALL, b"t", b"many")
@@ -330,7 +330,7 @@ async def test_what_a_later_call_of_a_batch_refuses_is_told_of_its_own_message(
 
 
 async def test_after_a_failure_the_calls_that_follow_are_not_made(
-    store: Timelines, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = let_add_fail(monkeypatch, store, {b"first": "redis-timeout"})
     batch = Batch(*[b"first"] * RECORDS_PER_CALL, b"second", b"third")

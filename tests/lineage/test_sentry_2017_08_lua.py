@@ -130,10 +130,10 @@ async def test_a_record_whose_value_is_gone_does_not_stop_the_others(
     await timelines.start()
     await add(timelines, rec(b"a", 1), rec(b"b", 2), rec(b"c", 3))
     store.command("HDEL", store.key("values", "r", T), b"b")
-    (claim,) = (await timelines.claim(0, [("r", 0)], [1], LEASE_MS)).claims
-    opened = await timelines.open(claim, LEASE_MS, "id-1", [0])
+    (claim,) = (await timelines.digests.claim(0, [("r", 0)], [1], LEASE_MS)).claims
+    opened = await timelines.digests.open(claim, LEASE_MS, "id-1", [0])
     assert isinstance(opened, Opened)
-    page = await timelines.page(claim, opened, 0, 3)
+    page = await timelines.digests.page(claim, opened, 0, 3)
     assert page is not None
     assert [record and record.key for record in page] == [b"c", None, b"a"]
 

@@ -86,7 +86,7 @@ async def test_a_call_is_one_command_on_one_connection_and_its_time_is_told() ->
     async with ScriptedRedis(in_turn([b"answer", 7])) as server, opened(server.url) as client:
         assert await run(client) == [b"answer", 7]
         client.on_request = lambda name, took_s: told.append((name, took_s))
-        assert await run(client, must_last=True) == [b"answer", 7]  # durability is "reply": nothing to wait for
+        assert await run(client, durable=True) == [b"answer", 7]  # durability is "reply": nothing to wait for
         server.answer = in_turn("-OOM command not allowed")
         await refusal(client)
         assert (server.asked, server.accepted) == ([CALL] * 3, 1)
@@ -120,7 +120,7 @@ async def test_a_script_that_cannot_be_loaded_fails_with_what_the_load_said() ->
 
 
 @pytest.mark.parametrize("confirmed", [2, 3])
-async def test_what_must_last_waits_for_its_replicas_in_the_same_round_trip(confirmed: int) -> None:
+async def test_a_durable_call_waits_for_its_replicas_in_the_same_round_trip(confirmed: int) -> None:
     def answer(words: Words) -> Any:
         return confirmed if words[0] == b"WAIT" else [b"answer"]
 
@@ -128,7 +128,7 @@ async def test_what_must_last_waits_for_its_replicas_in_the_same_round_trip(conf
         ScriptedRedis(answer) as server,
         opened(server.url, durability="replica", replicas=2, timeout_ms=3000) as client,
     ):
-        assert await run(client, must_last=True) == [b"answer"]
+        assert await run(client, durable=True) == [b"answer"]
         assert await run(client) == [b"answer"]
     assert server.asked == [CALL, (b"WAIT", b"2", b"1500"), CALL]
 
@@ -141,7 +141,7 @@ async def test_fewer_replicas_than_asked_for_are_an_ambiguous_failure() -> None:
         ScriptedRedis(answer) as server,
         opened(server.url, durability="replica", replicas=2) as client,
     ):
-        error = await refusal(client, must_last=True)
+        error = await refusal(client, durable=True)
     assert (error.reason, error.applied) == ("redis-replicas", Applied.AMBIGUOUS)
     assert "1 of 2 replicas confirmed within 2500 ms" in str(error)
 
@@ -151,7 +151,7 @@ async def test_one_replica_may_be_all_that_is_asked_for() -> None:
         ScriptedRedis(in_turn([b"answer"])) as server,
         opened(server.url, durability="replica", replicas=1) as client,
     ):
-        assert await run(client, must_last=True) == [b"answer"]
+        assert await run(client, durable=True) == [b"answer"]
     assert server.count(b"WAIT", b"1") == 1
 
 
@@ -165,7 +165,7 @@ async def test_with_its_script_what_waits_goes_again_too() -> None:
         ScriptedRedis(in_turn(NOSCRIPT, [b"answer"])) as server,
         opened(server.url, durability="replica", replicas=1) as client,
     ):
-        assert await run(client, must_last=True) == [b"answer"]
+        assert await run(client, durable=True) == [b"answer"]
     wait = (b"WAIT", b"1", b"2500")
     assert server.asked == [CALL, wait, LOAD, CALL, wait]
 

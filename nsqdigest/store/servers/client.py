@@ -122,14 +122,14 @@ class RedisClient:
     # -- calls
 
     async def run(
-        self, tag: bytes, name: str, keys: Sequence[bytes], arguments: Command, *, must_last: bool = False
+        self, tag: bytes, name: str, keys: Sequence[bytes], arguments: Command, *, durable: bool = False
     ) -> list[Any]:
-        """Runs a script of lua/. Its keys are all of the partition that the tag names. `must_last`: the caller will FIN
+        """Runs a script of lua/. Its keys are all of the partition that the tag names. `durable`: the caller will FIN
         or send a digest on this answer, so wait for the replicas that `redis.durability` asks for. Such a script writes
         at each call, a repeated one too: WAIT returns at once on a connection that wrote nothing."""
         script = scripts.load(name)
         unit: list[Command] = [[b"EVALSHA", script.sha, len(keys), *keys, *arguments]]
-        waits = must_last and self._replicas > 0
+        waits = durable and self._replicas > 0
         if waits:
             unit.append([b"WAIT", self._replicas, self._wait_ms])
         sent_s = time.perf_counter()

@@ -23,7 +23,7 @@ from nsqdigest.store.keys import shown_timeline
 from nsqdigest.store.record import Record, StoredRecord
 from nsqdigest.store.servers.client import RedisClient
 from nsqdigest.store.servers.node import Command
-from nsqdigest.store.timelines import Timelines
+from nsqdigest.store.store import Store
 from support.cutting_off import text_cut_off
 from support.store import NOW_MS
 from support.stores import redis_settings
@@ -68,13 +68,14 @@ class LaggingClock:
 
 class TimedClient(RedisClient):
     world: World
+    lag_ms: int
 
     def __init__(self, settings: RedisSettings, connections: int) -> None:
         super().__init__(settings, connections)
-        self.clock = LaggingClock(self.world, 0)  # type: ignore[assignment]
+        self.clock = LaggingClock(self.world, self.lag_ms)  # type: ignore[assignment]
 
     async def run(
-        self, tag: bytes, name: str, keys: Sequence[bytes], arguments: Command, *, must_last: bool = False
+        self, tag: bytes, name: str, keys: Sequence[bytes], arguments: Command, *, durable: bool = False
     ) -> list[Any]:
         """A script that asks for Redis' clock has '' as its first argument."""
         asks_for_time = bool(arguments) and arguments[0] == b""
@@ -87,7 +88,7 @@ class TimedClient(RedisClient):
             text = text_cut_off(name, self.world.writes)
             (answer,) = await self.send(tag, [[b"EVAL", text, len(keys), *keys, *told]])
             return list(answer)
-        answer = await super().run(tag, name, keys, told, must_last=must_last)
+        answer = await super().run(tag, name, keys, told, durable=durable)
         if fate is Fate.UNHEARD:
             raise StoreError("redis-timeout", f"nobody heard the answer of {name}")
         return answer
@@ -101,10 +102,9 @@ class TimedClient(RedisClient):
 
 class Daemon:
     def __init__(self, world: World, url: str, plans: Sequence[RoutePlan], limit: int, lag_ms: int) -> None:
-        TimedClient.world = world
-        self.store = Timelines(redis_settings(url, partitions=2), plans, limit, connections=2)
-        self.clock = LaggingClock(world, lag_ms)
-        self.store.clock = self.clock  # type: ignore[assignment]
+        TimedClient.world, TimedClient.lag_ms = world, lag_ms
+        self.store = Store(redis_settings(url, partitions=2), plans, limit, connections=2)
+        self.clock = self.store.clock
 
 
 # -- the account

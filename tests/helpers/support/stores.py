@@ -12,13 +12,13 @@ from nsqdigest.config import Redis as RedisSettings
 from nsqdigest.store.answers import Added, RoutePlan
 from nsqdigest.store.record import Record
 from nsqdigest.store.schedule import Schedule
-from nsqdigest.store.timelines import Timelines
+from nsqdigest.store.store import Store
 from support.ports import HOST
 from support.servers import ROOT, RedisServer
 
 PLAN = RoutePlan("r", capacity=1000, increment_ms=0, dedupe_window_ms=600_000)
 T = b"t"
-OpenStore = Callable[..., Timelines]
+OpenStore = Callable[..., Store]
 
 _RIGHTS = re.compile(r"ACL SETUSER nsqdigest on (.*?)\n\n", re.DOTALL)
 
@@ -36,7 +36,7 @@ def redis_settings(url: str, **settings: Any) -> RedisSettings:
 
 @pytest.fixture
 async def open_store() -> AsyncIterator[OpenStore]:
-    made: list[Timelines] = []
+    made: list[Store] = []
 
     def make(
         url: str,
@@ -45,8 +45,8 @@ async def open_store() -> AsyncIterator[OpenStore]:
         connections: int = 16,
         dead_digests: int = 10_000,
         **settings: Any,
-    ) -> Timelines:
-        store = Timelines(redis_settings(url, **settings), routes, limit, connections, dead_digests=dead_digests)
+    ) -> Store:
+        store = Store(redis_settings(url, **settings), routes, limit, connections, dead_digests=dead_digests)
         made.append(store)
         return store
 
@@ -61,9 +61,9 @@ def rec(
     return Record(0, timeline, key, 1000 * at_ms, value, possible_repeat)
 
 
-async def add(store: Timelines, *records: Record, route: str = "r", partition: int = 0, after_ms: int = 0) -> Added:
+async def add(store: Store, *records: Record, route: str = "r", partition: int = 0, after_ms: int = 0) -> Added:
     at_ms = store.clock.now_ms() + after_ms
-    return await store.add(route, partition, records or (rec(),), Schedule(at_ms, at_ms))
+    return await store.timelines.add(route, partition, records or (rec(),), Schedule(at_ms, at_ms))
 
 
 def rights() -> list[str]:
