@@ -148,9 +148,9 @@ class Auditor:
 
     async def _look(self, partition: int, route: str, names: Sequence[bytes]) -> list[Found]:
         of = self._namespace.keys(partition, route)
-        keys = [of.waiting, of.leased, of.schedules]
+        keys = [of.waiting, of.leased, of.schedules, of.heads]
         for name in names:
-            keys += [of.head + name, of.index + name, of.values + name, of.snapshot + name, of.snapshot_values + name]
+            keys += [of.index + name, of.values + name, of.snapshot + name, of.snapshot_values + name]
         numbers = await self._namespace.run(partition, "recount", keys, names)
         each = len(Found._fields)
         return [Found(*numbers[start : start + each]) for start in range(0, len(numbers), each)]

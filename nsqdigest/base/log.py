@@ -58,6 +58,11 @@ class Log:
         self._logger = logger
         self._is_enabled_for = logger.isEnabledFor
 
+    @property
+    def is_debugging(self) -> bool:
+        """Whether anybody reads debug lines: of what is many, they are not even made otherwise."""
+        return self._is_enabled_for(logging.DEBUG)
+
     def debug(self, event: str, /, *, exc_info: BaseException | None = None, **fields: Any) -> None:
         if self._is_enabled_for(logging.DEBUG):
             self._write(logging.DEBUG, event, exc_info, fields)
@@ -82,16 +87,18 @@ class Log:
         *,
         by: Sequence[str],
         adds: Sequence[str] = (),
+        tops: Sequence[str] = (),
         every_s: float = 1.0,
         **fields: Any,
     ) -> None:
         """A line at once, then one per period with a count. `by` names the fields that make the kind (bounded, like the
-        labels of a metric), `adds` those that are summed; of the others a line shows the newest."""
+        labels of a metric), `adds` those that are summed, `tops` those of which the largest is shown; of the others a
+        line shows the newest."""
         if self._is_enabled_for(LEVELS[level]):
             kind = (self._logger, LEVELS[level], event, *(fields[name] for name in by))
             _write_lines_due()
             with _repeats_lock:
-                is_line = _repeats.note(kind, time.monotonic(), every_s, fields, adds)
+                is_line = _repeats.note(kind, time.monotonic(), every_s, fields, adds=adds, tops=tops)
             if is_line:
                 self._write(LEVELS[level], event, None, fields)
 

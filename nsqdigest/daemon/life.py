@@ -28,7 +28,8 @@ from nsqdigest.config import Backoff, Config, LogSink, NsqSink, Route, WebhookSi
 from nsqdigest.config import Sink as SinkSettings
 from nsqdigest.consumer import Consumer, most_held_bytes
 from nsqdigest.daemon.status import Status, known_labels
-from nsqdigest.delivery.attempt import ScheduledRoute, SinkPost
+from nsqdigest.delivery.delivery import DeliveryRoute
+from nsqdigest.delivery.outlet import Outlet
 from nsqdigest.delivery.sinks.base import Sink
 from nsqdigest.delivery.sinks.log import LogFile
 from nsqdigest.delivery.sinks.nsq import NsqTopic
@@ -98,14 +99,12 @@ class Daemon:
         )
         options = options_of(config.nsq)
         self._posts = {
-            name: SinkPost(
-                settings, build_sink(settings, options, self.metrics), self._controller(settings.concurrency)
-            )
+            name: Outlet(settings, build_sink(settings, options, self.metrics), self._controller(settings.concurrency))
             for name, settings in config.sinks.items()
         }
         self.scheduler = Scheduler(
             config.scheduler,
-            {r.name: ScheduledRoute(r, self._plans[r.policy], self._posts[r.sink]) for r in config.routes},
+            {r.name: DeliveryRoute(r, self._plans[r.policy], self._posts[r.sink]) for r in config.routes},
             self.store,
             self.metrics,
             uniform,
@@ -174,7 +173,7 @@ class Daemon:
             controller=self._controller(config.nsq.max_in_flight),
             metrics=self.metrics,
             uniform=self._uniform,
-            on_due=self.scheduler.poke,
+            on_due=self.scheduler.wake,
         )
 
     def _route_plan(self, route: Route) -> RoutePlan:
@@ -192,7 +191,7 @@ class Daemon:
         """Redis answers one part of the daemon again: the others need not wait for all of their own backoff."""
         for consumer in self.consumers:
             consumer.store_answered()
-        self.scheduler.poke()
+        self.scheduler.wake()
 
     # -- life
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nsqdigest.base.metrics import Metrics
     from nsqdigest.config import Config
     from nsqdigest.consumer import Consumer
-    from nsqdigest.delivery.attempt import SinkPost
+    from nsqdigest.delivery.outlet import Outlet
     from nsqdigest.delivery.timer import Scheduler
     from nsqdigest.nsq.lookups import Discovery
     from nsqdigest.store.watch import StoreWatch
@@ -69,7 +69,7 @@ class Status:
         *,
         consumers: Sequence[Consumer],
         scheduler: Scheduler,
-        posts: Mapping[str, SinkPost],
+        posts: Mapping[str, Outlet],
         discovery: Discovery,
         watch: StoreWatch,
         lag: LoopLag,

@@ -102,52 +102,22 @@ class Claimed(NamedTuple):
     next_due_ms: int | None
 
 
-class Opened(NamedTuple):
-    """A digest under way: what is stored beside its snapshot.
-
-    `attempts` and `opened_ms` are of this id, and told to its receiver. `tries` and `since_ms` decide when there have
-    been enough: of what was merged into it too, and of a revived one since it was revived. Both count posts that ended.
-    """
-
-    again: bool
-    id: str
-    opened_ms: int
-    iteration: int
-    total: int
-    first_ms: int
-    last_ms: int
-    superseded: int
-    over_capacity: int
-    next_earliest_ms: int
-    since_ms: int
-    attempts: int
-    tries: int
-
-    @property
-    def attempt(self) -> int:
-        """The number of the next post."""
-        return self.attempts + 1
-
-
 class NotOpened(StrEnum):
+    """Why a claim came to no digest."""
+
     STALE = "stale"
+    """The lease is another's."""
     EMPTY = "empty"
+    """Nothing to send; the timeline is forgotten."""
+    DAMAGED = "damaged"
+    """A key of its own has another type."""
 
 
-class Answer(StrEnum):
-    """What became of a call that a token guards."""
+class Ended(StrEnum):
+    """What became of the end of a digest."""
 
     DONE = "done"
     ALREADY = "already"
+    """An earlier call did it."""
     STALE = "stale"
-
-
-ANSWERS = {
-    b"closed": Answer.DONE,
-    b"buried": Answer.DONE,
-    b"waiting": Answer.DONE,
-    b"renewed": Answer.DONE,
-    b"already": Answer.ALREADY,
-    b"stale": Answer.STALE,
-}
-"""What scripts say, by their words."""
+    DAMAGED = "damaged"

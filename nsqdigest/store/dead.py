@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
 
+from nsqdigest.store.head import Head
 from nsqdigest.store.keys import own_timeline, partition_limit
 from nsqdigest.store.packing import RECORDS_PER_CALL
-from nsqdigest.store.record import Head
 
 if TYPE_CHECKING:
     from nsqdigest.store.namespace import Namespace
@@ -45,45 +45,49 @@ def _of_any_version(kind: type[T], written: Mapping[str, Any]) -> T:
     return kind(**{name: value for name, (value, _) in fields.items()})
 
 
-class _Why(NamedTuple):
-    """Of the details, what stands beside the facts."""
+class _Beside(NamedTuple):
+    """Of the details, what stands beside the head."""
 
+    route: str
+    timeline: str
+    sink: str
     reason: str
     detail: str
-    attempts: int
 
 
 class Details(NamedTuple):
     """Why a digest died, and all that is required to send it again."""
 
-    facts: Head
+    head: Head
+    route: str
+    timeline: str
+    sink: str
     reason: str
     detail: str
-    attempts: int
 
     def encode(self) -> bytes:
-        return msgspec.json.encode({**self._asdict(), "facts": self.facts._asdict()})
+        return msgspec.json.encode({**self._asdict(), "head": self.head._asdict()})
 
     @classmethod
     def decode(cls, text: bytes) -> Details:
         try:
             written: dict[str, Any] = msgspec.json.decode(text)
-            facts = _of_any_version(Head, written.pop("facts"))
-            why = _of_any_version(_Why, written)
+            head = _of_any_version(Head, written.pop("head"))
+            beside = _of_any_version(_Beside, written)
         except (msgspec.MsgspecError, TypeError, KeyError, AttributeError) as error:
             raise Unreadable(str(error)) from error
-        if not facts.route:
+        if not beside.route:
             raise Unreadable("they do not say of which route it is")
-        return cls(facts, *why)
+        return cls(head, *beside)
 
 
 def route_and_total(text: bytes | None) -> tuple[str, int | None]:
     """Of which route a dead digest is, and how many records it had; "" and None where its details are unreadable."""
     try:
-        facts = Details.decode(text or b"").facts
+        details = Details.decode(text or b"")
     except Unreadable:
         return "", None
-    return facts.route, facts.total
+    return details.route, details.head.total
 
 
 class Dead(NamedTuple):
@@ -93,11 +97,11 @@ class Dead(NamedTuple):
 
     @property
     def id(self) -> str:
-        return self.details.facts.id
+        return self.details.head.id
 
     @property
     def route(self) -> str:
-        return self.details.facts.route
+        return self.details.route
 
 
 class Revival(StrEnum):
@@ -115,7 +119,7 @@ def _dead(partition: int, digest_id: bytes, since_ms: bytes, text: bytes | None)
         details = Details.decode(text)
     except Unreadable:
         return None
-    return Dead(partition, int(float(since_ms)), details) if details.facts.id.encode() == digest_id else None
+    return Dead(partition, int(float(since_ms)), details) if details.head.id.encode() == digest_id else None
 
 
 class DeadStore:
@@ -149,14 +153,14 @@ class DeadStore:
 
     async def revive(self, dead: Dead) -> Revival:
         """Due now, whatever its timeline does meanwhile. Its age and its tries begin again, its attempts go on."""
-        facts, of = dead.details.facts, self._namespace.keys(dead.partition, dead.route)
-        own = own_timeline(facts.id, facts.timeline).encode()
+        head, of = dead.details.head, self._namespace.keys(dead.partition, dead.route)
+        own = own_timeline(head.id, dead.details.timeline).encode()
         answer = await self._namespace.run(
             dead.partition,
             "revive",
-            [*of.of(own), *self._namespace.dead_keys[dead.partition].of(facts.id)],
-            [b"", facts.id, own, dead.details.attempts, facts.opened_ms, facts.iteration, facts.superseded,
-             facts.over_capacity, facts.next_earliest_ms],
+            [*of.of(own), *self._namespace.dead_keys[dead.partition].of(head.id)],
+            [b"", head.id, own, head.attempts, head.opened_ms, head.iteration, head.superseded,
+             head.dropped_capacity, head.next_earliest_ms],
         )  # fmt: skip
         return Revival(answer[0].decode())
 

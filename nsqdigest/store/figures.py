@@ -124,6 +124,6 @@ class StoreFigures:
 
 def sink_of(text: bytes | None) -> str:
     try:
-        return Details.decode(text).facts.sink if text is not None else _UNREADABLE
+        return Details.decode(text).sink if text is not None else _UNREADABLE
     except Unreadable:
         return _UNREADABLE

@@ -6,8 +6,8 @@ Keys, under the hash tag `{namespace:partition}`, type first, the route's name a
     leased:ROUTE    timeline scored by deadline      values:ROUTE:TIMELINE         its values
     tokens:ROUTE    of the leased                    digest:ROUTE:TIMELINE         snapshot: the digest under way
     schedule:ROUTE  base, bound, records of each     digest-values:ROUTE:TIMELINE  its values
-    losses:ROUTE    since the digest before          head:ROUTE:TIMELINE           iteration; snapshot's id, totals …
-    ledger:ROUTE    what became of each record       shown:ROUTE:TIMELINE          memory: keys delivered lately
+    heads:ROUTE     iteration; digest's id, totals … shown:ROUTE:TIMELINE          memory: keys delivered lately
+    losses:ROUTE    since the digest before          ledger:ROUTE                  what became of each record
     agenda          waiting zset: when to look at it at the earliest
     count           how many timelines there are
     dead            id scored by when it died (ms)   dead:details, dead-set:ID, dead-values:ID
@@ -32,23 +32,32 @@ class Keys:
 
     def __init__(self, tag: bytes, route: str) -> None:
         name = route.encode()
-        self.waiting, self.leased, self.tokens, self.schedules, self.losses, self.ledger = (
-            tag + kind + b":" + name for kind in (b"waiting", b"leased", b"tokens", b"schedule", b"losses", b"ledger")
+        self.of_route = [
+            tag + kind + b":" + name
+            for kind in (b"waiting", b"leased", b"tokens", b"schedule", b"heads", b"losses", b"ledger")
+        ]
+        """In the order in which each script has them."""
+        self.waiting, self.leased, self.tokens, self.schedules, self.heads, self.losses, self.ledger = self.of_route
+        self.timelines, self.agenda = self.of_partition = [tag + b"count", tag + b"agenda"]
+        self.fixed = [*self.of_route, *self.of_partition]
+        self.index, self.values, self.snapshot, self.snapshot_values, self.memory = (
+            tag + kind + b":" + name + b":" for kind in (b"set", b"values", b"digest", b"digest-values", b"shown")
         )
-        self.timelines, self.agenda = tag + b"count", tag + b"agenda"
-        self.head, self.index, self.values, self.snapshot, self.snapshot_values, self.memory = (
-            tag + kind + b":" + name + b":"
-            for kind in (b"head", b"set", b"values", b"digest", b"digest-values", b"shown")
-        )
-        self.fixed = [self.waiting, self.leased, self.tokens, self.schedules, self.losses, self.ledger,
-                      self.timelines, self.agenda]  # fmt: skip
-        """In the order in which each script that takes one route's has them."""
         self.name_from = len(self.index)
+
+    def of_timeline(self, timeline: bytes) -> tuple[bytes, ...]:
+        """Its own keys, in the order in which each script has them."""
+        return (
+            self.index + timeline,
+            self.values + timeline,
+            self.snapshot + timeline,
+            self.snapshot_values + timeline,
+            self.memory + timeline,
+        )
 
     def of(self, timeline: bytes) -> list[bytes]:
         """All that a script on one timeline takes, in the order of lua/lib/timeline_keys.lua."""
-        kinds = (self.head, self.index, self.values, self.snapshot, self.snapshot_values, self.memory)
-        return [*self.fixed, *(kind + timeline for kind in kinds)]
+        return [*self.fixed, *self.of_timeline(timeline)]
 
 
 class DeadKeys:
@@ -58,10 +67,13 @@ class DeadKeys:
         self.dead, self.details = tag + b"dead", tag + b"dead:details"
         self.index, self.values = tag + b"dead-set:", tag + b"dead-values:"
 
+    def of_digest(self, digest_id: str) -> tuple[bytes, bytes]:
+        name = digest_id.encode()
+        return self.index + name, self.values + name
+
     def of(self, digest_id: str) -> list[bytes]:
         """All that a script on one dead digest takes, in their order."""
-        name = digest_id.encode()
-        return [self.dead, self.details, self.index + name, self.values + name]
+        return [self.dead, self.details, *self.of_digest(digest_id)]
 
 
 def mismatch(namespace: str, schema: int, stored: int, partitions: int) -> str | None:

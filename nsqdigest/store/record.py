@@ -1,4 +1,4 @@
-"""The nouns that go into the store and come out of it: a record, and the head of a digest (pure)."""
+"""A record, as it goes into the store and as it comes out (pure)."""
 
 from __future__ import annotations
 
@@ -23,20 +23,3 @@ class StoredRecord(NamedTuple):
     key: bytes
     timestamp_ms: int
     value: bytes
-
-
-class Head(NamedTuple):
-    """What a digest is beside its records."""
-
-    id: str
-    route: str
-    timeline: str
-    sink: str
-    iteration: int
-    opened_ms: int
-    next_earliest_ms: int
-    first_ms: int
-    last_ms: int
-    total: int
-    superseded: int
-    over_capacity: int

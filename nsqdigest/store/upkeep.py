@@ -79,8 +79,8 @@ class Upkeep:
         )
 
     async def _look_over(self, partition: int, routes: Sequence[str], lease_ms: int) -> _Look:
-        of_routes = [self._namespace.keys(partition, route).fixed for route in routes]
-        keys = [*(key for fixed in of_routes for key in fixed[:6]), *of_routes[0][6:]]
+        of_routes = [self._namespace.keys(partition, route) for route in routes]
+        keys = [*(key for of in of_routes for key in of.of_route), *of_routes[0].of_partition]
         each = [
             word
             for route in routes
@@ -114,7 +114,7 @@ class Upkeep:
         buried = await self._count_buried(partition, route)
         (flat,) = await self._namespace.send(partition, [[b"HGETALL", of.schedules]])
         names = flat[::2]
-        own = (key for name in names for key in (of.head + name, of.index + name, of.snapshot + name))
+        own = (key for name in names for key in (of.index + name, of.snapshot + name))
         answer = await self._namespace.run(partition, "mend", [*of.fixed, *own], [buried, had or 0, *names])
         return Mended(route, answer[1]) if answer[0] == b"mended" else None
 

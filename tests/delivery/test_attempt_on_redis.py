@@ -17,8 +17,9 @@ from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.config import LogSink
 from nsqdigest.config import Scheduler as SchedulerSettings
-from nsqdigest.delivery.attempt import ScheduledRoute, SinkPost
-from nsqdigest.delivery.sinks.base import Outcome, Parcel
+from nsqdigest.delivery.delivery import DeliveryRoute
+from nsqdigest.delivery.outlet import Outlet
+from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.timer import Scheduler
 from nsqdigest.store.answers import Claim, Opened, RoutePlan
 from nsqdigest.store.digests import Digests
@@ -38,7 +39,7 @@ TIMEOUT_MS = 600
 
 
 class Sent(NamedTuple):
-    parcel: Parcel
+    parcel: OutgoingDigest
     lease_left_ms: int
 
 
@@ -50,7 +51,7 @@ class LeaseReadingSink:
         self.sent: list[Sent] = []
         self.verdict = Verdict.DELIVERED
 
-    async def deliver(self, parcel: Parcel) -> Outcome:
+    async def deliver(self, parcel: OutgoingDigest) -> Outcome:
         self.sent.append(Sent(parcel, lease_left_ms(self._plain, parcel.timeline)))
         return Outcome(self.verdict)
 
@@ -83,8 +84,8 @@ async def store(open_store: OpenStore, redis_url: str) -> Store:
 def scheduler_of(
     store: Store, sink: LeaseReadingSink, metrics: Metrics, settings: LogSink = SINK, lease_ms: int = 60_000
 ) -> Scheduler:
-    post = SinkPost(settings, sink, Controller(8, Curve(1.0, 10.0, jitter="none"), max))
-    routes = {"r": ScheduledRoute(ROUTE, Plan(POLICY), post)}
+    post = Outlet(settings, sink, Controller(8, Curve(1.0, 10.0, jitter="none"), max))
+    routes = {"r": DeliveryRoute(ROUTE, Plan(POLICY), post)}
     return Scheduler(SchedulerSettings(interval_ms=20, lease_ms=lease_ms, batch=100), routes, store, metrics, min)
 
 

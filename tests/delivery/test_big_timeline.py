@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import pytest
 import redis
+from nsqdigest.delivery.attempt import Courier, DeliveryRoute, Lease, Outlet
 
 from nsqdigest.backoff import Controller, Curve
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import Verdict
-from nsqdigest.delivery.attempt import Courier, Lease, ScheduledRoute, SinkPost
-from nsqdigest.delivery.sinks.base import Outcome, Parcel
+from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.store.answers import Claim, Opened, RoutePlan
 from nsqdigest.store.digests import Digests
 from nsqdigest.store.packing import BYTES_PER_CALL, RECORDS_PER_CALL
@@ -42,9 +42,9 @@ class Sink:
     """Accepts all, and keeps what it got."""
 
     def __init__(self) -> None:
-        self.parcels: list[Parcel] = []
+        self.parcels: list[OutgoingDigest] = []
 
-    async def deliver(self, parcel: Parcel) -> Outcome:
+    async def deliver(self, parcel: OutgoingDigest) -> Outcome:
         self.parcels.append(parcel)
         return Outcome(Verdict.DELIVERED)
 
@@ -60,9 +60,9 @@ class Big(NamedTuple):
     async def carry(self, max_body_bytes: int) -> None:
         """As the daemon does it, with the sink's own time-out of five seconds."""
         sink = replace(settings.SINK, concurrency=1, max_body_bytes=max_body_bytes)
-        post = SinkPost(sink, self.sink, Controller(1, Curve(1.0, 10.0, jitter="none"), max))
+        post = Outlet(sink, self.sink, Controller(1, Curve(1.0, 10.0, jitter="none"), max))
         courier = Courier(self.store, LEASE_MS, Metrics(), max, lambda _: None)
-        route, epoch = ScheduledRoute(ROUTE, Plan(POLICY), post), post.controller.decision.epoch
+        route, epoch = DeliveryRoute(ROUTE, Plan(POLICY), post), post.controller.decision.epoch
         await courier.carry(self.claim, route, Lease(LEASE_MS, time.monotonic()), epoch)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from nsqdigest.delivery.attempt import Courier, DeliveryRoute, Lease, Outlet
 
 from nsqdigest.backoff import Controller, Curve, State
 from nsqdigest.base import log
@@ -18,8 +19,7 @@ from nsqdigest.base.log_counts import Repeats
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.delivery import attempt
-from nsqdigest.delivery.attempt import Courier, Lease, ScheduledRoute, SinkPost
-from nsqdigest.delivery.sinks.base import Outcome, Parcel
+from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.store.answers import Answer, Claim, RoutePlan
 from nsqdigest.store.digests import Digests
 from nsqdigest.store.schedule import Plan
@@ -36,11 +36,11 @@ LEASE_MS = 60_000
 @dataclass
 class ToldSink:
     outcome: Outcome | Exception = field(default_factory=lambda: Outcome(Verdict.DELIVERED))
-    parcels: list[Parcel] = field(default_factory=list)
+    parcels: list[OutgoingDigest] = field(default_factory=list)
     takes_s: float = 0.0
     before: Callable[[], Any] | None = None
 
-    async def deliver(self, parcel: Parcel) -> Outcome:
+    async def deliver(self, parcel: OutgoingDigest) -> Outcome:
         self.parcels.append(parcel)
         if self.before is not None:
             await self.before()
@@ -57,11 +57,11 @@ class Stage:
     store: Store
     sink: ToldSink
     metrics: Metrics
-    post: SinkPost
-    route: ScheduledRoute
+    post: Outlet
+    route: DeliveryRoute
     courier: Courier
     windows: list[tuple[float, float]]
-    decided: list[SinkPost]
+    decided: list[Outlet]
 
     async def claim(self) -> Claim:
         (claim,) = (await self.store.digests.claim(0, [("r", 0)], [5], LEASE_MS)).claims
@@ -95,15 +95,15 @@ async def staged(open_store: OpenStore, redis_url: str, **settings: Any) -> Stag
     await store.start()
     await add(store, rec(b"k", 7, b'{"a":1}'), rec(b"l", 8))
     chosen = {"retry_base_ms": 1000, "retry_cap_ms": 9000, **settings}
-    post = SinkPost(replace(SINK, **chosen), sink, Controller(8, Curve(5.0, 10.0, jitter="none"), lambda low, _: low))
-    decided: list[SinkPost] = []
+    post = Outlet(replace(SINK, **chosen), sink, Controller(8, Curve(5.0, 10.0, jitter="none"), lambda low, _: low))
+    decided: list[Outlet] = []
 
     def lowest(low: float, high: float) -> float:
         windows.append((low, high))
         return low
 
     plan = Plan(replace(POLICY, immediate=False, minimum_delay_ms=60_000, maximum_delay_ms=90_000))
-    route = ScheduledRoute(ROUTE, plan, post)
+    route = DeliveryRoute(ROUTE, plan, post)
     carrying = Courier(store, LEASE_MS, metrics, lowest, decided.append)
     return Stage(store, sink, metrics, post, route, carrying, windows, decided)
 

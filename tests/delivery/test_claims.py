@@ -19,8 +19,9 @@ from nsqdigest.base.errors import Applied, StoreError
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.config import Scheduler as SchedulerSettings
-from nsqdigest.delivery.attempt import ScheduledRoute, SinkPost
-from nsqdigest.delivery.sinks.base import Outcome, Parcel
+from nsqdigest.delivery.delivery import DeliveryRoute
+from nsqdigest.delivery.outlet import Outlet
+from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.timer import Scheduler
 from nsqdigest.store.answers import Claimed, Maintained, RoutePlan
 from nsqdigest.store.digests import Digests
@@ -108,14 +109,14 @@ class WatchedStore(Store):
 
 class ToldSink:
     def __init__(self) -> None:
-        self.parcels: list[Parcel] = []
+        self.parcels: list[OutgoingDigest] = []
         self.sent_s: list[float] = []
         self.verdicts: list[Verdict] = []
         """Of the next ones; then it accepts all."""
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
-    async def deliver(self, parcel: Parcel) -> Outcome:
+    async def deliver(self, parcel: OutgoingDigest) -> Outcome:
         self.parcels.append(parcel)
         self.sent_s.append(time.monotonic())
         await self.may_answer.wait()
@@ -138,7 +139,7 @@ class Drawing:
 class Stage(NamedTuple):
     store: WatchedStore
     sink: ToldSink
-    post: SinkPost
+    post: Outlet
     metrics: Metrics
     draw: Drawing
     scheduler: Scheduler
@@ -161,9 +162,9 @@ async def make(redis_url: str) -> AsyncIterator[MakeStage]:
         await store.start()
         settings = replace(SINK, retry_base_ms=150, retry_cap_ms=150)
         curve = Curve(base_s, 10.0, jitter="none")
-        post = SinkPost(settings, sink, Controller(limit, curve, lambda low, _: low, slow_start=False))
+        post = Outlet(settings, sink, Controller(limit, curve, lambda low, _: low, slow_start=False))
         routes = {
-            name: ScheduledRoute(replace(ROUTE, name=name), Plan(POLICY), post) for name in ("r", "s")
+            name: DeliveryRoute(replace(ROUTE, name=name), Plan(POLICY), post) for name in ("r", "s")
         }  # both into one sink
         scheduler = Scheduler(
             SchedulerSettings(interval_ms=interval_ms, lease_ms=lease_ms, batch=batch), routes, store, metrics, draw,

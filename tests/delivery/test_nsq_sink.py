@@ -19,8 +19,9 @@ from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import BuryReason, Verdict
 from nsqdigest.config import Address, NsqSink, Tls, tls_files
 from nsqdigest.config import Scheduler as SchedulerSettings
-from nsqdigest.delivery.attempt import ScheduledRoute, SinkPost
-from nsqdigest.delivery.sinks.base import Outcome, Parcel
+from nsqdigest.delivery.delivery import DeliveryRoute
+from nsqdigest.delivery.outlet import Outlet
+from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.sinks.nsq import NsqTopic, verdict_of
 from nsqdigest.delivery.timer import Scheduler
 from nsqdigest.delivery.verdicts import ATTEMPTS_WHEN_REFUSED
@@ -41,7 +42,7 @@ from support.waiting import until, wait_until
 pytestmark = [pytest.mark.integration, pytest.mark.servers]
 
 BODY = b'{"type":"digest","data":{"records":[{"value":{"n": 1.50,\n"n":2}}]}}\r\n'
-PARCEL = Parcel(id="id", route="r", timeline="t", attempt=1, records=1, body=BODY)
+PARCEL = OutgoingDigest(id="id", route="r", timeline="t", attempt=1, records=1, body=BODY)
 OPTIONS = ConnectionOptions(heartbeat_interval_ms=30_000)
 TOPICS = (f"digests-{number}" for number in itertools.count())
 NARROW_BYTES = 300
@@ -188,9 +189,9 @@ class Recording:
 
     def __init__(self, sink: NsqTopic) -> None:
         self._sink = sink
-        self.parcels: list[Parcel] = []
+        self.parcels: list[OutgoingDigest] = []
 
-    async def deliver(self, parcel: Parcel) -> Outcome:
+    async def deliver(self, parcel: OutgoingDigest) -> Outcome:
         self.parcels.append(parcel)
         return await self._sink.deliver(parcel)
 
@@ -213,11 +214,11 @@ async def deliver_to(store: Store) -> AsyncIterator[Callable[[NsqTopic], Recordi
     def begin(sink: NsqTopic) -> Recording:
         recording = Recording(sink)
         controller = Controller(8, Curve(0.01, 0.05, jitter="none"), low)
-        post = SinkPost(settings_of("t"), recording, controller)
+        post = Outlet(settings_of("t"), recording, controller)
         policy = replace(usual.POLICY, minimum_delay_ms=0, maximum_delay_ms=0)
         scheduler = Scheduler(
             SchedulerSettings(interval_ms=20, lease_ms=60_000, batch=100),
-            {"r": ScheduledRoute(ROUTE, Plan(policy), post)}, store, Metrics(), low,
+            {"r": DeliveryRoute(ROUTE, Plan(policy), post)}, store, Metrics(), low,
         )  # fmt: skip
         schedulers.append(scheduler)
         scheduler.start()

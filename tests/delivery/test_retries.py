@@ -18,8 +18,9 @@ from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.config import LogSink
 from nsqdigest.config import Scheduler as SchedulerSettings
-from nsqdigest.delivery.attempt import ScheduledRoute, SinkPost
-from nsqdigest.delivery.sinks.base import Outcome, Parcel
+from nsqdigest.delivery.delivery import DeliveryRoute
+from nsqdigest.delivery.outlet import Outlet
+from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.timer import Scheduler
 from nsqdigest.store.answers import RoutePlan
 from nsqdigest.store.dead import Dead, Revival
@@ -45,9 +46,9 @@ class ScriptedSink:
     def __init__(self) -> None:
         self.verdicts: list[Verdict] = []
         self.meanwhile: list[Meanwhile] = []
-        self.parcels: list[Parcel] = []
+        self.parcels: list[OutgoingDigest] = []
 
-    async def deliver(self, parcel: Parcel) -> Outcome:
+    async def deliver(self, parcel: OutgoingDigest) -> Outcome:
         self.parcels.append(parcel)
         if self.meanwhile:
             await self.meanwhile.pop(0)()
@@ -96,8 +97,8 @@ async def scheduler(store: Store, sink: ScriptedSink, settings: LogSink) -> Asyn
     def uniform(low: float, high: float) -> float:
         return low
 
-    post = SinkPost(settings, sink, Controller(8, Curve(1.0, 10.0, jitter="none"), uniform))
-    routes = {"r": ScheduledRoute(ROUTE, Plan(POLICY), post)}
+    post = Outlet(settings, sink, Controller(8, Curve(1.0, 10.0, jitter="none"), uniform))
+    routes = {"r": DeliveryRoute(ROUTE, Plan(POLICY), post)}
     scheduler = Scheduler(
         SchedulerSettings(interval_ms=20, lease_ms=60_000, batch=100), routes, store, Metrics(), uniform
     )

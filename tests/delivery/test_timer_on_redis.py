@@ -17,8 +17,9 @@ from nsqdigest.backoff import Controller, Curve
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.config import Scheduler as SchedulerSettings
-from nsqdigest.delivery.attempt import ScheduledRoute, SinkPost
-from nsqdigest.delivery.sinks.base import Outcome, Parcel
+from nsqdigest.delivery.delivery import DeliveryRoute
+from nsqdigest.delivery.outlet import Outlet
+from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.timer import Scheduler
 from nsqdigest.store.answers import RoutePlan
 from nsqdigest.store.record import Record
@@ -43,11 +44,11 @@ class KeepingSink:
     """Accepts all, and can be told to let something happen before it answers."""
 
     def __init__(self) -> None:
-        self.parcels: list[Parcel] = []
+        self.parcels: list[OutgoingDigest] = []
         self.at_a_time = self.most_at_a_time = 0
         self.proxy_mode_after: tuple[Proxy, Mode] | None = None
 
-    async def deliver(self, parcel: Parcel) -> Outcome:
+    async def deliver(self, parcel: OutgoingDigest) -> Outcome:
         self.parcels.append(parcel)
         self.at_a_time += 1
         self.most_at_a_time = max(self.most_at_a_time, self.at_a_time)
@@ -87,10 +88,10 @@ def scheduler_of(store: Store, sink: KeepingSink, limit: int = 8, lease_ms: int 
     def uniform(low: float, high: float) -> float:
         return low
 
-    post = SinkPost(SINK, sink, Controller(limit, Curve(1.0, 10.0, jitter="none"), uniform))
+    post = Outlet(SINK, sink, Controller(limit, Curve(1.0, 10.0, jitter="none"), uniform))
     return Scheduler(
         SchedulerSettings(interval_ms=50, lease_ms=lease_ms, batch=100),
-        {"r": ScheduledRoute(ROUTE, Plan(POLICY), post)},
+        {"r": DeliveryRoute(ROUTE, Plan(POLICY), post)},
         store,
         Metrics(),
         uniform,

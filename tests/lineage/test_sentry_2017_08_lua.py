@@ -16,8 +16,9 @@ from nsqdigest.backoff import Controller, Curve
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.config import Scheduler as SchedulerSettings
-from nsqdigest.delivery.attempt import ScheduledRoute, SinkPost
-from nsqdigest.delivery.sinks.base import Outcome, Parcel
+from nsqdigest.delivery.delivery import DeliveryRoute
+from nsqdigest.delivery.outlet import Outlet
+from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.timer import Scheduler
 from nsqdigest.store.answers import Opened
 from nsqdigest.store.schedule import Plan
@@ -285,7 +286,7 @@ async def test_a_digest_is_closed_after_it_was_sent_and_not_before(
     seen: list[tuple[str, int]] = []
 
     class LookingSink:
-        async def deliver(self, parcel: Parcel) -> Outcome:
+        async def deliver(self, parcel: OutgoingDigest) -> Outcome:
             seen.append((json.loads(parcel.body)["data"]["id"], store.ledger().get("snapshots", 0)))
             return Outcome(Verdict.AGAIN if len(seen) == 1 else Verdict.DELIVERED)
 
@@ -295,11 +296,11 @@ async def test_a_digest_is_closed_after_it_was_sent_and_not_before(
     timelines = open_store(redis_url)
     await timelines.start()
     sink = replace(SINK, concurrency=1, retry_base_ms=10, retry_cap_ms=10, retry_after_max_ms=10)
-    post = SinkPost(sink, LookingSink(), Controller(8, Curve(1.0, 10.0, jitter="none"), lambda low, high: low))
+    post = Outlet(sink, LookingSink(), Controller(8, Curve(1.0, 10.0, jitter="none"), lambda low, high: low))
     policy = replace(POLICY, dedupe_window_ms=0)
     scheduler = Scheduler(
         SchedulerSettings(interval_ms=20, lease_ms=LEASE_MS, batch=9),
-        {"r": ScheduledRoute(ROUTE, Plan(policy), post)},
+        {"r": DeliveryRoute(ROUTE, Plan(policy), post)},
         timelines,
         Metrics(),
         lambda low, high: low,

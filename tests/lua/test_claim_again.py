@@ -1,4 +1,4 @@
-"""claim.lua where the answer to a claim was lost: what that took is claimed once more, by the same token, and nothing else."""
+"""claim.lua where an answer was lost: what that claim took is claimed again by its token, and nothing else."""
 
 from __future__ import annotations
 

@@ -94,11 +94,6 @@ def test_the_iteration_is_not_raised(left_over: Scripts) -> None:
     assert (opened.iteration, opened.next_earliest_ms) == (1, NOW_MS + 1000)
 
 
-def test_its_first_and_last_are_those_of_the_union(left_over: Scripts) -> None:
-    left_over.add(Rec(T, b"new", NOW_MS + 9), Rec(T, b"earlier", NOW_MS - 9))
-    opened = merged(left_over)
-
-
 def test_attempts_are_of_the_new_id_and_tries_and_age_of_all_of_it(left_over: Scripts) -> None:
     left_over.add(Rec(T, b"new", NOW_MS))
     left_over.now_ms = NOW_MS + 50

@@ -12,17 +12,19 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING
 
 from nsqdigest.base import threads
 from nsqdigest.base.reasons import Verdict
-from nsqdigest.delivery.sinks.base import Outcome, Parcel
+from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 
 if TYPE_CHECKING:
     from nsqdigest.config import LogSink
 
+MOST_LINES_AT_ONCE = 100
 _BREAKS_TO_BLANKS = bytes.maketrans(b"\r\n", b"  ")
 
 
@@ -35,14 +37,23 @@ class LogFile:
         self._one_at_a_time = asyncio.Lock()
         self._writing: Future[None] | None = None
 
-    async def deliver(self, parcel: Parcel) -> Outcome:
+    at_once = MOST_LINES_AT_ONCE
+
+    async def deliver(self, digest: OutgoingDigest) -> Outcome:
+        return (await self.deliver_all([digest]))[0]
+
+    async def deliver_all(self, digests: Sequence[OutgoingDigest]) -> list[Outcome]:
+        """In one write: all of them are delivered, or none is."""
+        return [await self._write_lines([digest.body for digest in digests])] * len(digests)
+
+    async def _write_lines(self, bodies: Sequence[bytes]) -> Outcome:
         try:
             async with asyncio.timeout(self._timeout_s), self._one_at_a_time:
                 await self._last_write_ended()
                 # Values are as they were published, perhaps over several lines; within JSON a break can only be a
                 # blank.
-                line = parcel.body.translate(_BREAKS_TO_BLANKS) + b"\n"
-                self._writing = threads.start(partial(self._write, line), f"sink to {self._path}")
+                lines = b"".join([body.translate(_BREAKS_TO_BLANKS) + b"\n" for body in bodies])
+                self._writing = threads.start(partial(self._write, lines), f"sink to {self._path}")
                 await asyncio.wrap_future(self._writing)
         except TimeoutError:
             return Outcome(Verdict.UNAVAILABLE, f"{self._path}: not written within {self._timeout_s:g} s")
@@ -55,13 +66,13 @@ class LogFile:
         if self._writing is not None and not self._writing.done():
             await asyncio.gather(asyncio.wrap_future(self._writing), return_exceptions=True)
 
-    def _write(self, line: bytes) -> None:
+    def _write(self, lines: bytes) -> None:
         if self._file is None:
             is_stdout = self._path == "-"
             self._file = (
                 sys.stdout.fileno() if is_stdout else os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
             )
-        data = memoryview(b"\n" + line if self._is_torn else line)
+        data = memoryview(b"\n" + lines if self._is_torn else lines)
         while data:
             self._is_torn = True
             data = data[os.write(self._file, data) :]

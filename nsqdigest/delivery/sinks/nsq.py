@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from nsqdigest.base.errors import PublishError
 from nsqdigest.base.reasons import Verdict
-from nsqdigest.delivery.sinks.base import Outcome, Parcel
+from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.nsq.publisher import REST_CAP_MS, REST_WAITED_FOR_S, Bounds, Publisher
 
 if TYPE_CHECKING:
@@ -65,11 +65,11 @@ class NsqTopic:
         )
         self._publisher = Publisher(options, metrics, bounds, uniform=uniform)
 
-    async def deliver(self, parcel: Parcel) -> Outcome:
+    async def deliver(self, digest: OutgoingDigest) -> Outcome:
         settings = self._settings
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._publisher.publish(settings.nsqd_tcp_addresses, settings.topic, [parcel.body])
+                await self._publisher.publish(settings.nsqd_tcp_addresses, settings.topic, [digest.body])
         except PublishError as error:
             return Outcome(verdict_of(error), str(error))
         except TimeoutError:

@@ -21,7 +21,7 @@ import aiohttp
 
 import nsqdigest
 from nsqdigest.base.reasons import Verdict
-from nsqdigest.delivery.sinks.base import Outcome, Parcel
+from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 
 if TYPE_CHECKING:
     from nsqdigest.config import WebhookSink
@@ -81,21 +81,21 @@ class Webhook:
         self._keys = [signing_key(secret.reveal()) for secret in settings.secrets]
         self._session: aiohttp.ClientSession | None = None
 
-    async def deliver(self, parcel: Parcel) -> Outcome:
+    async def deliver(self, digest: OutgoingDigest) -> Outcome:
         now_s = int(time.time())
         headers = {
             **self._settings.headers,
             "content-type": "application/json",
             "user-agent": f"nsqdigest/{nsqdigest.__version__}",
-            "webhook-id": parcel.id,
+            "webhook-id": digest.id,
             "webhook-timestamp": str(now_s),
-            "nsqdigest-attempt": str(parcel.attempt),
+            "nsqdigest-attempt": str(digest.attempt),
         }
         if self._keys:
-            headers["webhook-signature"] = signature(self._keys, parcel.id, now_s, parcel.body)
+            headers["webhook-signature"] = signature(self._keys, digest.id, now_s, digest.body)
         try:
             async with self._client().post(
-                self._settings.url, data=parcel.body, headers=headers, allow_redirects=False
+                self._settings.url, data=digest.body, headers=headers, allow_redirects=False
             ) as answer:
                 verdict = verdict_of(answer.status)
                 if verdict is Verdict.DELIVERED:

@@ -300,8 +300,8 @@ class Model:
             of.digest = self._begin_digest(claim.route, of, Digest(new_id, {}, now_ms, 0, 0, next_ms, now_ms))
         digest, iteration = of.digest, of.iteration or 0
         return Opened(
-            word, now_ms, digest.id, digest.opened_ms, iteration, len(digest.records), digest.superseded, digest.over_capacity, digest.next_earliest_ms, digest.since_ms,
-            digest.attempts, digest.tries,
+            word, now_ms, digest.id, digest.opened_ms, iteration, len(digest.records), digest.superseded,
+            digest.over_capacity, digest.next_earliest_ms, digest.since_ms, digest.attempts, digest.tries,
         )  # fmt: skip
 
     def _begin_digest(self, route: str, of: Timeline, digest: Digest) -> Digest:
@@ -538,8 +538,9 @@ class Model:
             head["closed"] = of.closed
         if of.digest:
             head |= {
-                "id": of.digest.id, "opened": of.digest.opened_ms, "total": len(of.digest.records), "superseded": of.digest.superseded,
-                "capacity": of.digest.over_capacity, "next": of.digest.next_earliest_ms, "since": of.digest.since_ms,
+                "id": of.digest.id, "opened": of.digest.opened_ms, "total": len(of.digest.records),
+                "superseded": of.digest.superseded, "capacity": of.digest.over_capacity,
+                "next": of.digest.next_earliest_ms, "since": of.digest.since_ms,
                 "attempts": of.digest.attempts, "tries": of.digest.tries,
             }  # fmt: skip
         return "".join(f" {name}={value}" for name, value in head.items()).encode()
