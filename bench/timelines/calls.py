@@ -11,6 +11,7 @@ from bench.timelines.measures import fresh_redis
 from bench.timelines.report import Call
 from bench.timelines.stores import BATCH, CLAIM, PLAN, ROUTE, VALUE, at_once, claim, later, open_one, store_on
 from nsqdigest.store import scripts
+from nsqdigest.store.digests import Ending
 from nsqdigest.store.packing import BYTES_PER_CALL
 from nsqdigest.store.record import Record
 from nsqdigest.store.store import Store
@@ -82,7 +83,7 @@ async def close_large(store: Store, timed: Timed) -> float:
         await store.timelines.add(ROUTE, 0, records(first, BATCH), at_once(store))
         claimed = (await claim(store))[0]
         opened = await open_one(store, claimed)
-        closing = store.digests.close_digest(claimed, opened.id, at_once(store))
+        closing = store.digests.finish(0, [Ending.close(claimed, opened.id, at_once(store))])
         if first:
             return await timed(closing)
         await closing
@@ -112,7 +113,7 @@ CALLS = (
     ("claim: 200 of 10,000 due", "claim", PLAN, claim_many),
     ("open: 500 records", "open", PLAN, open_large),
     ("open: 500 newer records merged with 500", "open", PLAN._replace(merges=True), merge_large),
-    ("close: 500 records, 500 remembered", "close", PLAN, close_large),
+    ("finish: 500 records, 500 remembered", "finish", PLAN, close_large),
     ("maintenance: 500 leases", "maintenance", PLAN, maintain_many),
     ("delete: 500 records and 500 in a digest", "delete", PLAN, delete_large),
 )

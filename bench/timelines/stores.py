@@ -11,7 +11,9 @@ import redis
 from bench.servers import HOST
 from nsqdigest.config import Redis as RedisSettings
 from nsqdigest.delivery.ids import uuid7
-from nsqdigest.store.answers import Claim, Opened, RoutePlan
+from nsqdigest.store.answers import Claim, RoutePlan
+from nsqdigest.store.digests import Ending, Opening
+from nsqdigest.store.head import Head
 from nsqdigest.store.packing import first_page, next_page
 from nsqdigest.store.record import Record
 from nsqdigest.store.schedule import Schedule
@@ -84,10 +86,11 @@ async def claim(store: Store, most: int = CLAIM) -> list[Claim]:
     return (await store.digests.claim(0, [(ROUTE, 0)], [most], LEASE_MS)).claims
 
 
-async def open_one(store: Store, claimed: Claim) -> Opened:
+async def open_one(store: Store, claimed: Claim) -> Head:
     now_ms = store.clock.now_ms()
-    opened = await store.digests.open(claimed, LEASE_MS, uuid7(now_ms, random.getrandbits(74)), [now_ms])
-    assert isinstance(opened, Opened)
+    opening = Opening(claimed, uuid7(now_ms, random.getrandbits(74)))
+    (opened,) = await store.digests.open(0, [opening], {ROUTE: [now_ms]}, LEASE_MS)
+    assert isinstance(opened, Head)
     return opened
 
 
@@ -100,4 +103,4 @@ async def deliver(store: Store, claimed: Claim) -> None:
         assert page
         start += len(page)
         count = next_page(start, start * len(VALUE), opened.total - start)
-    await store.digests.close_digest(claimed, opened.id, later(store))
+    await store.digests.finish(0, [Ending.close(claimed, opened.id, later(store))])

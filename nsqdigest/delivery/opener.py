@@ -227,8 +227,8 @@ class Opener:
         self._average_bytes[route] = max(record_bytes, 0.9 * before + 0.1 * record_bytes)
 
     async def render(self, delivery: Delivery) -> bool:
-        """Gives a digest whose turn has come a body, and lease enough for a send. Returns whether it is to be sent; else
-        it is concluded."""
+        """Gives a digest whose turn has come a body, and lease enough for a send. Returns whether it is to be sent;
+        else it is concluded."""
         try:
             if not await self._has_lease(delivery):
                 self._conclusions.stale(delivery)

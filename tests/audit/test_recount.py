@@ -13,16 +13,27 @@ import redis
 
 from nsqdigest.audit.recount import Auditor
 from nsqdigest.base.errors import EXIT_CONFIG, EXIT_NO, EXIT_OK, EXIT_UNREACHABLE, StoreMismatch
-from nsqdigest.store.answers import Answer, Opened, RoutePlan
+from nsqdigest.store.answers import Ended, RoutePlan
 from nsqdigest.store.dead import Details
-from nsqdigest.store.record import Head
+from nsqdigest.store.head import Head
 from nsqdigest.store.schedule import Schedule
 from nsqdigest.store.store import Store
 from support.daemon import run_command, toml
 from support.ports import HOST, free_port
 from support.servers import RedisServer
 from support.store import Scripts
-from support.stores import PLAN, OpenStore, add, limited_url, open_store, rec, redis_settings
+from support.stores import (
+    PLAN,
+    OpenStore,
+    add,
+    bury_digest,
+    close_digest,
+    limited_url,
+    open_digest,
+    open_store,
+    rec,
+    redis_settings,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -37,19 +48,20 @@ async def start(open_store: OpenStore, url: str, partitions: int = 1) -> Store:
     return store
 
 
-async def open_next(store: Store, digest_id: str, partition: int = 0) -> tuple[Any, Opened]:
+async def open_next(store: Store, digest_id: str, partition: int = 0) -> tuple[Any, Head]:
     (claim,) = (await store.digests.claim(partition, [("r", 0)], [1], LEASE_MS)).claims
-    opened = await store.digests.open(claim, LEASE_MS, digest_id, [0])
-    assert isinstance(opened, Opened)
+    opened = await open_digest(store, claim, digest_id, [0])
+    assert isinstance(opened, Head)
     return claim, opened
 
 
 async def bury(store: Store, digest_id: str) -> None:
     claim, told = await open_next(store, digest_id)
-    facts = Head(digest_id, "r", claim.timeline, "out", 1, 0, 0, told.first_ms, told.last_ms, told.total, 0, 0)
     after = Schedule(4_000_000_000_000, 4_000_000_000_000)
-    answer = await store.digests.bury(claim, digest_id, after, Details(facts, "refused", "", 1).encode())
-    assert answer is Answer.DONE
+    answer = await bury_digest(
+        store, claim, digest_id, after, Details(told, "r", claim.timeline, "out", "refused", "").encode()
+    )
+    assert answer is Ended.DONE
 
 
 async def fill(store: Store) -> None:
@@ -272,10 +284,10 @@ async def test_counters_are_exact_and_no_timeline_seems_to_differ_while_daemons_
             mine = [rec(b"%d" % turn, turn, timeline=b"%d" % (number * 10 + turn % 10)), rec(b"k", turn)]
             await add(store, *mine)
             for claim in (await store.digests.claim(0, [("r", 0)], [3], LEASE_MS)).claims:
-                opened = await store.digests.open(claim, LEASE_MS, f"{number}-{turn}-{claim.timeline}", [0])
-                if isinstance(opened, Opened):
+                opened = await open_digest(store, claim, f"{number}-{turn}-{claim.timeline}", [0])
+                if isinstance(opened, Head):
                     now_ms = store.clock.now_ms()
-                    await store.digests.close_digest(claim, opened.id, Schedule(now_ms, now_ms))
+                    await close_digest(store, claim, opened.id, Schedule(now_ms, now_ms))
 
     at_work = [asyncio.create_task(work(number)) for number in range(4)]
     auditor = Auditor(redis_settings(redis_url), ["r"])

@@ -14,7 +14,8 @@ from redis.crc import key_slot
 from nsqdigest.audit.ledger import balances
 from nsqdigest.base.errors import Applied, StoreError, Unreachable
 from nsqdigest.config import Address, load
-from nsqdigest.store.answers import Answer, Opened
+from nsqdigest.store.answers import Ended
+from nsqdigest.store.head import Head
 from nsqdigest.store.schedule import Schedule
 from nsqdigest.store.servers.discovery import _Cluster
 from nsqdigest.store.store import Store
@@ -24,7 +25,7 @@ from support.publishing import Background
 from support.redis_sets import ClusterServer, RedisCluster
 from support.stage import NAMESPACE, PROVE, Stage
 from support.store import Scripts, inconsistencies
-from support.stores import PLAN, OpenStore, add, limited_url, rec
+from support.stores import PLAN, OpenStore, add, close_digest, limited_url, open_digest, rec
 from support.waiting import until, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.servers, pytest.mark.every_redis]
@@ -128,12 +129,12 @@ async def test_a_digest_goes_all_its_way_on_every_server(limited_store: Store) -
     for partition in range(PARTITIONS):
         await add(store, rec(b"a"), rec(b"b", 2), partition=partition)
         (claim,) = (await store.digests.claim(partition, [("r", 0)], [9], 60_000)).claims
-        opened = await store.digests.open(claim, 60_000, f"id-{partition}", [store.clock.now_ms()])
-        assert isinstance(opened, Opened)
+        opened = await open_digest(store, claim, f"id-{partition}", [store.clock.now_ms()], 60_000)
+        assert isinstance(opened, Head)
         page = await store.digests.page(claim, opened, 0, 2)
         assert page is not None
         assert len(page) == 2
-        assert await store.digests.close_digest(claim, opened.id, Schedule(0, 0)) is Answer.DONE
+        assert await close_digest(store, claim, opened.id, Schedule(0, 0)) is Ended.DONE
     ledger = await store.operations.ledger("r")
     assert (ledger["delivered"], balances(ledger)) == (2 * PARTITIONS, True)
 
@@ -149,8 +150,8 @@ async def test_a_slot_that_was_moved_is_followed_at_once(store: Store, cluster: 
     cluster.move_slot(slot_of(1), other_than(cluster, cluster.primary_of(slot_of(1))))
     assert (await add(store, rec(b"l"), partition=1)).added == 1
     (claim,) = (await store.digests.claim(1, [("r", 0)], [9], 60_000)).claims
-    opened = await store.digests.open(claim, 60_000, "id", [0])
-    assert isinstance(opened, Opened)
+    opened = await open_digest(store, claim, "id", [0], 60_000)
+    assert isinstance(opened, Head)
     assert opened.total == 2
 
 

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import redis
 
-from nsqdigest.store.answers import Answer, Opened
+from nsqdigest.store.answers import Ended
 from nsqdigest.store.dead import Dead, Details, Revival
+from nsqdigest.store.head import Head
 from nsqdigest.store.keys import own_timeline
-from nsqdigest.store.record import Head
 from nsqdigest.store.schedule import Schedule
 from nsqdigest.store.store import Store
 from support.servers import RedisServer
 from support.store import Scripts, inconsistencies
-from support.stores import OpenStore, add, limited_url, open_store, rec
+from support.stores import OpenStore, add, bury_digest, close_digest, limited_url, open_digest, open_store, rec
 
 pytestmark = pytest.mark.integration
 
@@ -27,12 +27,16 @@ LEASE_MS = 60_000
 LONG_AGO_MS = 1_600_000_000_000
 
 
-def facts_of(opened: Opened, timeline: str) -> Head:
-    return Head(
-        id=opened.id, route="r", timeline=timeline, sink="out", iteration=7, opened_ms=LONG_AGO_MS,
-        next_earliest_ms=LONG_AGO_MS + 5, first_ms=opened.first_ms, last_ms=opened.last_ms, total=opened.total,
-        superseded=2, over_capacity=3,
-    )  # fmt: skip
+def told_long_ago(opened: Head) -> Head:
+    """After 4 attempts."""
+    return opened._replace(
+        iteration=7,
+        opened_ms=LONG_AGO_MS,
+        next_earliest_ms=LONG_AGO_MS + 5,
+        superseded=2,
+        dropped_capacity=3,
+        attempts=4,
+    )
 
 
 async def bury(store: Store, digest_id: str, timeline: str = "t", partition: int = 0) -> Dead:
@@ -41,11 +45,11 @@ async def bury(store: Store, digest_id: str, timeline: str = "t", partition: int
     name = timeline.encode()
     await add(store, rec(b"k", 1, timeline=name), rec(b"l", 2, timeline=name), partition=partition)
     (claim,) = (await store.digests.claim(partition, [("r", 0)], [9], LEASE_MS)).claims
-    opened = await store.digests.open(claim, LEASE_MS, digest_id, [now_ms])
-    assert isinstance(opened, Opened)
-    details = Details(facts_of(opened, timeline), "refused", "status 422", 4)
+    opened = await open_digest(store, claim, digest_id, [now_ms])
+    assert isinstance(opened, Head)
+    details = Details(told_long_ago(opened), "r", timeline, "out", "refused", "status 422")
     after = Schedule(now_ms + LEASE_MS, now_ms + LEASE_MS)
-    assert await store.digests.bury(claim, digest_id, after, details.encode()) is Answer.DONE
+    assert await bury_digest(store, claim, digest_id, after, details.encode()) is Ended.DONE
     dead = await store.dead.find(digest_id)
     assert dead is not None
     return dead
@@ -70,8 +74,8 @@ async def test_what_is_told_of_a_dead_digest_is_what_it_was_buried_with(store: S
     dead = await bury(store, "id-1", "user:é")
     assert (dead.id, dead.route, dead.partition) == ("id-1", "r", 0)
     assert 0 <= dead.since_ms - before_ms < 10_000
-    assert (dead.details.reason, dead.details.detail, dead.details.attempts) == ("refused", "status 422", 4)
-    assert (dead.details.facts.timeline, dead.details.facts.total) == ("user:é", 2)
+    assert (dead.details.reason, dead.details.detail, dead.details.head.attempts) == ("refused", "status 422", 4)
+    assert (dead.details.timeline, dead.details.head.total) == ("user:é", 2)
 
 
 async def test_they_are_listed_in_pages_those_longest_dead_first(store: Store, plain: Scripts) -> None:
@@ -93,10 +97,10 @@ async def test_a_revived_digest_is_claimed_and_goes_out_as_it_was(store: Store) 
     assert await store.dead.revive(dead) is Revival.REVIVED
     (claim,) = (await store.digests.claim(0, [("r", 0)], [9], LEASE_MS)).claims
     assert (claim.is_revived, claim.shown_timeline) == (True, "t")
-    opened = await store.digests.open(claim, LEASE_MS, "not taken", [0])
-    assert isinstance(opened, Opened)
+    opened = await open_digest(store, claim, "not taken", [0])
+    assert isinstance(opened, Head)
     assert (opened.id, opened.opened_ms, opened.iteration, opened.attempt) == ("id-1", LONG_AGO_MS, 7, 5)
-    assert (opened.superseded, opened.over_capacity, opened.next_earliest_ms) == (2, 3, LONG_AGO_MS + 5)
+    assert (opened.superseded, opened.dropped_capacity, opened.next_earliest_ms) == (2, 3, LONG_AGO_MS + 5)
     assert store.clock.now_ms() - opened.since_ms < 10_000
     assert opened.tries == 0
     page = await store.digests.page(claim, opened, 0, 2)
@@ -109,12 +113,12 @@ async def test_delivered_it_is_nowhere_any_more(store: Store, plain: Scripts) ->
     before = set(plain.dump())
     await store.dead.revive(dead)
     (claim,) = (await store.digests.claim(0, [("r", 0)], [9], LEASE_MS)).claims
-    opened = await store.digests.open(claim, LEASE_MS, "not taken", [0])
-    assert isinstance(opened, Opened)
+    opened = await open_digest(store, claim, "not taken", [0])
+    assert isinstance(opened, Head)
     now_ms = store.clock.now_ms()
-    assert await store.digests.close_digest(claim, "id-1", Schedule(now_ms, now_ms)) is Answer.DONE
+    assert await close_digest(store, claim, "id-1", Schedule(now_ms, now_ms)) is Ended.DONE
     (claim,) = (await store.digests.claim(0, [("r", 0)], [9], LEASE_MS)).claims
-    await store.digests.open(claim, LEASE_MS, "not taken", [0])
+    await open_digest(store, claim, "not taken", [0])
     gone = {plain.key(kind) for kind in ("dead", "dead:details", "dead-set:id-1", "dead-values:id-1")}
     assert set(plain.dump()) == before - gone
     assert (await store.operations.ledger("r"))["delivered"] == 2
@@ -151,7 +155,7 @@ async def test_it_stays_in_the_partition_where_it_was_buried(open_store: OpenSto
     assert dead.partition == partition
     await store.dead.revive(dead)
     (claim,) = (await store.digests.claim(partition, [("r", 0)], [9], LEASE_MS)).claims
-    assert isinstance(await store.digests.open(claim, LEASE_MS, "not taken", [0]), Opened)
+    assert isinstance(await open_digest(store, claim, "not taken", [0]), Head)
     assert await store.operations.delete("r", own_timeline("id-1", "t")) == 2
 
 
@@ -167,14 +171,14 @@ def rewritten(plain: Scripts, digest_id: str, change: Callable[[dict[str, Any]],
 async def test_fields_of_a_newer_version_are_passed_over(store: Store, plain: Scripts) -> None:
     dead = await bury(store, "id-1")
     rewritten(plain, "id-1", lambda details: details.update(later=1))
-    rewritten(plain, "id-1", lambda details: details["facts"].update(too_old=3))
+    rewritten(plain, "id-1", lambda details: details["head"].update(too_old=3))
     assert await store.dead.find("id-1") == dead
     assert await store.dead.page(0, 0) == [dead]
 
 
 @pytest.mark.parametrize(
     "details",
-    [b"", b"\xff", b"[]", b"7", b"{}", b'{"facts":[]}', b'{"facts":{"id":"id-1"}}', b'{"facts":{"id":1},"reason":"x"}'],
+    [b"", b"\xff", b"[]", b"7", b"{}", b'{"head":[]}', b'{"head":{"id":"id-1"}}', b'{"head":{"id":1},"reason":"x"}'],
 )
 async def test_a_digest_with_details_that_nobody_can_read_is_left_out_and_hides_no_other(
     store: Store, plain: Scripts, details: bytes
@@ -201,8 +205,8 @@ async def test_the_limit_holds_beside_details_that_nobody_can_read(
 async def test_fields_that_an_older_version_did_not_write_are_empty(store: Store, plain: Scripts) -> None:
     dead = await bury(store, "id-1")
     rewritten(plain, "id-1", lambda details: details.pop("detail"))
-    rewritten(plain, "id-1", lambda details: details["facts"].pop("over_capacity"))
+    rewritten(plain, "id-1", lambda details: details["head"].pop("dropped_capacity"))
     found = await store.dead.find("id-1")
     assert found is not None
-    assert found.details == dead.details._replace(detail="", facts=dead.details.facts._replace(over_capacity=0))
+    assert found.details == dead.details._replace(detail="", head=dead.details.head._replace(dropped_capacity=0))
     assert await store.dead.revive(found) is Revival.REVIVED

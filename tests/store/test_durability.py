@@ -20,7 +20,7 @@ from support.proxy import Mode, Proxy
 from support.redis_sets import AT_ONCE, replica_of
 from support.servers import RedisServer
 from support.stage import PROVE
-from support.stores import OpenStore, add, limited_url, rec
+from support.stores import OpenStore, add, limited_url, open_digest, rec
 from support.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.every_redis]
@@ -178,7 +178,7 @@ async def test_a_digest_is_opened_only_when_a_replica_has_it(pair: Pair, open_st
     pair.link.mode = Mode.DROP_REPLIES
     for store in (first, second, second):
         with pytest.raises(StoreError) as raised:
-            await store.digests.open(claim, 60_000, "id", [0])
+            await open_digest(store, claim, "id", [0], 60_000)
         assert (raised.value.reason, raised.value.applied) == ("redis-replicas", Applied.AMBIGUOUS)
 
 

@@ -16,7 +16,8 @@ import pytest
 import redis
 
 from nsqdigest.base.errors import Applied, StoreError, StoreMismatch, Unreachable
-from nsqdigest.store.answers import Answer, Claim, Opened
+from nsqdigest.store.answers import Claim, Ended
+from nsqdigest.store.head import Head
 from nsqdigest.store.record import Record
 from nsqdigest.store.schedule import Schedule
 from nsqdigest.store.scripts import Script
@@ -25,7 +26,7 @@ from support.ports import HOST, free_port
 from support.proxy import Mode, Proxy
 from support.servers import RedisServer
 from support.store import Scripts
-from support.stores import OpenStore, T, add, limited_url, rec
+from support.stores import OpenStore, T, add, close_digest, fail_digest, limited_url, open_digest, rec
 from support.waiting import until, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.every_redis]
@@ -51,9 +52,9 @@ async def claim_one(store: Store) -> Claim:
     return claim
 
 
-async def open_one(store: Store, claim: Claim) -> Opened:
-    opened = await store.digests.open(claim, LEASE_MS, "id-1", [store.clock.now_ms()])
-    assert isinstance(opened, Opened)
+async def open_one(store: Store, claim: Claim) -> Head:
+    opened = await open_digest(store, claim, "id-1", [store.clock.now_ms()])
+    assert isinstance(opened, Head)
     return opened
 
 
@@ -197,7 +198,7 @@ async def test_a_full_redis(own_store: Store, redis_server: RedisServer) -> None
     redis_server.cli("CONFIG", "SET", "maxmemory", 1)
     await assert_refused(own_store, "redis-full")
     opened = await open_one(own_store, claim := await claim_one(own_store))
-    assert await own_store.digests.close_digest(claim, opened.id, at_once(own_store)) is Answer.DONE
+    assert await close_digest(own_store, claim, opened.id, at_once(own_store)) is Ended.DONE
 
 
 async def test_a_replica(own_store: Store, redis_server: RedisServer) -> None:
@@ -345,14 +346,14 @@ async def test_the_rights_that_the_docs_give_are_enough_for_a_digest(
     await store.start()
     await add(store, rec(b"a"), rec(b"b", 2), rec(b"b", 3, possible_repeat=True))
     opened = await open_one(store, claim := await claim_one(store))
-    assert await store.digests.fail(claim, 0) is Answer.DONE
+    assert await fail_digest(store, claim, 0) is Ended.DONE
     redis_server.cli("SCRIPT", "FLUSH")
     again = await open_one(store, claim := await claim_one(store))
-    assert (again.id, again.again) == (opened.id, True)
+    assert (again.id, again.attempts) == (opened.id, 1)
     page = await store.digests.page(claim, opened, 0, 2)
     assert page is not None
     assert [record.key for record in page if record is not None] == [b"b", b"a"]
-    assert await store.digests.close_digest(claim, opened.id, at_once(store)) is Answer.DONE
+    assert await close_digest(store, claim, opened.id, at_once(store)) is Ended.DONE
 
 
 async def test_a_user_without_the_right_to_a_command_of_a_script(

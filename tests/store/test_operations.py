@@ -9,14 +9,15 @@ import pytest
 import redis
 
 from nsqdigest.audit.ledger import balances
-from nsqdigest.store.answers import Opened, RoutePlan
+from nsqdigest.store.answers import RoutePlan
+from nsqdigest.store.head import Head
 from nsqdigest.store.keys import own_timeline, shown_timeline
 from nsqdigest.store.operations import Flushed, RouteCounts, Step
 from nsqdigest.store.schedule import Schedule
 from nsqdigest.store.store import Store
 from support.servers import RedisServer
 from support.store import Scripts, inconsistencies
-from support.stores import PLAN, OpenStore, add, limited_url, open_store, rec
+from support.stores import PLAN, OpenStore, add, close_digest, limited_url, open_digest, open_store, rec
 
 pytestmark = pytest.mark.integration
 
@@ -82,7 +83,7 @@ async def test_counts_are_of_all_partitions(parted: Store) -> None:
     await fill(parted, "r", 20)
     partition = parted.timelines.partition_of(b"0")
     (claim, *_) = (await parted.digests.claim(partition, [("r", 0)], [1], LEASE_MS)).claims
-    assert isinstance(await parted.digests.open(claim, LEASE_MS, "id-1", [0]), Opened)
+    assert isinstance(await open_digest(parted, claim, "id-1", [0]), Head)
     assert await parted.operations.counts("r") == RouteCounts(19, 1, 38, 2)
 
 
@@ -161,9 +162,9 @@ async def test_a_place_is_free_again_when_a_timeline_ends(open_store: OpenStore,
     else:
         for _ in range(2):
             (claim,) = (await store.digests.claim(0, [("r", 0)], [9], LEASE_MS)).claims
-            if isinstance(await store.digests.open(claim, LEASE_MS, "id-1", [0]), Opened):
+            if isinstance(await open_digest(store, claim, "id-1", [0]), Head):
                 now_ms = store.clock.now_ms()
-                await store.digests.close_digest(claim, "id-1", Schedule(now_ms, now_ms))
+                await close_digest(store, claim, "id-1", Schedule(now_ms, now_ms))
     assert (await add(store, rec(timeline=b"other"))).over_timelines == 0
 
 
@@ -188,7 +189,7 @@ async def test_a_route_is_adopted_step_by_step(store: Store, plain: Scripts) -> 
     await fill(store, "old", 30)
     await fill(store, "r", 10, records=1)
     for claim in (await store.digests.claim(0, [("old", 0)], [7], LEASE_MS)).claims:
-        await store.digests.open(claim, LEASE_MS, f"id-{claim.timeline}", [0])
+        await open_digest(store, claim, f"id-{claim.timeline}", [0])
     steps = await all_steps(store, lambda partition: store.operations.adopt_some(partition, "old", "r", 1000, 8))
     assert max(step.timelines for step in steps) == 8
     assert (sum(step.timelines for step in steps), sum(step.records for step in steps)) == (30, 60)
@@ -207,8 +208,8 @@ async def test_an_adopted_timeline_is_delivered_from_the_partition_where_it_was(
     delivered = 0
     for partition in range(8):
         for claim in (await parted.digests.claim(partition, [("r", 0)], [20], LEASE_MS)).claims:
-            opened = await parted.digests.open(claim, LEASE_MS, f"id-{claim.timeline}", [0])
-            assert isinstance(opened, Opened)
+            opened = await open_digest(parted, claim, f"id-{claim.timeline}", [0])
+            assert isinstance(opened, Head)
             delivered += opened.total
     assert delivered == 40
 

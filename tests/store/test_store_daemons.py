@@ -38,15 +38,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from nsqdigest.base.errors import StoreError
 from nsqdigest.config import Policy
 from nsqdigest.store import namespace
-from nsqdigest.store.answers import Claim, NotOpened, Opened, RoutePlan
+from nsqdigest.store.answers import Claim, NotOpened, RoutePlan
 from nsqdigest.store.dead import Dead, Details
-from nsqdigest.store.record import Head, Record, StoredRecord
+from nsqdigest.store.head import Head
+from nsqdigest.store.record import Record, StoredRecord
 from nsqdigest.store.schedule import Plan, Schedule
 from nsqdigest.store.store import Store
 from support.servers import RedisServer
 from support.settings import POLICY
-from support.store import NOW_MS, inconsistencies
+from support.store import NOW_MS, head_of, inconsistencies
 from support.store_daemons import Account, Daemon, Event, Fate, Key, TimedClient, World, newest_held
+from support.stores import bury_digest, close_digest, defer_digest, fail_digest, open_digest
 from support.wire import Saved, Wire, WiredScripts
 
 pytestmark = pytest.mark.property
@@ -88,7 +90,7 @@ acts = st.sampled_from(["open", "read", "read", "send", "close", "close", "bury"
 class Worker:
     daemon: Daemon
     claim: Claim
-    opened: Opened | None = None
+    opened: Head | None = None
     pages: list[StoredRecord] = field(default_factory=list)
     is_sent: bool = False
 
@@ -238,7 +240,8 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
         claimed = self.asked(daemon.store.digests.claim(partition, asked, budgets, LEASE_MS, token), fate)
         if claimed is None:
             if self.minted % 2:
-                self.asked(daemon.store.digests.release(partition, routes, token))
+                again = self.asked(daemon.store.digests.claim_again(partition, routes, LEASE_MS, token))
+                return [Worker(daemon, claim) for claim in again or ()]
             return []
         for claim in claimed.claims:
             assert claim.due_ms <= self.world.now_ms
@@ -275,7 +278,7 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
         elif act == "crash":
             self.workers.remove(worker)
         elif act == "defer":
-            self.asked(store.digests.defer(claim, again_ms), fate)
+            self.asked(defer_digest(store, claim, again_ms), fate)
         elif opened is None:
             return
         elif act == "read":
@@ -283,9 +286,9 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
         elif act == "send" and opened.id in self.account.bodies:
             self.send(worker, opened)
         elif act == "fail":
-            self.asked(store.digests.fail(claim, again_ms), fate)
+            self.asked(fail_digest(store, claim, again_ms), fate)
         elif act == "close" and worker.is_sent:
-            self.asked(store.digests.close_digest(claim, opened.id, self.after(worker, opened)), fate)
+            self.asked(close_digest(store, claim, opened.id, self.after(worker, opened)), fate)
         elif act == "bury" and opened.id in self.account.bodies:
             self.bury(worker, opened, fate)
 
@@ -294,12 +297,12 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
         place = claim.route, claim.timeline.encode()
         head = self.head(claim)
         table = self.plans[claim.route].earliest_next_ms(worker.daemon.clock.now_ms())
-        opened = self.asked(store.digests.open(claim, LEASE_MS, self.mint("digest"), table), fate)
+        opened = self.asked(open_digest(store, claim, self.mint("digest"), table), fate)
         worker.opened, worker.pages, worker.is_sent = None, [], False
         if opened is None or isinstance(opened, NotOpened):
             self.saw(f"open: {opened}")
             return
-        self.saw("again" if opened.again else "opened")
+        self.saw("again" if head.get(b"id") == opened.id.encode() else "opened")
         worker.opened = opened
         self.account.opened(opened)
         before = self.account.digests.get(head.get(b"closed", b"").decode())
@@ -309,8 +312,7 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
 
     def head(self, claim: Claim) -> dict[bytes, bytes]:
         store = self.stores[claim.partition]
-        flat = self.wire.command("HGETALL", store.key("head", claim.route, claim.timeline.encode()))
-        return dict(zip(flat[::2], flat[1::2], strict=True))
+        return head_of(self.wire.command("HGET", store.key("heads", claim.route), claim.timeline.encode()))
 
     def read(self, worker: Worker, count: int) -> None:
         """One page; the last one shows the whole."""
@@ -327,12 +329,12 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
             worker.pages = []
             self.saw("read")
 
-    def send(self, worker: Worker, opened: Opened) -> None:
+    def send(self, worker: Worker, opened: Head) -> None:
         self.account.received((worker.claim.route, worker.claim.shown_timeline.encode()), opened.id)
         worker.is_sent = True
         self.saw("sent")
 
-    def after(self, worker: Worker, opened: Opened) -> Schedule:
+    def after(self, worker: Worker, opened: Head) -> Schedule:
         now_ms = worker.daemon.clock.now_ms()
         if worker.claim.is_revived:
             return Schedule(now_ms, now_ms)
@@ -340,15 +342,10 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
         base_ms = max(after.base_ms, opened.next_earliest_ms)
         return Schedule(base_ms, max(base_ms, after.bound_ms))
 
-    def bury(self, worker: Worker, opened: Opened, fate: Fate) -> None:
+    def bury(self, worker: Worker, opened: Head, fate: Fate) -> None:
         claim = worker.claim
-        facts = Head(
-            opened.id, claim.route, claim.shown_timeline, "out", opened.iteration, opened.opened_ms,
-            opened.next_earliest_ms, opened.first_ms, opened.last_ms, opened.total, opened.superseded,
-            opened.over_capacity,
-        )  # fmt: skip
-        details = Details(facts, "too-old", "", opened.attempt).encode()
-        self.asked(worker.daemon.store.digests.bury(claim, opened.id, self.after(worker, opened), details), fate)
+        details = Details(opened, claim.route, claim.shown_timeline, "out", "too-old", "").encode()
+        self.asked(bury_digest(worker.daemon.store, claim, opened.id, self.after(worker, opened), details), fate)
         # Its records are in no memory: what comes again of them is new.
         for record in self.account.bodies[opened.id]:
             self.account.events[record.value].may_come_twice = True
@@ -424,7 +421,7 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
             self.asked(store.dead.revive(one), fate)
             self.saw("revived")
         else:
-            self.account.ended((one.route, one.details.facts.timeline.encode()), one.id)
+            self.account.ended((one.route, one.details.timeline.encode()), one.id)
             self.asked(store.dead.drop(one.partition, one.id, one.route), fate)
             self.saw("dropped")
 

@@ -10,17 +10,30 @@ import redis
 
 from nsqdigest.audit.ledger import balances
 from nsqdigest.base.errors import StoreError
-from nsqdigest.store.answers import Answer, Claim, NotOpened, Opened
+from nsqdigest.store.answers import Claim, Ended, NotOpened
 from nsqdigest.store.dead import Details
+from nsqdigest.store.head import Head
 from nsqdigest.store.keys import partition_limit
 from nsqdigest.store.packing import BYTES_PER_CALL, RECORDS_PER_CALL, calls_of, first_page, next_page
-from nsqdigest.store.record import Head, Record, StoredRecord
+from nsqdigest.store.record import Record, StoredRecord
 from nsqdigest.store.schedule import Schedule
 from nsqdigest.store.servers.facts import RedisClock
 from nsqdigest.store.store import Store
 from support.servers import RedisServer
 from support.store import Rec, Scripts, inconsistencies
-from support.stores import PLAN, OpenStore, T, add, limited_url, rec
+from support.stores import (
+    PLAN,
+    OpenStore,
+    T,
+    add,
+    bury_digest,
+    close_digest,
+    defer_digest,
+    fail_digest,
+    limited_url,
+    open_digest,
+    rec,
+)
 from support.waiting import until
 
 pytestmark = pytest.mark.integration
@@ -49,19 +62,14 @@ async def claim_one(store: Store, lease_ms: int = LEASE_MS, partition: int = 0) 
     return claim
 
 
-async def open_one(store: Store, claim: Claim, digest_id: str = "id-1") -> Opened:
-    opened = await store.digests.open(claim, LEASE_MS, digest_id, [store.clock.now_ms()])
-    assert isinstance(opened, Opened)
+async def open_one(store: Store, claim: Claim, digest_id: str = "id-1") -> Head:
+    opened = await open_digest(store, claim, digest_id, [store.clock.now_ms()])
+    assert isinstance(opened, Head)
     return opened
 
 
-def details_of(opened: Opened) -> Details:
-    facts = Head(
-        id=opened.id, route="r", timeline="t", sink="out", iteration=opened.iteration, opened_ms=opened.opened_ms,
-        next_earliest_ms=opened.next_earliest_ms, first_ms=opened.first_ms, last_ms=opened.last_ms,
-        total=opened.total, superseded=opened.superseded, over_capacity=opened.over_capacity,
-    )  # fmt: skip
-    return Details(facts, "refused", "status 422", opened.attempt)
+def details_of(opened: Head) -> Details:
+    return Details(opened, "r", "t", "out", "refused", "status 422")
 
 
 def at_once(store: Store) -> Schedule:
@@ -77,20 +85,20 @@ async def test_a_digest_goes_all_its_way(store: Store, plain: Scripts) -> None:
     claim = await claim_one(store)
     assert (claim.route, claim.timeline, claim.partition) == ("r", "t", 0)
     opened = await open_one(store, claim)
-    assert (opened.again, opened.attempt, opened.iteration, opened.total) == (False, 1, 1, 2)
-    assert (opened.first_ms, opened.last_ms) == (1, 2)
+    assert (opened.attempt, opened.iteration, opened.total) == (1, 1, 2)
+    assert await store.digests.oldest_ms(claim) == 1
     assert await store.digests.page(claim, opened, 0, 2) == [
         StoredRecord(b"b", 2, b"two"),
         StoredRecord(b"a", 1, b"one"),
     ]
-    assert await store.digests.renew(claim, LEASE_MS) is Answer.DONE
-    assert await store.digests.fail(claim, store.clock.now_ms()) is Answer.DONE
+    assert await store.digests.renew(claim, LEASE_MS)
+    assert await fail_digest(store, claim, store.clock.now_ms()) is Ended.DONE
     again = await open_one(store, claim := await claim_one(store), "not taken")
-    assert again == opened._replace(again=True, attempts=1, tries=1)
-    assert await store.digests.close_digest(claim, "id-1", at_once(store)) is Answer.DONE
-    assert await store.digests.close_digest(claim, "id-1", at_once(store)) is Answer.ALREADY
+    assert again == opened._replace(attempts=1, tries=1)
+    assert await close_digest(store, claim, "id-1", at_once(store)) is Ended.DONE
+    assert await close_digest(store, claim, "id-1", at_once(store)) is Ended.ALREADY
     assert plain.memory(T) == {b"a": 1000, b"b": 2000}
-    assert await store.digests.open(await claim_one(store), LEASE_MS, "id-2", [0]) is NotOpened.EMPTY
+    assert await open_digest(store, await claim_one(store), "id-2", [0]) is NotOpened.EMPTY
     ledger = await store.operations.ledger("r")
     assert balances(ledger)
     assert {field: value for field, value in ledger.items() if value} == {"added": 2, "delivered": 2}
@@ -99,15 +107,15 @@ async def test_a_digest_goes_all_its_way(store: Store, plain: Scripts) -> None:
 async def test_every_call_with_a_stale_token_says_so(store: Store, plain: Scripts) -> None:
     await add(store)
     opened = await open_one(store, stale := await claim_one(store))
-    await store.digests.fail(stale, store.clock.now_ms())
+    await fail_digest(store, stale, store.clock.now_ms())
     await claim_one(store)
     before = plain.dump()
-    assert await store.digests.open(stale, LEASE_MS, "other", [0]) is NotOpened.STALE
-    assert await store.digests.renew(stale, LEASE_MS) is Answer.STALE
-    assert await store.digests.fail(stale, 0) is Answer.STALE
-    assert await store.digests.defer(stale, 0) is Answer.STALE
-    assert await store.digests.close_digest(stale, opened.id, at_once(store)) is Answer.STALE
-    assert await store.digests.bury(stale, opened.id, at_once(store), b"{}") is Answer.STALE
+    assert await open_digest(store, stale, "other", [0]) is NotOpened.STALE
+    assert not await store.digests.renew(stale, LEASE_MS)
+    assert await fail_digest(store, stale, 0) is Ended.STALE
+    assert await defer_digest(store, stale, 0) is Ended.STALE
+    assert await close_digest(store, stale, opened.id, at_once(store)) is Ended.STALE
+    assert await bury_digest(store, stale, opened.id, at_once(store), b"{}") is Ended.STALE
     assert plain.dump() == before
 
 
@@ -115,8 +123,8 @@ async def test_a_deferred_attempt_does_not_count(store: Store) -> None:
     await add(store)
     claim = await claim_one(store)
     assert (await open_one(store, claim)).attempt == 1
-    await store.digests.defer(claim, store.clock.now_ms())
-    await store.digests.defer(await claim_one(store), store.clock.now_ms())
+    await defer_digest(store, claim, store.clock.now_ms())
+    await defer_digest(store, await claim_one(store), store.clock.now_ms())
     assert (await open_one(store, await claim_one(store))).attempt == 1
 
 
@@ -151,8 +159,8 @@ async def test_dead_digests_beyond_the_limit_are_told_and_dropped(
     for n in range(4):
         await add(store, rec(), rec(b"l"), rec(b"m"))
         opened = await open_one(store, claim := await claim_one(store), f"id-{n}")
-        assert await store.digests.bury(claim, opened.id, at_once(store), details_of(opened).encode()) is Answer.DONE
-        assert await store.digests.bury(claim, opened.id, at_once(store), b"") is Answer.ALREADY
+        assert await bury_digest(store, claim, opened.id, at_once(store), details_of(opened).encode()) is Ended.DONE
+        assert await bury_digest(store, claim, opened.id, at_once(store), b"") is Ended.ALREADY
         plain.command("ZADD", plain.key("dead"), n, opened.id)  # so that their order does not hang on the clock
     assert await roomy.dead.over_limit(0) == []
     assert [dead.id for dead in await store.dead.over_limit(0)] == ["id-0", "id-1"]
@@ -228,7 +236,7 @@ async def test_pages_cover_the_snapshot_newest_first(store: Store) -> None:
 async def test_a_page_of_a_digest_that_was_closed_meanwhile_is_none_of_ours(store: Store) -> None:
     await add(store)
     opened = await open_one(store, claim := await claim_one(store))
-    await store.digests.close_digest(claim, opened.id, at_once(store))
+    await close_digest(store, claim, opened.id, at_once(store))
     assert await store.digests.page(claim, opened, 0, 1) is None
     await add(store, rec(b"next"))
     await open_one(store, await claim_one(store), "id-2")
@@ -259,7 +267,7 @@ async def test_any_text_may_name_a_timeline_and_a_record(store: Store, plain: Sc
         opened = await open_one(store, claim, f"id of {claim.timeline}")
         assert opened.id == f"id of {claim.timeline}"
         assert await store.digests.page(claim, opened, 0, 1) == [StoredRecord(encoded, 1, b"{}")]
-        await store.digests.close_digest(claim, opened.id, at_once(store))
+        await close_digest(store, claim, opened.id, at_once(store))
     assert inconsistencies(plain.tag, {k: v for k, v in plain.contents().items() if k != plain.key("layout")}) == []
 
 
@@ -428,9 +436,8 @@ async def test_what_nsqd_took_in_within_one_millisecond_is_paged_newest_first(st
     records = [Record(0, T, b"%03d" % n, 1_700_000_000_000_000 + n // 3, b"%d" % n, False) for n in range(total)]
     await store.timelines.add("r", 0, random.sample(records, total), Schedule(0, 0))
     claim = await claim_one(store)
-    opened = await store.digests.open(claim, LEASE_MS, "id", [0])
-    assert isinstance(opened, Opened)
-    assert opened.first_ms == opened.last_ms == 1_700_000_000_000
+    opened = await open_digest(store, claim, "id", [0])
+    assert isinstance(opened, Head)
     found: list[bytes] = []
     while len(found) < total:
         page = await store.digests.page(claim, opened, len(found), 16)

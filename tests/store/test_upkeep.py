@@ -10,13 +10,14 @@ import pytest
 
 from nsqdigest.audit.ledger import balances, unfinished
 from nsqdigest.base.errors import StoreError
-from nsqdigest.store.answers import Claim, Opened
+from nsqdigest.store.answers import Claim
+from nsqdigest.store.head import Head
 from nsqdigest.store.schedule import Schedule
 from nsqdigest.store.store import Store
 from support.ports import HOST
 from support.servers import RedisServer
 from support.store import LEASE_MS, Scripts, inconsistencies
-from support.stores import OpenStore, rec
+from support.stores import OpenStore, close_digest, open_digest, rec
 
 pytestmark = pytest.mark.integration
 
@@ -31,15 +32,15 @@ class Receiver:
 
     async def carry(self, store: Store, claim: Claim) -> None:
         self.minted += 1
-        opened = await store.digests.open(claim, LEASE_MS, f"id-{self.minted}", [0])
-        page = await store.digests.page(claim, opened, 0, opened.total) if isinstance(opened, Opened) else None
-        if not isinstance(opened, Opened) or page is None:
+        opened = await open_digest(store, claim, f"id-{self.minted}", [0])
+        page = await store.digests.page(claim, opened, 0, opened.total) if isinstance(opened, Head) else None
+        if not isinstance(opened, Head) or page is None:
             return
         keys = {record.key for record in page if record is not None}
         assert len(keys) == opened.total
         assert self.shown.setdefault(opened.id, keys) == keys
         now_ms = store.clock.now_ms()
-        await store.digests.close_digest(claim, opened.id, Schedule(now_ms, now_ms))
+        await close_digest(store, claim, opened.id, Schedule(now_ms, now_ms))
 
     async def work(self, store: Store, lease_ms: int) -> int:
         """Returns how many timelines were claimed. What Redis refuses is left to the next round."""

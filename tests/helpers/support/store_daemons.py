@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 from nsqdigest.base.errors import StoreError
 from nsqdigest.config import Redis as RedisSettings
-from nsqdigest.store.answers import Opened, RoutePlan
+from nsqdigest.store.answers import RoutePlan
 from nsqdigest.store.dead import Details
+from nsqdigest.store.head import Head
 from nsqdigest.store.keys import shown_timeline
 from nsqdigest.store.record import Record, StoredRecord
 from nsqdigest.store.servers.client import RedisClient
@@ -135,14 +136,12 @@ class Told(NamedTuple):
     opened_ms: int
     iteration: int
     total: int
-    first_ms: int
-    last_ms: int
     superseded: int
-    over_capacity: int
+    dropped_capacity: int
     next_earliest_ms: int
 
     @classmethod
-    def of(cls, opened: Opened) -> Told:
+    def of(cls, opened: Head) -> Told:
         return cls(*(getattr(opened, name) for name in cls._fields))
 
 
@@ -159,7 +158,7 @@ class Account:
     newest_shown: dict[Key, int] = field(default_factory=dict)
     """The newest timestamp (ms) of each key that was shown, or went with the dead."""
 
-    def opened(self, opened: Opened) -> None:
+    def opened(self, opened: Head) -> None:
         told = Told.of(opened)
         assert self.digests.setdefault(opened.id, told) == told, "one id, two digests"
 
@@ -207,8 +206,8 @@ def newest_held(tag: bytes, contents: Mapping[bytes, Any]) -> dict[Key, int]:
             details = contents.get(tag + b"dead:details", {}).get(rest.encode())
             if details is None:
                 continue  # a burial that was cut off: its records are in the snapshot, too
-            facts = Details.decode(details).facts
-            route, timeline = facts.route, facts.timeline
+            told = Details.decode(details)
+            route, timeline = told.route, told.timeline
         else:
             continue
         for key, score in members.items():

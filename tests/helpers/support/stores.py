@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
 
 from nsqdigest.config import Redis as RedisSettings
-from nsqdigest.store.answers import Added, RoutePlan
+from nsqdigest.store.answers import Added, Claim, Ended, NotOpened, RoutePlan
+from nsqdigest.store.digests import Ending, Opening
+from nsqdigest.store.head import Head
 from nsqdigest.store.record import Record
 from nsqdigest.store.schedule import Schedule
 from nsqdigest.store.store import Store
@@ -79,3 +81,35 @@ def limited_url(server: RedisServer) -> str:
     server.cli("ACL", "SETUSER", "nsqdigest", "reset", "on", *words)
     password = next(word for word in words if word.startswith(">"))[1:]
     return f"redis://nsqdigest:{password}@{HOST}:{server.port}/0"
+
+
+# -- one digest at a time; delivery does all of this of many in one call
+
+
+async def open_digest(
+    store: Store, claim: Claim, digest_id: str, next_earliest_ms: Sequence[int], lease_ms: int = 60_000
+) -> Head | NotOpened:
+    openings, instants = [Opening(claim, digest_id)], {claim.route: next_earliest_ms}
+    return (await store.digests.open(claim.partition, openings, instants, lease_ms))[0]
+
+
+async def finish(store: Store, ending: Ending) -> Ended:
+    (ended,), _ = await store.digests.finish(ending.claim.partition, [ending])
+    return ended
+
+
+async def close_digest(store: Store, claim: Claim, digest_id: str, after: Schedule) -> Ended:
+    return await finish(store, Ending.close(claim, digest_id, after))
+
+
+async def fail_digest(store: Store, claim: Claim, again_ms: int) -> Ended:
+    """After a post."""
+    return await finish(store, Ending.wait(claim, again_ms, 1))
+
+
+async def defer_digest(store: Store, claim: Claim, again_ms: int) -> Ended:
+    return await finish(store, Ending.wait(claim, again_ms, 0))
+
+
+async def bury_digest(store: Store, claim: Claim, digest_id: str, after: Schedule, details: bytes) -> Ended:
+    return await finish(store, Ending.bury(claim, digest_id, after, details))
