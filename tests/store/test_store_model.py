@@ -273,7 +273,7 @@ class TimelinesBesideModel(RuleBasedStateMachine):
             self.saw("lost reply of claim")
             if reply == "lost and claimed again":
                 token = claimed[0].claim.token
-                again = part.store.claim_again(token, ROUTES).claims
+                again = part.store.claim_again(token, ROUTES, LEASE_MS).claims
                 assert {each.timeline for each in again} == {each.claim.timeline for each in claimed}
                 assert sorted(again) == sorted(part.model.claim_again(token, LEASE_MS, self.now_ms))
 

@@ -264,8 +264,8 @@ async def test_any_text_may_name_a_timeline_and_a_record(store: Store, plain: Sc
     claims = (await store.digests.claim(0, [("r", 0)], [9], LEASE_MS)).claims
     assert {claim.timeline for claim in claims} == {name, "t"}
     for claim in claims:
-        opened = await open_one(store, claim, f"id of {claim.timeline}")
-        assert opened.id == f"id of {claim.timeline}"
+        opened = await open_one(store, claim, f"id-{claims.index(claim)}")
+        assert opened.id == f"id-{claims.index(claim)}"
         assert await store.digests.page(claim, opened, 0, 1) == [StoredRecord(encoded, 1, b"{}")]
         await close_digest(store, claim, opened.id, at_once(store))
     assert inconsistencies(plain.tag, {k: v for k, v in plain.contents().items() if k != plain.key("layout")}) == []
