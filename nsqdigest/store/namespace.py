@@ -152,9 +152,9 @@ class Namespace:
         return self._client.clock
 
     @property
-    def doubted(self) -> asyncio.Event:
+    def needs_check(self) -> asyncio.Event:
         """Set when the servers should be checked: one did not answer as it should, or has lost something."""
-        return self._client.doubted
+        return self._client.needs_check
 
     def time_scripts(self, on_script: Callable[[str, float], None]) -> None:
         """From now on reports each script's name and how many seconds it took, failures included."""

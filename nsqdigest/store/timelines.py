@@ -50,7 +50,7 @@ class Timelines:
         self.clock.heard(answer[0])
         added, superseded, over_capacity, over_timelines, duplicates, repeated, due_at_once, counted = answer[1:]
         if self._acknowledged.acknowledged(route, partition, known, counted - added, counted):
-            self._namespace.doubted.set()
+            self._namespace.needs_check.set()
         return Added(added, superseded, over_capacity, over_timelines, duplicates, repeated, len(due_at_once))
 
     async def compare_acknowledged(self) -> None:

@@ -60,8 +60,8 @@ class StoreWatch:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._every_s):
-                    await self._store.namespace.doubted.wait()
-            self._store.namespace.doubted.clear()
+                    await self._store.namespace.needs_check.wait()
+            self._store.namespace.needs_check.clear()
             try:
                 await self._look()
                 if is_failing:
@@ -72,7 +72,7 @@ class StoreWatch:
                 self._say_damage(error)
                 # Anything else intake and scheduler say. It looks again, but not at the pace of a server that refuses
                 # at once.
-                self._store.namespace.doubted.set()
+                self._store.namespace.needs_check.set()
                 await asyncio.sleep(_AGAIN_S)
 
     async def _count(self) -> None:

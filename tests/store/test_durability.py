@@ -128,10 +128,10 @@ async def test_a_loss_shows_in_the_next_add_as_well(pair: Pair, open_store: Open
     pair.link.mode = Mode.DROP_REPLIES
     await acknowledged(store, 5, 4)
     await pair.fail_over()
-    store.namespace.doubted.clear()
+    store.namespace.needs_check.clear()
     await acknowledged(store, 100, 10)
     assert store.acknowledged.take() == {"r": 4}
-    assert store.namespace.doubted.is_set()
+    assert store.namespace.needs_check.is_set()
 
 
 async def test_too_few_replicas_are_an_ambiguous_error_also_for_what_is_there_already(
