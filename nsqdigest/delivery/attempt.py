@@ -137,7 +137,7 @@ class _Errand:
             last_ms=opened.last_ms,
             total=opened.total,
             superseded=opened.superseded,
-            over_capacity=opened.over_capacity,
+            dropped_capacity=opened.dropped_capacity,
         )
 
     @property

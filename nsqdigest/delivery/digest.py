@@ -75,7 +75,7 @@ class Builder:
             "id": facts.id, "route": facts.route, "timeline": facts.timeline, "sink": facts.sink,
             "iteration": facts.iteration,
             "first": facts.first_ms, "last": facts.last_ms, "total": facts.total, "shown": self._shown,
-            "superseded": facts.superseded, "dropped": {"capacity": facts.over_capacity},
+            "superseded": facts.superseded, "dropped": {"capacity": facts.dropped_capacity},
         }  # fmt: skip
         return b'{"type":"digest","timestamp":"%s","data":{%s,%s,"next_earliest":"%s"}}' % (
             rfc3339(facts.opened_ms).encode(), _encode(before)[1:-1], shown, rfc3339(facts.next_earliest_ms).encode(),

@@ -12,9 +12,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from nsqdigest.store.answers import ANSWERS, Answer, Claim, Claimed, NotOpened, Opened, RoutePlan
+from nsqdigest.store.answers import ANSWERS, Answer, Claim, Claimed, NotOpened, Opened
 from nsqdigest.store.damage import one_by_one
 from nsqdigest.store.record import StoredRecord
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _MEMORY_PER_CAPACITY = 2
 
 
 class Digests:
-    def __init__(self, namespace: Namespace, plans: Mapping[str, RoutePlan]) -> None:
+    def __init__(self, namespace: Namespace, plans: Mapping[str, StoreRoute]) -> None:
         self._namespace = namespace
         self._plans = plans
         self.clock = namespace.clock

@@ -1,4 +1,4 @@
-"""The nouns that go into the store and come out of it: a record, and the head of a digest (pure)."""
+"""A record, and the head of a digest, as the store takes and returns them (pure)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import msgspec
 
 
 class Record(msgspec.Struct, gc=False):
-    """One event in one timeline of one route, its timestamp in microseconds. `possible_repeat`: it may have been
-    filed, even delivered, before."""
+    """One event in one timeline of one route. `possible_repeat`: it may have been stored, even delivered, before."""
 
     route: int
     timeline: bytes
@@ -26,7 +25,7 @@ class StoredRecord(NamedTuple):
 
 
 class Head(NamedTuple):
-    """What a digest is beside its records."""
+    """A digest without its records."""
 
     id: str
     route: str
@@ -39,4 +38,4 @@ class Head(NamedTuple):
     last_ms: int
     total: int
     superseded: int
-    over_capacity: int
+    dropped_capacity: int

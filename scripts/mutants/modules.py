@@ -12,7 +12,6 @@ TESTS: dict[str, tuple[str, ...]] = {
     "intake.routing": ("tests/intake/test_routing.py", "tests/intake/test_routing_properties.py"),
     "store.servers.client": ("tests/store/test_client.py",),
     "store.servers.base": ("tests/store/test_sentinel_discovery.py", "tests/store/test_cluster_discovery.py"),
-    "store.servers.single": ("tests/store/test_single_server.py",),
     "store.servers.sentinel": ("tests/store/test_sentinel_discovery.py",),
     "store.servers.cluster": ("tests/store/test_cluster_discovery.py",),
     "intake.writer": ("tests/intake/test_writer.py",),

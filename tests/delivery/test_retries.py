@@ -21,8 +21,8 @@ from nsqdigest.config import Scheduler as SchedulerSettings
 from nsqdigest.delivery.attempt import ScheduledRoute, SinkPost
 from nsqdigest.delivery.sinks.base import Outcome, Parcel
 from nsqdigest.delivery.timer import Scheduler
-from nsqdigest.store.answers import RoutePlan
 from nsqdigest.store.dead import Dead, Revival
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Plan
 from nsqdigest.store.store import Store
 from support import settings as usual
@@ -86,7 +86,7 @@ def merges() -> bool:
 
 @pytest.fixture
 async def store(open_store: OpenStore, redis_url: str, merges: bool) -> Store:
-    store = open_store(redis_url, [RoutePlan("r", 100, 0, 60_000, merges=merges)])
+    store = open_store(redis_url, [StoreRoute("r", 100, 0, 60_000, merges=merges)])
     await store.start()
     return store
 

@@ -18,8 +18,8 @@ from nsqdigest.config import Scheduler as SchedulerSettings
 from nsqdigest.delivery.attempt import ScheduledRoute, SinkPost
 from nsqdigest.delivery.sinks.base import Outcome, Parcel
 from nsqdigest.delivery.timer import Scheduler
-from nsqdigest.store.answers import RoutePlan
 from nsqdigest.store.record import Record
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Plan
 from nsqdigest.store.store import Store
 from support import settings
@@ -54,7 +54,7 @@ class ToldSink:
 
 @pytest.fixture
 async def store(redis_url: str) -> AsyncIterator[Store]:
-    store = Store(redis_settings(redis_url), [RoutePlan("r", 100, 0, 60_000)], 1000)
+    store = Store(redis_settings(redis_url), [StoreRoute("r", 100, 0, 60_000)], 1000)
     await store.start()
     yield store
     await store.close(5)

@@ -31,7 +31,7 @@ def facts_of(opened: Opened, timeline: str) -> Head:
     return Head(
         id=opened.id, route="r", timeline=timeline, sink="out", iteration=7, opened_ms=LONG_AGO_MS,
         next_earliest_ms=LONG_AGO_MS + 5, first_ms=opened.first_ms, last_ms=opened.last_ms, total=opened.total,
-        superseded=2, over_capacity=3,
+        superseded=2, dropped_capacity=3,
     )  # fmt: skip
 
 
@@ -96,7 +96,7 @@ async def test_a_revived_digest_is_claimed_and_goes_out_as_it_was(store: Store) 
     opened = await store.digests.open(claim, LEASE_MS, "not taken", [0])
     assert isinstance(opened, Opened)
     assert (opened.id, opened.opened_ms, opened.iteration, opened.attempt) == ("id-1", LONG_AGO_MS, 7, 5)
-    assert (opened.superseded, opened.over_capacity, opened.next_earliest_ms) == (2, 3, LONG_AGO_MS + 5)
+    assert (opened.superseded, opened.dropped_capacity, opened.next_earliest_ms) == (2, 3, LONG_AGO_MS + 5)
     assert store.clock.now_ms() - opened.since_ms < 10_000
     assert opened.tries == 0
     page = await store.digests.page(claim, opened, 0, 2)
@@ -201,8 +201,8 @@ async def test_the_limit_holds_beside_details_that_nobody_can_read(
 async def test_fields_that_an_older_version_did_not_write_are_empty(store: Store, plain: Scripts) -> None:
     dead = await bury(store, "id-1")
     rewritten(plain, "id-1", lambda details: details.pop("detail"))
-    rewritten(plain, "id-1", lambda details: details["facts"].pop("over_capacity"))
+    rewritten(plain, "id-1", lambda details: details["facts"].pop("dropped_capacity"))
     found = await store.dead.find("id-1")
     assert found is not None
-    assert found.details == dead.details._replace(detail="", facts=dead.details.facts._replace(over_capacity=0))
+    assert found.details == dead.details._replace(detail="", facts=dead.details.facts._replace(dropped_capacity=0))
     assert await store.dead.revive(found) is Revival.REVIVED

@@ -16,7 +16,7 @@ left; nothing is lost or shown twice even so.
 The daemons are real stores (`Timelines` with its pages, dead store and operators), and nothing predicts what they
 return; test_store_model.py beside this one does that for the scripts. Calls get lost on their way there or back,
 batches come again cut and shuffled, operators step in, and Redis is put back to an earlier state as a failover does.
-What is given up then is told (`Losses`), never anything else.
+What is given up then is counted (`AcknowledgedCounts`), never anything else.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from nsqdigest.base.errors import StoreError
 from nsqdigest.config import Policy
 from nsqdigest.store import namespace
-from nsqdigest.store.answers import Claim, NotOpened, Opened, RoutePlan
+from nsqdigest.store.answers import Claim, NotOpened, Opened
 from nsqdigest.store.dead import Dead, Details
 from nsqdigest.store.record import Head, Record, StoredRecord
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Plan, Schedule
 from nsqdigest.store.store import Store
 from support.servers import RedisServer
@@ -72,7 +73,7 @@ KEYS = [b"a", b"B", b"\xc3\xbc", b"k:1"]
 
 # How often each thing happens in a run, at least (by far): else it would have found nothing because it did nothing.
 LEAST = {
-    "examples": EXAMPLES, "added": 200, "superseded": 20, "duplicates": 3, "repeated": 2, "came again": 5,
+    "examples": EXAMPLES, "added": 200, "superseded": 20, "dropped_duplicate": 3, "repeated": 2, "came again": 5,
     "unheard": 10, "not sent": 3, "claimed": 100, "opened": 60, "again": 3, "open: empty": 20, "read": 60, "sent": 60,
     "buried": 1, "put back": 15, "delete": 1, "adopt": 1, "flush": 1,
 }  # fmt: skip
@@ -135,7 +136,7 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
         routes = []
         for (route, capacity), policy in zip(ROUTES.items(), policies, strict=True):
             self.plans[route] = Plan(policy)
-            routes.append(RoutePlan(route, capacity, policy.increment_delay_ms, MEMORY_MS, merges and route == NARROW))
+            routes.append(StoreRoute(route, capacity, policy.increment_delay_ms, MEMORY_MS, merges and route == NARROW))
         self.daemons = [Daemon(self.world, self.url, routes, LIMIT, lag_ms) for lag_ms in lags]
         for daemon in self.daemons:
             self.wait(daemon.store.start())
@@ -211,7 +212,7 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
             if added is None:
                 self.unheard += [each for each in theirs if each not in self.unheard]
                 continue
-            for name in ("added", "superseded", "over_capacity", "duplicates", "repeated"):
+            for name in ("added", "superseded", "dropped_capacity", "dropped_duplicate", "repeated"):
                 self.saw(name, getattr(added, name))
             for each in theirs:
                 each.is_acknowledged = True
@@ -345,7 +346,7 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
         facts = Head(
             opened.id, claim.route, claim.shown_timeline, "out", opened.iteration, opened.opened_ms,
             opened.next_earliest_ms, opened.first_ms, opened.last_ms, opened.total, opened.superseded,
-            opened.over_capacity,
+            opened.dropped_capacity,
         )  # fmt: skip
         details = Details(facts, "too-old", "", opened.attempt).encode()
         self.asked(worker.daemon.store.digests.bury(claim, opened.id, self.after(worker, opened), details), fate)
@@ -449,7 +450,7 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
         for daemon in self.daemons:
             lost = self.lost_to(daemon)
             self.wait(daemon.store.look())
-            assert daemon.store.acknowledged.take() == lost or self.world.was_cut_off
+            assert daemon.store.acknowledged.take_lost() == lost or self.world.was_cut_off
         self.saw("put back")
 
     def lost_to(self, daemon: Daemon) -> dict[str, int]:
@@ -474,7 +475,7 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
             held |= newest_held(store.tag, mine)
         assert self.account.missing(held) == []
         for daemon in self.daemons:
-            assert self.world.was_cut_off or daemon.store.acknowledged.take() == {}, "a loss that is none"
+            assert self.world.was_cut_off or daemon.store.acknowledged.take_lost() == {}, "a loss that is none"
 
     def teardown(self) -> None:
         try:

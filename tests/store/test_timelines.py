@@ -59,7 +59,7 @@ def details_of(opened: Opened) -> Details:
     facts = Head(
         id=opened.id, route="r", timeline="t", sink="out", iteration=opened.iteration, opened_ms=opened.opened_ms,
         next_earliest_ms=opened.next_earliest_ms, first_ms=opened.first_ms, last_ms=opened.last_ms,
-        total=opened.total, superseded=opened.superseded, over_capacity=opened.over_capacity,
+        total=opened.total, superseded=opened.superseded, dropped_capacity=opened.dropped_capacity,
     )  # fmt: skip
     return Details(facts, "refused", "status 422", opened.attempt)
 
@@ -173,12 +173,12 @@ async def test_as_many_timelines_as_the_limit_says_are_taken_in_whatever_partiti
         name = b"user:%d" % n
         by_partition.setdefault(store.timelines.partition_of(name), []).append(rec(timeline=name))
     added = [await add(store, *records, partition=partition) for partition, records in by_partition.items()]
-    assert sum(each.over_timelines for each in added) == 0
+    assert sum(each.dropped_timelines for each in added) == 0
 
 
 async def test_in_one_partition_there_are_no_more_timelines_than_the_limit_says(store: Store) -> None:
     added = await add(store, *(rec(timeline=b"%d" % n) for n in range(1001)), partition=0)
-    assert added.over_timelines == 1
+    assert added.dropped_timelines == 1
 
 
 # -- claims

@@ -1,6 +1,6 @@
-"""What the three kinds of Redis have in common: one server (`single`), Sentinels (`sentinel`), a Cluster (`cluster`).
+"""What single servers, Sentinels and Clusters have in common: `Servers` finds the server of a hash slot.
 
-`Servers` says which server has a hash slot. `DiscoveredServers` is for those kinds that have to ask for it. Invariants:
+`DiscoveredServers` is for the kinds that have to ask for it. Invariants:
 
 - What is known is used until it is marked stale: a connection broke, an answer did not come, a server said that it is
   not the primary. The next call then waits for one refresh, which all calls of that moment share. So a failover costs
@@ -31,7 +31,7 @@ DISCOVERY_S = 1.0
 class Servers(ABC):
     @abstractmethod
     async def server_for(self, slot: int) -> Node:
-        """The server that has this hash slot. Raises `StoreError` where nobody knows."""
+        """The server that has this hash slot. Raises `StoreError` where it is not known."""
 
     @abstractmethod
     async def primaries(self) -> list[Node]:
