@@ -32,7 +32,7 @@ PURE = (
     "delivery.verdicts", "doctor.findings", "doctor.judgements", "doctor.report", "doctor.running", "intake.bodies",
     "intake.rdy", "intake.routing", "nsq.compression", "nsq.directory", "nsq.frames", "nsq.negotiation",
     "nsq.publish_rules", "store.acknowledged", "store.answers", "store.keys", "store.packing", "store.record",
-    "store.schedule",
+    "store.route", "store.schedule",
 )  # fmt: skip
 THE_WORLD = {
     "aiohttp", "asyncio", "click", "concurrent", "logging", "nsq", "os", "random", "redis", "secrets", "selectors",

@@ -27,8 +27,8 @@ from bench.timelines.stores import (
     later,
     store_on,
 )
-from nsqdigest.store.answers import RoutePlan
 from nsqdigest.store.record import Record
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Schedule
 from nsqdigest.store.store import Store
 
@@ -184,7 +184,7 @@ def _wait_for(log: Path, words: bytes) -> None:
 
 
 async def _one_waiting_everywhere(port: int) -> None:
-    plans = [RoutePlan(f"route-{number}", 500, 0, 0) for number in range(ROUTES)]
+    plans = [StoreRoute(f"route-{number}", 500, 0, 0) for number in range(ROUTES)]
     async with store_on(port, plans, namespace="nsqdigest", partitions=PARTITIONS) as store:
         for partition in range(PARTITIONS):
             for plan in plans:

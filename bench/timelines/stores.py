@@ -11,16 +11,17 @@ import redis
 from bench.servers import HOST
 from nsqdigest.config import Redis as RedisSettings
 from nsqdigest.delivery.ids import uuid7
-from nsqdigest.store.answers import Claim, RoutePlan
+from nsqdigest.store.answers import Claim
 from nsqdigest.store.digests import Ending, Opening
 from nsqdigest.store.head import Head
 from nsqdigest.store.packing import first_page, next_page
 from nsqdigest.store.record import Record
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Schedule
 from nsqdigest.store.store import Store
 
 ROUTE = "events"
-PLAN = RoutePlan(ROUTE, capacity=500, increment_ms=30_000, dedupe_window_ms=900_000)
+PLAN = StoreRoute(ROUTE, capacity=500, increment_ms=30_000, dedupe_window_ms=900_000)
 LEASE_MS = 60_000
 DAY_MS = 86_400_000
 FIRST_US = 1_700_000_000_000_000
@@ -31,7 +32,7 @@ VALUE = b'{"id":"e000000001","service":"checkout","message":"' + 197 * b"." + b'
 
 @asynccontextmanager
 async def store_on(
-    port: int, plans: Sequence[RoutePlan] = (PLAN,), namespace: str = "bench", partitions: int = 1
+    port: int, plans: Sequence[StoreRoute] = (PLAN,), namespace: str = "bench", partitions: int = 1
 ) -> AsyncIterator[Store]:
     settings = RedisSettings(
         url=f"redis://{HOST}:{port}/0", namespace=namespace, timeout_ms=60_000, durability="reply", replicas=1,

@@ -1,8 +1,10 @@
-"""Reads what an audit needs: the ledgers, and for a deep one all that they count.
+"""Reads what an audit needs: the ledgers and, for a deep audit, everything that they count.
 
-Nothing here writes, and no daemon has to stop. The ledgers of a partition are read in one call, so they are exact. What
-is there is counted by pages, each timeline whole and at one instant; sums over timelines are exact when nothing moved
-meanwhile. Where they differ and something moved they are taken again, a few times.
+Invariants:
+- Nothing here writes, and no daemon has to stop.
+- The ledgers of a partition are read in one call, so they are exact.
+- Records are counted by pages, each timeline whole and at one instant. Sums over timelines are exact where nothing
+  moved meanwhile; where they differ and something moved, they are taken again, a few times.
 """
 
 from __future__ import annotations
@@ -15,21 +17,19 @@ from typing import TYPE_CHECKING, NamedTuple
 from nsqdigest.audit.ledger import Audit, Census, Found, FoundDead, Recount, RouteAudit, records
 from nsqdigest.store.dead import route_and_total
 from nsqdigest.store.keys import shown_timeline
-from nsqdigest.store.namespace import Namespace
 from nsqdigest.store.operations import Operations
 from nsqdigest.store.packing import RECORDS_PER_CALL
 
 if TYPE_CHECKING:
-    from nsqdigest.config import Redis as RedisSettings
+    from nsqdigest.store.namespace import Namespace
 
-_CONNECTIONS = 8
 _TIMELINES_PER_CALL = 100
 _TRIES = 3
-_TOLD_AT_MOST = 100
+_MOST_DIFFERENCES = 100
 
 
 class _Ledgers(NamedTuple):
-    """Of one partition, at one instant."""
+    """The counters of one partition, at one instant."""
 
     timelines: int
     of_routes: tuple[tuple[Census, dict[str, int]], ...]
@@ -37,7 +37,7 @@ class _Ledgers(NamedTuple):
 
 
 class _Sums:
-    """What was found of a partition so far."""
+    """What was counted in a partition so far."""
 
     def __init__(self) -> None:
         self.open: Counter[str] = Counter()
@@ -47,16 +47,12 @@ class _Sums:
 
 
 class Auditor:
-    def __init__(self, settings: RedisSettings, configured: Sequence[str]) -> None:
+    def __init__(self, namespace: Namespace, configured: Sequence[str]) -> None:
+        """`namespace`: open to read. `configured`: the routes of the file."""
+        self._namespace = namespace
         self._configured = list(configured)
-        self._namespace = Namespace(settings, _CONNECTIONS, read_only=True)
-
-    async def close(self) -> None:
-        await self._namespace.close(0)
 
     async def audit(self, *, deep: bool = False) -> Audit:
-        """Raises `Unreachable`, `StoreError` or `StoreMismatch` where there is nothing to be said."""
-        is_new = await self._namespace.open_to_read() is None
         orphans = sorted(set(await Operations(self._namespace).routes()) - set(self._configured))
         routes = [*self._configured, *orphans]
         ledgers = await asyncio.gather(
@@ -74,7 +70,7 @@ class Auditor:
                 for number, name in enumerate(routes)
             ),
             recount,
-            is_new,
+            self._namespace.layout is None,
             tuple(each.timelines for each in ledgers),
         )
 
@@ -96,7 +92,7 @@ class Auditor:
             ),
         )
 
-    # -- what is there
+    # -- the recount
 
     async def _recount(self, routes: Sequence[str]) -> Recount:
         differences: list[str] = []
@@ -106,11 +102,11 @@ class Auditor:
             differences += found
             unsure += moving
         return Recount(
-            tuple(differences[:_TOLD_AT_MOST]), tuple(unsure), untold=max(0, len(differences) - _TOLD_AT_MOST)
+            tuple(differences[:_MOST_DIFFERENCES]), tuple(unsure), untold=max(0, len(differences) - _MOST_DIFFERENCES)
         )
 
     async def _recount_partition(self, partition: int, routes: Sequence[str]) -> tuple[list[str], list[str]]:
-        """What differs for certain, and sums that differ though they may have moved."""
+        """Returns what differs for certain, and sums that differ but may have moved."""
         sums, sums_differ = _Sums(), list[str]()
         for _ in range(_TRIES):
             before, sums = await self._ledgers(partition, routes), _Sums()
@@ -124,7 +120,7 @@ class Auditor:
         return sums.differences, sums_differ
 
     async def _count_timelines(self, partition: int, route: str, sums: _Sums) -> None:
-        """HSCAN answers every timeline that is there all the while; now and then one twice."""
+        """HSCAN returns every timeline that exists all the while, some of them twice."""
         schedules = self._namespace.keys(partition, route).schedules
         seen: set[bytes] = set()
         cursor: bytes = b"0"
@@ -136,7 +132,7 @@ class Auditor:
             seen.update(names)
             for start in range(0, len(names), _TIMELINES_PER_CALL):
                 page = names[start : start + _TIMELINES_PER_CALL]
-                for name, found in zip(page, await self._look(partition, route, page), strict=True):
+                for name, found in zip(page, await self._count_page(partition, route, page), strict=True):
                     sums.open[route] += found.records
                     sums.snapshots[route] += found.snapshot_records
                     shown = shown_timeline(name.decode(errors="replace"))
@@ -146,7 +142,7 @@ class Auditor:
             if cursor == b"0":
                 return
 
-    async def _look(self, partition: int, route: str, names: Sequence[bytes]) -> list[Found]:
+    async def _count_page(self, partition: int, route: str, names: Sequence[bytes]) -> list[Found]:
         of = self._namespace.keys(partition, route)
         keys = [of.waiting, of.leased, of.schedules, of.heads]
         for name in names:
@@ -161,9 +157,9 @@ class Auditor:
             (ids,) = await self._namespace.send(
                 partition, [[b"ZRANGE", self._namespace.dead_keys[partition].dead, start, start + RECORDS_PER_CALL - 1]]
             )
-            for digest_id, route, found in await self._look_at_dead(partition, ids):
-                # Not read at one instant: what seems to differ may just have been revived or dropped.
-                again = await self._look_at_dead(partition, [digest_id]) if found.complaints() else []
+            for digest_id, route, found in await self._count_dead_page(partition, ids):
+                # Not read at one instant: a digest that seems to differ may just have been revived or dropped.
+                again = await self._count_dead_page(partition, [digest_id]) if found.complaints() else []
                 sums.buried[route] += found.records
                 sums.differences += [
                     f'partition {partition}, dead digest "{digest_id.decode(errors="replace")}": {complaint}'
@@ -174,7 +170,7 @@ class Auditor:
             if len(ids) < RECORDS_PER_CALL:
                 return
 
-    async def _look_at_dead(self, partition: int, ids: Sequence[bytes]) -> list[tuple[bytes, str, FoundDead]]:
+    async def _count_dead_page(self, partition: int, ids: Sequence[bytes]) -> list[tuple[bytes, str, FoundDead]]:
         keys = self._namespace.dead_keys[partition]
         if not ids:
             return []
@@ -204,7 +200,7 @@ class Auditor:
 
 
 def _compare(partition: int, routes: Sequence[str], ledgers: _Ledgers, sums: _Sums) -> list[str]:
-    said = []
+    differences = []
     for route, (_, counters) in zip(routes, ledgers.of_routes, strict=True):
         for field, found, where in (
             ("open", sums.open, "open"),
@@ -213,16 +209,16 @@ def _compare(partition: int, routes: Sequence[str], ledgers: _Ledgers, sums: _Su
         ):
             counted = counters.get(field, 0)
             if counted != found[route]:
-                said.append(
+                differences.append(
                     f'route "{route}", partition {partition}: counted {records(counted)} {where}, '
                     f"{found[route]:,} are there"
                 )
-    said += [
+    differences += [
         f'partition {partition}: {records(count)} in the dead store are of an unknown route "{route}"'
         for route, count in sums.buried.items()
         if route not in routes and count
     ]
     there = sum(census.known for census, _ in ledgers.of_routes)
     if there != ledgers.timelines:
-        said.append(f"partition {partition}: counted {ledgers.timelines:,} timelines, {there:,} are there")
-    return said
+        differences.append(f"partition {partition}: counted {ledgers.timelines:,} timelines, {there:,} are there")
+    return differences

@@ -43,7 +43,7 @@ from nsqdigest.nsq.channel_depths import Depths
 from nsqdigest.nsq.connection import ConnectionOptions, options_of
 from nsqdigest.nsq.lookups import Discovery
 from nsqdigest.nsq.publisher import Bounds, Publisher
-from nsqdigest.store.answers import RoutePlan
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Plan
 from nsqdigest.store.servers.facts import StoreFacts
 from nsqdigest.store.store import Store
@@ -144,7 +144,7 @@ class Daemon:
         config = self._config
         return Store(
             config.redis,
-            [self._route_plan(route) for route in config.routes],
+            [self._store_route(route) for route in config.routes],
             config.limits.timelines,
             dead_digests=config.limits.dead_digests,
             # One for all that may ask a server at once, so that nobody waits for a connection: each digest under way,
@@ -176,9 +176,9 @@ class Daemon:
             on_due=self.scheduler.wake,
         )
 
-    def _route_plan(self, route: Route) -> RoutePlan:
+    def _store_route(self, route: Route) -> StoreRoute:
         policy, sink = self._config.policies[route.policy], self._config.sinks[route.sink]
-        return RoutePlan(
+        return StoreRoute(
             route.name,
             policy.capacity,
             policy.increment_delay_ms,

@@ -1,6 +1,7 @@
-"""Looks at Redis: its servers, the layout of the namespace, the user's rights, orphans, the clock. Writes nothing.
+"""Examines Redis: servers, layout of the namespace, rights of the user, orphans, clock. Writes nothing.
 
-A right is asked about, in a script that runs none of the commands (lua/reading/rights.lua).
+It reads each fact by itself rather than to open the namespace, since every one of them is a finding. The check of the
+rights runs none of the commands (lua/reading/rights.lua).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _CONNECTIONS = 8
 _USUAL_PORT = 6379
 _ANSWER_WITHIN_MS = 3000
-"""What one answer gets, where redis.timeout is longer than that."""
+"""The time-out of one answer, where redis.timeout is longer."""
 
 
 class StoreExaminer:
@@ -80,7 +81,7 @@ class StoreExaminer:
         return judgements.of_layout(self._settings.namespace, layout, self._namespace.partitions)
 
     async def _clock(self) -> Finding:
-        """The one that is furthest away: each partition goes by its server's."""
+        """The clock that is furthest off: each partition uses the clock of its server."""
         apart_s = await asyncio.gather(*(self._clock_of(partition) for partition in range(self._namespace.partitions)))
         return judgements.of_clock(max(apart_s, key=abs))
 
@@ -103,7 +104,7 @@ class StoreExaminer:
     # -- those that the URL names
 
     async def _named_servers(self) -> list[Finding]:
-        """Sentinels, or servers of the Cluster: one that is away is missed only when others are, too."""
+        """Sentinels, or servers of the Cluster: the absence of one has no effect until others are away, too."""
         found = await asyncio.gather(*(self._named(address) for address in self._url.servers))
         return [finding for finding in found if finding is not None]
 

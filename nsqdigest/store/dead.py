@@ -1,11 +1,12 @@
 """The dead store: digests that were buried, each whole and under its id, in the partition of its timeline.
 
 Invariants:
-- What is dead stays until it is revived, dropped, or the oldest beyond the limit. The ledger counts it as buried.
-- Details that no version of ours wrote are `Unreadable`. Such a digest can neither be sent nor be dropped, since nobody
-  knows of which route it is; it is left out of what is listed, and stops nothing. `audit` tells of it.
-- A revived digest goes out as it was: same id, same records, same totals. From the moment it is revived it is a
-  timeline of its own (`keys.own_timeline`) and no part of this store, until it is delivered or buried again.
+- A dead digest stays until it is revived, is dropped, or is the oldest beyond the limit. The ledger counts its records
+  as buried.
+- Details that no version of nsqdigest wrote are `Unreadable`. Such a digest can neither be sent nor dropped, since its
+  route is not known. Lists leave it out, and `audit` reports it.
+- A revived digest goes out as it was: same id, same records, same totals. A revival makes it a timeline of its own
+  (`keys.own_timeline`), which leaves the dead store until it is delivered or buried again.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _LOOKED_BEYOND = 16
-"""So many details are read beyond those that are dropped, since some may be unreadable."""
+"""How many more details are read than are to be dropped, since some may be unreadable."""
 _ABSENT: Mapping[type, Any] = {str: "", int: 0}
 
 
 class Unreadable(ValueError):
-    """Details of a dead digest that no version of ours wrote."""
+    """Details of a dead digest that no version of nsqdigest wrote."""
 
 
 def _of_any_version(kind: type[T], written: Mapping[str, Any]) -> T:
-    """A tuple of texts and numbers as another version may have written it: fields that this one does not know are
-    passed over, those that the other did not know are empty."""
+    """Reads a tuple of texts and numbers that another version may have written: skips fields that this version does not
+    know, and leaves those empty that the other version did not know."""
     fields = {name: (written.get(name, _ABSENT[of]), of) for name, of in get_type_hints(kind).items()}
     for name, (value, of) in fields.items():
         if type(value) is not of:
@@ -46,7 +47,7 @@ def _of_any_version(kind: type[T], written: Mapping[str, Any]) -> T:
 
 
 class _Beside(NamedTuple):
-    """Of the details, what stands beside the head."""
+    """The fields of `Details` beside `head`."""
 
     route: str
     timeline: str
@@ -56,7 +57,7 @@ class _Beside(NamedTuple):
 
 
 class Details(NamedTuple):
-    """Why a digest died, and all that is required to send it again."""
+    """Why a digest was buried, and everything that is required to send it again."""
 
     head: Head
     route: str
@@ -77,12 +78,12 @@ class Details(NamedTuple):
         except (msgspec.MsgspecError, TypeError, KeyError, AttributeError) as error:
             raise Unreadable(str(error)) from error
         if not beside.route:
-            raise Unreadable("they do not say of which route it is")
+            raise Unreadable("they do not name its route")
         return cls(head, *beside)
 
 
 def route_and_total(text: bytes | None) -> tuple[str, int | None]:
-    """Of which route a dead digest is, and how many records it had; "" and None where its details are unreadable."""
+    """The route of a dead digest, and how many records it had; "" and None where its details are unreadable."""
     try:
         details = Details.decode(text or b"")
     except Unreadable:
@@ -107,12 +108,12 @@ class Dead(NamedTuple):
 class Revival(StrEnum):
     REVIVED = "revived"
     ALREADY = "already"
-    """It is on its way since an earlier call."""
+    """An earlier call revived it; it is being delivered."""
     UNKNOWN = "unknown"
 
 
 def _dead(partition: int, digest_id: bytes, since_ms: bytes, text: bytes | None) -> Dead | None:
-    """None: it was revived or dropped between two reads, or its details are unreadable."""
+    """Returns None where it was revived or dropped between two reads, or its details are unreadable."""
     if text is None:
         return None
     try:
@@ -152,7 +153,7 @@ class DeadStore:
         return None if since_ms is None else _dead(partition, digest_id.encode(), since_ms, text)
 
     async def revive(self, dead: Dead) -> Revival:
-        """Due now, whatever its timeline does meanwhile. Its age and its tries begin again, its attempts go on."""
+        """Makes the digest due now, independently of its timeline. Age and tries begin again, attempts go on."""
         head, of = dead.details.head, self._namespace.keys(dead.partition, dead.route)
         own = own_timeline(head.id, dead.details.timeline).encode()
         answer = await self._namespace.run(
@@ -165,11 +166,11 @@ class DeadStore:
         return Revival(answer[0].decode())
 
     async def drop(self, partition: int, digest_id: str, route: str) -> int:
-        """Returns how many records went with it."""
+        """Returns how many records were dropped."""
         return await self._drop(partition, digest_id, route, b"")
 
     async def drop_over_limit(self, old: Dead) -> int:
-        """The same, unless others have dropped enough since it was found: then nothing goes."""
+        """The same, unless others dropped enough since it was found: then it drops nothing."""
         return await self._drop(old.partition, old.id, old.route, self._limit_per_partition)
 
     async def _drop(self, partition: int, digest_id: str, route: str, may_stay: bytes | int) -> int:
@@ -178,7 +179,7 @@ class DeadStore:
         return int(answer[1]) if answer[0] == b"dropped" else 0
 
     async def over_limit(self, partition: int) -> list[Dead]:
-        """Those longest dead beyond the limit, of those whose details are readable."""
+        """The dead digests beyond the limit, those longest dead first, where their details are readable."""
         (count,) = await self._namespace.send(partition, [[b"ZCARD", self._namespace.dead_keys[partition].dead]])
         over = count - self._limit_per_partition
         found, start, step = list[Dead](), 0, min(over + _LOOKED_BEYOND, RECORDS_PER_CALL)

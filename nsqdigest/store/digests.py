@@ -17,11 +17,12 @@ from itertools import chain
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from nsqdigest.store.answers import Claim, Claimed, Ended, NotOpened, RoutePlan
+from nsqdigest.store.answers import Claim, Claimed, Ended, NotOpened
 from nsqdigest.store.head import Head
 from nsqdigest.store.keys import Keys
 from nsqdigest.store.namespace import Namespace
 from nsqdigest.store.record import StoredRecord
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Schedule
 
 _MEMORY_PER_CAPACITY = 2
@@ -62,7 +63,7 @@ class Ending(NamedTuple):
 
 
 class Digests:
-    def __init__(self, namespace: Namespace, routes: Mapping[str, RoutePlan]) -> None:
+    def __init__(self, namespace: Namespace, routes: Mapping[str, StoreRoute]) -> None:
         self._namespace = namespace
         self._routes = routes
 

@@ -1,4 +1,4 @@
-"""What the store's keys are called (pure).
+"""The names of the store's keys (pure).
 
 Keys, under the hash tag `{namespace:partition}`, type first, the route's name and the user's part last:
 
@@ -36,7 +36,7 @@ class Keys:
             tag + kind + b":" + name
             for kind in (b"waiting", b"leased", b"tokens", b"schedule", b"heads", b"losses", b"ledger")
         ]
-        """In the order in which each script has them."""
+        """In the order in which every script takes them."""
         self.waiting, self.leased, self.tokens, self.schedules, self.heads, self.losses, self.ledger = self.of_route
         self.timelines, self.agenda = self.of_partition = [tag + b"count", tag + b"agenda"]
         self.fixed = [*self.of_route, *self.of_partition]
@@ -46,7 +46,7 @@ class Keys:
         self.name_from = len(self.index)
 
     def of_timeline(self, timeline: bytes) -> tuple[bytes, ...]:
-        """Its own keys, in the order in which each script has them."""
+        """Its own keys, in the order in which every script takes them."""
         return (
             self.index + timeline,
             self.values + timeline,
@@ -56,7 +56,7 @@ class Keys:
         )
 
     def of(self, timeline: bytes) -> list[bytes]:
-        """All that a script on one timeline takes, in the order of lua/lib/timeline_keys.lua."""
+        """The keys of a script on one timeline, in the order of lua/lib/timeline_keys.lua."""
         return [*self.fixed, *self.of_timeline(timeline)]
 
 
@@ -72,12 +72,12 @@ class DeadKeys:
         return self.index + name, self.values + name
 
     def of(self, digest_id: str) -> list[bytes]:
-        """All that a script on one dead digest takes, in their order."""
+        """The keys of a script on one dead digest, in the order in which it takes them."""
         return [self.dead, self.details, *self.of_digest(digest_id)]
 
 
 def mismatch(namespace: str, schema: int, stored: int, partitions: int) -> str | None:
-    """Why what is stored in a namespace must not be used by this version with so many partitions."""
+    """Why this version, with so many partitions, must not use what is stored in a namespace. None: it may."""
     if schema != SCHEMA:
         return (
             f'the namespace "{namespace}" in Redis has layout {schema}, this version writes {SCHEMA}: run the version '
@@ -94,15 +94,15 @@ def mismatch(namespace: str, schema: int, stored: int, partitions: int) -> str |
 def partition_limit(limit: int, partitions: int) -> int:
     """How many of something each partition may have, so that `limit` fit into all of them.
 
-    A hash spreads names unevenly: each has room for its share and six standard deviations more, so that practically
-    none is full before `limit` are there.
+    A hash spreads names unevenly: each partition has room for its share and six standard deviations more, so that
+    practically none is full before the limit is reached.
     """
     share = limit / partitions
     return limit if partitions == 1 else min(limit, math.ceil(share + 6 * math.sqrt(share)))
 
 
 def own_timeline(digest_id: str, timeline: str) -> str:
-    """What a revived digest is called among the timelines."""
+    """The name of a revived digest among the timelines."""
     return f"{_OWN}{digest_id}{_OWN}{timeline}"
 
 
@@ -111,5 +111,5 @@ def is_own(timeline: str) -> bool:
 
 
 def shown_timeline(timeline: str) -> str:
-    """The name to be told: of a revived digest that of the timeline it came from."""
+    """The name to show: for a revived digest, the name of the timeline it came from."""
     return timeline.split(_OWN, 2)[2] if is_own(timeline) else timeline

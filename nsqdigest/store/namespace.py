@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from nsqdigest.config import Redis as RedisSettings
     from nsqdigest.store.servers.facts import RedisClock
     from nsqdigest.store.servers.node import Command
+
+_CONNECTIONS_TO_READ = 8
 
 
 class Layout(NamedTuple):
@@ -48,7 +51,9 @@ class Namespace:
         self.dead_keys = [DeadKeys(tag) for tag in self.tags]
         self._keys: dict[tuple[int, str], Keys] = {}
         self.epochs: list[str] = []
-        """A random word of each partition, written when it was empty. A different one: it was emptied since."""
+        """A random text of each partition, written when it was empty. It changes when the partition was emptied."""
+        self.layout: Layout | None = None
+        """As found by `open_to_read`. None: no daemon ever used the namespace."""
         self._unfit = ""
         """Why nothing may be written, where Redis has become what a start would refuse. "": it is fit."""
         self._read_only = read_only
@@ -66,7 +71,8 @@ class Namespace:
         return StoreFacts(servers, self._client.warnings(servers))
 
     async def check_again(self, routes: Iterable[str]) -> list[ServerFacts]:
-        """Checks the servers and the layout while it serves. `run` refuses every script until a check has passed."""
+        """Checks the servers and the layout while it serves. Raises `Unreachable` or `StoreMismatch` where a start
+        would refuse them: `run` then refuses every script until a check passes."""
         try:
             servers = await self._client.facts()
             self.epochs = await self._agree_on_layout(routes)
@@ -76,14 +82,12 @@ class Namespace:
         self._unfit = ""
         return servers
 
-    async def open_to_read(self) -> Layout | None:
-        """Checks the servers and the layout. Writes nothing. Returns None where no daemon ever
-        used the namespace. Raises like `open_to_serve`."""
+    async def open_to_read(self) -> None:
+        """Checks the servers and the layout, and writes nothing. Raises like `open_to_serve`."""
         await self._client.facts()
-        layout = await self.stored_layout()
-        if layout is not None:
-            self._refuse_mismatch(layout)
-        return layout
+        self.layout = await self.stored_layout()
+        if self.layout is not None:
+            self._refuse_mismatch(self.layout)
 
     async def close(self, within_s: float) -> None:
         """Waits for calls under way, no longer than `within_s`, then closes the connections."""
@@ -152,9 +156,9 @@ class Namespace:
         return self._client.clock
 
     @property
-    def doubted(self) -> asyncio.Event:
+    def needs_check(self) -> asyncio.Event:
         """Set when the servers should be checked: one did not answer as it should, or has lost something."""
-        return self._client.doubted
+        return self._client.needs_check
 
     def time_scripts(self, on_script: Callable[[str, float], None]) -> None:
         """From now on reports each script's name and how many seconds it took, failures included."""
@@ -170,7 +174,7 @@ class Namespace:
         return None if schema is None or partitions is None else Layout(int(schema), int(partitions))
 
     async def refused(self, commands: Sequence[str]) -> set[str] | None:
-        """Which of these the user may not send, on any server that has a partition. None: Redis cannot tell."""
+        """Which of these the user may not send, on any server that has a partition. None: this Redis cannot check."""
         a_key = b"rights"
         answers = await asyncio.gather(
             *(self.run(number, "rights", [], [tag + a_key, *commands]) for number, tag in enumerate(self.tags))
@@ -178,3 +182,21 @@ class Namespace:
         if not all(can_tell for can_tell, *_ in answers):
             return None
         return {command.decode() for _, *refused in answers for command in refused}
+
+
+@asynccontextmanager
+async def reading(settings: RedisSettings, source: str) -> AsyncIterator[Namespace]:
+    """A namespace that is open to read, for a command that looks into Redis. `source`: the file of `settings`.
+
+    Raises `Unreachable` where Redis cannot be read, and `StoreMismatch` where the layout does not fit the file.
+    """
+    namespace = Namespace(settings, _CONNECTIONS_TO_READ, read_only=True)
+    try:
+        await namespace.open_to_read()
+        yield namespace
+    except StoreError as error:
+        raise Unreachable(
+            f"{settings.shown_url} cannot be read: {error}; see that it runs, and redis.url in {source}"
+        ) from error
+    finally:
+        await namespace.close(0)

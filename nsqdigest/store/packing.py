@@ -1,4 +1,4 @@
-"""How batches and pages are cut and packed for the scripts (pure)."""
+"""Cuts records into calls and packs them for lua/intake/add.lua; sizes the pages of a digest (pure)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ RECORDS_PER_CALL = 500
 BYTES_PER_CALL = 1 << 20
 _FIRST_PAGE_RECORDS = 16
 _LENGTHS = [length.to_bytes(2, "big") for length in range(4097)]
-"""Packed: of keys (limits.key is 4 KiB at most) and of a timeline's records in a batch."""
+"""Packed lengths: of keys (limits.key is 4 KiB at most), and of the records of one timeline in a batch."""
 _FLAGS = (b"\x00", b"\x01")
 
 
 def pack_batch(keys: Keys, records: Sequence[Record]) -> tuple[list[bytes], list[bytes | int]]:
-    """The keys of the batch's timelines, and add's arguments from the number of timelines of its first kind on."""
+    """Returns the keys of the batch's timelines, and the last arguments of add.lua: from the number of timelines of its
+    first kind on."""
     plain: dict[bytes, list[Record]] = {}
     with_repeats: dict[bytes, list[Record]] = {record.timeline: [] for record in records if record.possible_repeat}
     for record in records:
@@ -49,7 +50,7 @@ def pack_batch(keys: Keys, records: Sequence[Record]) -> tuple[list[bytes], list
 
 
 def calls_of(records: Sequence[Record]) -> list[Sequence[Record]]:
-    """Splits records into what one call may carry: so many records, so many bytes (one record is always allowed)."""
+    """Splits records into calls of at most RECORDS_PER_CALL and BYTES_PER_CALL; a single record may be bigger."""
     calls: list[Sequence[Record]] = []
     start = size = 0
     for position, record in enumerate(records):
@@ -67,6 +68,6 @@ def first_page(total: int) -> int:
 
 
 def next_page(records_seen: int, bytes_seen: int, left: int) -> int:
-    """How many records the next page may have, going by the size of those before."""
+    """How many records the next page may have, by the average size of those before."""
     average = max(1, bytes_seen // max(1, records_seen))
     return max(1, min(left, RECORDS_PER_CALL, BYTES_PER_CALL // average))

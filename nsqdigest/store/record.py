@@ -1,4 +1,4 @@
-"""A record, as it goes into the store and as it comes out (pure)."""
+"""A record, as the store takes it and as it returns it (pure)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import msgspec
 
 
 class Record(msgspec.Struct, gc=False):
-    """One event in one timeline of one route, its timestamp in microseconds. `possible_repeat`: it may have been
-    filed, even delivered, before."""
+    """One event in one timeline of one route. `possible_repeat`: it may have been stored, even delivered, before."""
 
     route: int
     timeline: bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from nsqdigest.store.acknowledged import Losses
+from nsqdigest.store.acknowledged import AcknowledgedCounts
 from nsqdigest.store.dead import DeadStore
 from nsqdigest.store.digests import Digests
 from nsqdigest.store.figures import StoreFigures
@@ -16,7 +16,7 @@ from nsqdigest.store.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from nsqdigest.config import Redis as RedisSettings
-    from nsqdigest.store.answers import RoutePlan
+    from nsqdigest.store.route import StoreRoute
     from nsqdigest.store.servers.facts import ServerFacts, StoreFacts
 
 
@@ -24,22 +24,22 @@ class Store:
     def __init__(
         self,
         settings: RedisSettings,
-        routes: Iterable[RoutePlan],
+        routes: Iterable[StoreRoute],
         timeline_limit: int,
         connections: int = 16,
         *,
         dead_digests: int = 10_000,
     ) -> None:
-        plans = {plan.name: plan for plan in routes}
-        self.routes = list(plans)
+        by_name = {route.name: route for route in routes}
+        self.routes = list(by_name)
         self.namespace = Namespace(settings, connections)
         self.clock = self.namespace.clock
-        self.acknowledged = Losses()
-        self.timelines = Timelines(self.namespace, plans, timeline_limit, self.acknowledged)
-        self.digests = Digests(self.namespace, plans)
+        self.acknowledged = AcknowledgedCounts()
+        self.timelines = Timelines(self.namespace, by_name, timeline_limit, self.acknowledged)
+        self.digests = Digests(self.namespace, by_name)
         self.dead = DeadStore(self.namespace, dead_digests)
         self.operations = Operations(self.namespace)
-        self.upkeep = Upkeep(self.namespace, self.operations, plans)
+        self.upkeep = Upkeep(self.namespace, self.operations, by_name)
         self.figures = StoreFigures(self.namespace, self.operations)
 
     async def start(self) -> StoreFacts:

@@ -10,21 +10,24 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from nsqdigest.store.answers import Added, RoutePlan, WrongTypes
+from nsqdigest.store.answers import Added, WrongTypes
 from nsqdigest.store.keys import partition_limit
 from nsqdigest.store.packing import pack_batch
+from nsqdigest.store.route import StoreRoute
 
 if TYPE_CHECKING:
-    from nsqdigest.store.acknowledged import Losses
+    from nsqdigest.store.acknowledged import AcknowledgedCounts
     from nsqdigest.store.namespace import Namespace
     from nsqdigest.store.record import Record
     from nsqdigest.store.schedule import Schedule
 
 
 class Timelines:
-    def __init__(self, namespace: Namespace, plans: Mapping[str, RoutePlan], limit: int, acknowledged: Losses) -> None:
+    def __init__(
+        self, namespace: Namespace, routes: Mapping[str, StoreRoute], limit: int, acknowledged: AcknowledgedCounts
+    ) -> None:
         self._namespace = namespace
-        self._plans = plans
+        self._routes = routes
         self._limit_per_partition = partition_limit(limit, namespace.partitions)
         self._acknowledged = acknowledged
         self.clock = namespace.clock
@@ -35,30 +38,29 @@ class Timelines:
 
     async def add(self, route: str, partition: int, records: Sequence[Record], first: Schedule) -> Added:
         """At most RECORDS_PER_CALL records of one route and partition."""
-        plan = self._plans[route]
-        keys, batch = pack_batch(self._namespace.keys(partition, route), records)
-        of = self._namespace.keys(partition, route)
+        settings, of = self._routes[route], self._namespace.keys(partition, route)
+        keys, batch = pack_batch(of, records)
         known = self._acknowledged.known(route, partition)
         answer = await self._namespace.run(
             partition,
             "add",
             [*of.fixed, *keys],
-            [b"", plan.capacity, plan.increment_ms, first.base_ms, first.bound_ms, self._limit_per_partition,
+            [b"", settings.capacity, settings.increment_ms, first.base_ms, first.bound_ms, self._limit_per_partition,
              of.name_from, *batch],
             durable=True,
         )  # fmt: skip
-        self.clock.heard(answer[0])
-        added, superseded, over_capacity, over_timelines, duplicates, repeated, due_at_once, counted = answer[1:]
-        if self._acknowledged.acknowledged(route, partition, known, counted - added, counted):
-            self._namespace.doubted.set()
-        return Added(added, superseded, over_capacity, over_timelines, duplicates, repeated, len(due_at_once))
+        added = Added.of(answer)
+        self.clock.heard(added.now_ms)
+        if self._acknowledged.on_answer(route, partition, known, added.counted - added.added, added.counted):
+            self._namespace.needs_check.set()
+        return added
 
     async def compare_acknowledged(self) -> None:
-        """Reads the ledgers: is everything there that Redis acknowledged? `Losses` keeps what is not."""
+        """Reads the ledgers and counts the records that Redis had acknowledged and lost."""
         await asyncio.gather(*(self._compare_partition(number) for number in range(self.partitions)))
 
     async def _compare_partition(self, partition: int) -> None:
-        known = [(route, self._acknowledged.known(route, partition)) for route in self._plans]
+        known = [(route, self._acknowledged.known(route, partition)) for route in self._routes]
         known = [(route, when_sent) for route, when_sent in known if when_sent.records]
         if not known:
             return  # nothing was acknowledged, so nothing is lost
@@ -66,7 +68,7 @@ class Timelines:
             partition, [[b"HGET", self._namespace.keys(partition, route).ledger, b"added"] for route, _ in known]
         )
         for (route, when_sent), answer in zip(known, answers, strict=True):
-            self._acknowledged.found(route, partition, when_sent, int(answer or 0))
+            self._acknowledged.compare(route, partition, when_sent, int(answer or 0))
 
     async def wrong_types(self, route: str, partition: int, timeline: bytes) -> WrongTypes:
         """Keys that hold another type than theirs: those that an add shares with its neighbours, and its own."""
@@ -82,5 +84,5 @@ class Timelines:
             if found not in (kind, b"none")
         ]
         return WrongTypes(
-            [said for key, said in wrong if key in shared], [said for key, said in wrong if key not in shared]
+            [text for key, text in wrong if key in shared], [text for key, text in wrong if key not in shared]
         )

@@ -1,9 +1,12 @@
-"""Looks after the store while the daemon runs: is it still the one that was agreed with, and has it all it ever had?
+"""Watches the store while the daemon runs: has it the same layout and servers, and everything that it acknowledged?
 
-Looked at a few times per lease, and as soon as a server did not answer as it should. What is lost is said and counted,
-and the daemon goes on: stopping would bring nothing back, and what was not finished in NSQ comes again by itself. The
-layout is written again where it is gone. No id is ever used twice over this: they are not drawn from Redis. Where Redis
-has become what a start would refuse (another layout, another appendfsync), nothing is written until it is fit again.
+It checks a few times per lease, and as soon as a server did not answer as it should. Invariants:
+
+- Lost records and partitions are logged and counted, and the daemon goes on: stopping would bring nothing back, and NSQ
+  delivers again whatever was not finished.
+- A layout that is gone is written again. No digest id is used twice over this: ids are not drawn from Redis.
+- Where Redis has become what a start would refuse (another layout, another appendfsync), nothing is written until it is
+  fit again.
 """
 
 from __future__ import annotations
@@ -24,8 +27,8 @@ if TYPE_CHECKING:
 
 _log = log.get("store")
 
-_DAMAGE_SAID_EVERY_S = 60.0
-_AGAIN_S = 0.5
+_DAMAGE_LOGGED_EVERY_S = 60.0
+_RETRY_S = 0.5
 FIGURES_EVERY_S = 5.0
 
 
@@ -41,8 +44,8 @@ class StoreWatch:
         self._epochs: list[str] = []
         self._unfit = ""
         self.figures = Figures()
-        """As they were at the last look."""
-        self._orphans_said: set[str] = set()
+        """As of the last read."""
+        self._orphans_logged: set[str] = set()
         self.tasks: list[asyncio.Task[None]] = []
 
     def start(self, servers: list[ServerFacts]) -> None:
@@ -60,8 +63,8 @@ class StoreWatch:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._every_s):
-                    await self._store.namespace.doubted.wait()
-            self._store.namespace.doubted.clear()
+                    await self._store.namespace.needs_check.wait()
+            self._store.namespace.needs_check.clear()
             try:
                 await self._look()
                 if is_failing:
@@ -69,38 +72,37 @@ class StoreWatch:
                 is_failing = False
             except StoreError as error:
                 is_failing = True
-                self._say_damage(error)
-                # Anything else intake and scheduler say. It looks again, but not at the pace of a server that refuses
-                # at once.
-                self._store.namespace.doubted.set()
-                await asyncio.sleep(_AGAIN_S)
+                self._log_damage(error)
+                # Intake and scheduler log everything else. The pause is for a server that refuses at once.
+                self._store.namespace.needs_check.set()
+                await asyncio.sleep(_RETRY_S)
 
     async def _count(self) -> None:
-        """At a pace of its own, whoever asks for the figures and how often. Where Redis fails the last ones stand."""
+        """At its own pace, however often the figures are asked for. Where Redis fails, the last figures remain."""
         while True:
             try:
                 self.figures = await self._store.figures.read(self._store.routes, self._store.clock.now_ms())
                 self._warn_of_orphans()
             except StoreError as error:
-                self._say_damage(error)
+                self._log_damage(error)
             await asyncio.sleep(min(FIGURES_EVERY_S, self._every_s))
 
-    def _say_damage(self, error: StoreError) -> None:
-        """Of keys that neither intake nor scheduler may ever meet."""
+    def _log_damage(self, error: StoreError) -> None:
+        """Logs damaged keys, since neither intake nor scheduler may ever use them."""
         if error.is_damage:
             self._metrics.add("store_errors_total", reason=error.reason)
             _log.counted(
                 "error",
                 "store.damaged",
                 by=(),
-                every_s=_DAMAGE_SAID_EVERY_S,
+                every_s=_DAMAGE_LOGGED_EVERY_S,
                 error=error,
                 hint="something else wrote to keys of the namespace: until that is mended losses and gauges are blind",
             )
 
     def _warn_of_orphans(self) -> None:
-        for route in sorted(set(self.figures.orphans) - self._orphans_said):
-            self._orphans_said.add(route)
+        for route in sorted(set(self.figures.orphans) - self._orphans_logged):
+            self._orphans_logged.add(route)
             _log.warning(
                 "store.route.orphan",
                 route=route,
@@ -121,7 +123,7 @@ class StoreWatch:
         if self._unfit:
             _log.info("store.fit_again")
         self._unfit = ""
-        for route, records in self._store.acknowledged.take().items():
+        for route, records in self._store.acknowledged.take_lost().items():
             self._metrics.add("store_records_lost_total", records, route=route)
             _log.error(
                 "store.data_lost",

@@ -11,7 +11,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "delivery.digest": ("tests/delivery/test_digest.py",),
     "intake.routing": ("tests/intake/test_routing.py", "tests/intake/test_routing_properties.py"),
     "store.servers.client": ("tests/store/test_client.py",),
-    "store.servers.discovery": ("tests/store/test_discovery.py",),
+    "store.servers.base": ("tests/store/test_sentinel_discovery.py", "tests/store/test_cluster_discovery.py"),
+    "store.servers.sentinel": ("tests/store/test_sentinel_discovery.py",),
+    "store.servers.cluster": ("tests/store/test_cluster_discovery.py",),
     "intake.writer": ("tests/intake/test_writer.py",),
     "intake.batches": ("tests/intake/test_batches.py",),
     "delivery.timer": (

@@ -12,10 +12,12 @@ import pytest
 import redis
 
 from nsqdigest.audit.recount import Auditor
-from nsqdigest.base.errors import EXIT_CONFIG, EXIT_NO, EXIT_OK, EXIT_UNREACHABLE, StoreMismatch
-from nsqdigest.store.answers import Ended, RoutePlan
+from nsqdigest.base.errors import EXIT_CONFIG, EXIT_NO, EXIT_OK, EXIT_UNREACHABLE
+from nsqdigest.store.answers import Ended
 from nsqdigest.store.dead import Details
 from nsqdigest.store.head import Head
+from nsqdigest.store.namespace import reading
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Schedule
 from nsqdigest.store.store import Store
 from support.daemon import run_command, toml
@@ -39,7 +41,7 @@ pytestmark = pytest.mark.integration
 
 __all__ = ["open_store"]
 LEASE_MS = 60_000
-OLD = RoutePlan("old", capacity=1000, increment_ms=0, dedupe_window_ms=0)
+OLD = StoreRoute("old", capacity=1000, increment_ms=0, dedupe_window_ms=0)
 
 
 async def start(open_store: OpenStore, url: str, partitions: int = 1) -> Store:
@@ -201,11 +203,8 @@ def test_a_wrong_file_is_exit_code_78(tmp_path: Path) -> None:
 
 async def recounted(url: str, routes: tuple[str, ...] = ("r",), **settings: Any) -> tuple[str, ...]:
     """What differs for certain."""
-    auditor = Auditor(redis_settings(url, **settings), routes)
-    try:
-        recount = (await auditor.audit(deep=True)).recount
-    finally:
-        await auditor.close()
+    async with reading(redis_settings(url, **settings), "nsqdigest.toml") as namespace:
+        recount = (await Auditor(namespace, routes).audit(deep=True)).recount
     assert recount is not None
     assert recount.unsure == ()
     return recount.differences
@@ -284,28 +283,19 @@ async def test_counters_are_exact_and_no_timeline_seems_to_differ_while_daemons_
             mine = [rec(b"%d" % turn, turn, timeline=b"%d" % (number * 10 + turn % 10)), rec(b"k", turn)]
             await add(store, *mine)
             for claim in (await store.digests.claim(0, [("r", 0)], [3], LEASE_MS)).claims:
-                opened = await open_digest(store, claim, f"{number}-{turn}-{claim.timeline}", [0])
-                if isinstance(opened, Head):
+                opened = await store.digests.open(claim, LEASE_MS, f"{number}-{turn}-{claim.timeline}", [0])
+                if isinstance(opened, Opened):
                     now_ms = store.clock.now_ms()
                     await close_digest(store, claim, opened.id, Schedule(now_ms, now_ms))
 
     at_work = [asyncio.create_task(work(number)) for number in range(4)]
-    auditor = Auditor(redis_settings(redis_url), ["r"])
     try:
-        for _ in range(10):
-            audit = await auditor.audit(deep=True)
-            assert audit.balanced
-            assert audit.recount is not None
-            assert audit.recount.differences == ()
+        async with reading(redis_settings(redis_url), "nsqdigest.toml") as namespace:
+            for _ in range(10):
+                audit = await Auditor(namespace, ["r"]).audit(deep=True)
+                assert audit.balanced
+                assert audit.recount is not None
+                assert audit.recount.differences == ()
     finally:
         is_over = True
         await asyncio.gather(*at_work)
-        await auditor.close()
-
-
-async def test_another_layout_is_refused(redis_url: str, plain: Scripts) -> None:
-    plain.hello(schema=9)
-    auditor = Auditor(redis_settings(redis_url), ["r"])
-    with pytest.raises(StoreMismatch, match="layout 9"):
-        await auditor.audit()
-    await auditor.close()

@@ -34,7 +34,7 @@ NOW_MS = 1_000_000
 CLAIM = Claim(0, "r", "t", NOW_MS - 5000, "token")
 OPENED = Opened(
     again=False, id="digest", opened_ms=NOW_MS, iteration=1, total=2, first_ms=1, last_ms=2, superseded=0,
-    over_capacity=0, next_earliest_ms=NOW_MS + 60_000, since_ms=NOW_MS, attempts=0, tries=0,
+    dropped_capacity=0, next_earliest_ms=NOW_MS + 60_000, since_ms=NOW_MS, attempts=0, tries=0,
 )  # fmt: skip
 RECORD = StoredRecord(b"k", 1, b'{"g":1}')
 

@@ -21,8 +21,9 @@ from nsqdigest.delivery.delivery import DeliveryRoute
 from nsqdigest.delivery.outlet import Outlet
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.timer import Scheduler
-from nsqdigest.store.answers import Claim, Opened, RoutePlan
+from nsqdigest.store.answers import Claim, Opened
 from nsqdigest.store.digests import Digests
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Plan
 from nsqdigest.store.servers.node import Command, Node
 from nsqdigest.store.store import Store
@@ -76,7 +77,7 @@ def sink(plain: Scripts) -> LeaseReadingSink:
 
 @pytest.fixture
 async def store(open_store: OpenStore, redis_url: str) -> Store:
-    store = open_store(redis_url, [RoutePlan("r", 100, 0, 60_000)])
+    store = open_store(redis_url, [StoreRoute("r", 100, 0, 60_000)])
     await store.start()
     return store
 
@@ -232,7 +233,7 @@ async def test_no_send_begins_with_less_lease_left_in_redis_than_the_sinks_timeo
 async def test_what_a_full_dead_store_drops_is_counted_and_logged(
     open_store: OpenStore, redis_url: str, sink: LeaseReadingSink, metrics: Metrics, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = open_store(redis_url, [RoutePlan("r", 100, 0, 60_000)], dead_digests=1)
+    store = open_store(redis_url, [StoreRoute("r", 100, 0, 60_000)], dead_digests=1)
     await store.start()
     sink.verdict = Verdict.REFUSED
     scheduler = scheduler_of(store, sink, metrics, replace(SINK, max_attempts=1))

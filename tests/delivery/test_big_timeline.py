@@ -16,10 +16,11 @@ from nsqdigest.backoff import Controller, Curve
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
-from nsqdigest.store.answers import Claim, Opened, RoutePlan
+from nsqdigest.store.answers import Claim, Opened
 from nsqdigest.store.digests import Digests
 from nsqdigest.store.packing import BYTES_PER_CALL, RECORDS_PER_CALL
 from nsqdigest.store.record import Record, StoredRecord
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Plan, Schedule
 from nsqdigest.store.store import Store
 from support import settings
@@ -34,7 +35,7 @@ RECORDS = 100_000 if PROVE else 20_000
 LEASE_MS = 60_000
 MAX_BODY_BYTES = 64 << 10
 VALUE = b'{"what":"' + 180 * b"x" + b'"}'
-PLAN = RoutePlan("r", capacity=1_000_000, increment_ms=0, dedupe_window_ms=600_000)
+PLAN = StoreRoute("r", capacity=1_000_000, increment_ms=0, dedupe_window_ms=600_000)
 POLICY = replace(settings.POLICY, capacity=1_000_000, dedupe_window_ms=600_000)
 
 

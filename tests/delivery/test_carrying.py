@@ -20,8 +20,9 @@ from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.delivery import attempt
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
-from nsqdigest.store.answers import Answer, Claim, RoutePlan
+from nsqdigest.store.answers import Answer, Claim
 from nsqdigest.store.digests import Digests
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Plan
 from nsqdigest.store.store import Store
 from support.settings import POLICY, ROUTE, SINK
@@ -91,7 +92,7 @@ async def stage(open_store: OpenStore, redis_url: str) -> Stage:
 
 
 async def staged(open_store: OpenStore, redis_url: str, **settings: Any) -> Stage:
-    store, sink, metrics, windows = open_store(redis_url, [RoutePlan("r", 100, 0, 60_000)]), ToldSink(), Metrics(), []
+    store, sink, metrics, windows = open_store(redis_url, [StoreRoute("r", 100, 0, 60_000)]), ToldSink(), Metrics(), []
     await store.start()
     await add(store, rec(b"k", 7, b'{"a":1}'), rec(b"l", 8))
     chosen = {"retry_base_ms": 1000, "retry_cap_ms": 9000, **settings}

@@ -23,10 +23,11 @@ from nsqdigest.delivery.delivery import DeliveryRoute
 from nsqdigest.delivery.outlet import Outlet
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.timer import Scheduler
-from nsqdigest.store.answers import Claimed, Maintained, RoutePlan
+from nsqdigest.store.answers import Claimed, Maintained
 from nsqdigest.store.digests import Digests
 from nsqdigest.store.namespace import Namespace
 from nsqdigest.store.operations import Operations
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Plan, Schedule
 from nsqdigest.store.store import Store
 from nsqdigest.store.upkeep import Upkeep
@@ -47,7 +48,7 @@ class Asked(NamedTuple):
     token: str | None
 
 
-PLANS = {name: RoutePlan(name, 100, 0, 60_000) for name in ("r", "s")}
+PLANS = {name: StoreRoute(name, 100, 0, 60_000) for name in ("r", "s")}
 
 
 class WatchedDigests(Digests):

@@ -26,8 +26,8 @@ from nsqdigest.delivery.sinks.nsq import NsqTopic, verdict_of
 from nsqdigest.delivery.timer import Scheduler
 from nsqdigest.delivery.verdicts import ATTEMPTS_WHEN_REFUSED
 from nsqdigest.nsq.connection import ConnectionOptions
-from nsqdigest.store.answers import RoutePlan
 from nsqdigest.store.dead import Dead
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Plan
 from nsqdigest.store.store import Store
 from support import settings as usual
@@ -201,7 +201,7 @@ class Recording:
 
 @pytest.fixture
 async def store(open_store: OpenStore, redis_url: str) -> Store:
-    store = open_store(redis_url, [RoutePlan("r", 100, 0, 60_000)])
+    store = open_store(redis_url, [StoreRoute("r", 100, 0, 60_000)])
     await store.start()
     return store
 

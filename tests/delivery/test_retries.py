@@ -22,8 +22,8 @@ from nsqdigest.delivery.delivery import DeliveryRoute
 from nsqdigest.delivery.outlet import Outlet
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.timer import Scheduler
-from nsqdigest.store.answers import RoutePlan
 from nsqdigest.store.dead import Dead, Revival
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Plan
 from nsqdigest.store.store import Store
 from support import settings as usual
@@ -87,7 +87,7 @@ def merges() -> bool:
 
 @pytest.fixture
 async def store(open_store: OpenStore, redis_url: str, merges: bool) -> Store:
-    store = open_store(redis_url, [RoutePlan("r", 100, 0, 60_000, merges=merges)])
+    store = open_store(redis_url, [StoreRoute("r", 100, 0, 60_000, merges=merges)])
     await store.start()
     return store
 

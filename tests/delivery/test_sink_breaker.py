@@ -19,8 +19,8 @@ from nsqdigest.delivery.delivery import DeliveryRoute
 from nsqdigest.delivery.outlet import Outlet
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.timer import Scheduler
-from nsqdigest.store.answers import RoutePlan
 from nsqdigest.store.record import Record
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Plan
 from nsqdigest.store.store import Store
 from support import settings
@@ -55,7 +55,7 @@ class ToldSink:
 
 @pytest.fixture
 async def store(redis_url: str) -> AsyncIterator[Store]:
-    store = Store(redis_settings(redis_url), [RoutePlan("r", 100, 0, 60_000)], 1000)
+    store = Store(redis_settings(redis_url), [StoreRoute("r", 100, 0, 60_000)], 1000)
     await store.start()
     yield store
     await store.close(5)

@@ -21,8 +21,8 @@ from nsqdigest.delivery.delivery import DeliveryRoute
 from nsqdigest.delivery.outlet import Outlet
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.timer import Scheduler
-from nsqdigest.store.answers import RoutePlan
 from nsqdigest.store.record import Record
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Plan, Schedule
 from nsqdigest.store.servers.node import Command, Node
 from nsqdigest.store.store import Store
@@ -73,7 +73,7 @@ async def proxy(redis_server: RedisServer) -> AsyncIterator[Proxy]:
 @pytest.fixture
 async def store(proxy: Proxy) -> AsyncIterator[Store]:
     settings = redis_settings(f"redis://{HOST}:{proxy.port}/0", timeout_ms=300)
-    store = Store(settings, [RoutePlan("r", 100, 0, 60_000)], 1000)
+    store = Store(settings, [StoreRoute("r", 100, 0, 60_000)], 1000)
     await store.start()
     yield store
     await store.close(5)

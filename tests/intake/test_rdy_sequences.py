@@ -27,7 +27,7 @@ from nsqdigest.intake.writer import FiledRoute
 from nsqdigest.nsq.connection import ConnectionOptions, options_of
 from nsqdigest.nsq.frames import FrameType, frame
 from nsqdigest.nsq.publisher import Publisher
-from nsqdigest.store.answers import RoutePlan
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Plan
 from nsqdigest.store.store import Store
 from support import settings
@@ -137,7 +137,7 @@ async def two(stack: AsyncExitStack, shared_redis: RedisServer, redis_url: str) 
 async def make_intake(stack: AsyncExitStack, redis: RedisServer, nsqds: int) -> Intake:
     proxy = await stack.enter_async_context(Proxy(redis.port))
     servers = [await stack.enter_async_context(EmbeddedNsqd(Options(shortest_ms=10))) for _ in range(nsqds)]
-    store = Store(redis_settings(f"redis://{HOST}:{proxy.port}/0"), [RoutePlan("r", 1000, 0, 0)], 1000)
+    store = Store(redis_settings(f"redis://{HOST}:{proxy.port}/0"), [StoreRoute("r", 1000, 0, 0)], 1000)
     await store.start()
     stack.push_async_callback(store.close, 1)
     intake = Intake(servers, proxy, store)

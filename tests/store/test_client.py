@@ -174,7 +174,7 @@ async def test_with_its_script_what_waits_goes_again_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "reason", "is_doubted"),
+    ("answer", "reason", "needs_check"),
     [
         (HANG_UP, "redis-connection", True),
         ("-READONLY You can't write against a read only replica.", "redis-readonly", True),
@@ -186,21 +186,21 @@ async def test_with_its_script_what_waits_goes_again_too() -> None:
         ("-NOPERM no right to evalsha", "redis-auth", False),
     ],
 )
-async def test_a_failure_is_a_store_error_and_may_be_a_doubt(answer: Any, reason: str, is_doubted: bool) -> None:
+async def test_a_failure_is_a_store_error_and_may_call_for_a_check(answer: Any, reason: str, needs_check: bool) -> None:
     async with ScriptedRedis(in_turn(answer, [b"answer"])) as server, opened(server.url, 1) as client:
         error = await refusal(client)
-        assert (error.reason, client.doubted.is_set()) == (reason, is_doubted)
+        assert (error.reason, client.needs_check.is_set()) == (reason, needs_check)
         assert error.__cause__ is not None
         assert server.count(b"EVALSHA") == 1
         assert await run(client) == [b"answer"]
-        assert server.accepted == (2 if is_doubted else 1)
+        assert server.accepted == (2 if needs_check else 1)
 
 
 async def test_an_answer_that_does_not_come_is_a_time_out() -> None:
     async with ScriptedRedis(in_turn(SILENCE)) as server, opened(server.url, timeout_ms=50) as client:
         error = await refusal(client)
         assert (error.reason, error.applied) == ("redis-timeout", Applied.AMBIGUOUS)
-        assert client.doubted.is_set()
+        assert client.needs_check.is_set()
 
 
 # -- to another server
@@ -214,7 +214,7 @@ async def test_a_call_goes_where_a_server_of_the_cluster_points(word: str, befor
         async with opened(f"redis+cluster://{first.address}") as client:
             assert await run(client) == [b"answer"]
             assert (said_to(first), said_to(second)) == ([CALL], [*before, CALL])
-            assert not client.doubted.is_set()
+            assert not client.needs_check.is_set()
             of_a_cluster(first, in_turn([b"own answer"]))
             assert await run(client) == [b"own answer"]
             assert first.count(b"CLUSTER", b"SLOTS") == (2 if word == "MOVED" else 1)
@@ -273,7 +273,7 @@ async def test_only_what_is_on_its_way_is_read_elsewhere(method: str) -> None:
         async with opened(f"redis+cluster://{first.address}") as client:
             found = await getattr(client, method)(b"tag", gets(*keys))
             assert found == [b"a", b"from the other", b"b", b"from the other", b"c"]
-            assert not client.doubted.is_set()
+            assert not client.needs_check.is_set()
         assert [words[1] for words in said_to(second) if words[0] == b"GET"] == [b"elsewhere-1", b"elsewhere-2"]
 
 
@@ -456,7 +456,7 @@ async def test_facts_that_it_may_not_have_are_a_store_error() -> None:
     assert raised.value.reason == "redis-auth"
 
 
-async def test_a_primary_that_is_a_replica_by_now_is_doubted() -> None:
+async def test_a_primary_that_is_a_replica_by_now_is_stale() -> None:
     async with ScriptedRedis(describes(role="slave")) as server:
         of_a_cluster(server, describes(role="slave", redis_mode="cluster"))
         async with opened(f"redis+cluster://{server.address}") as client:

@@ -17,7 +17,7 @@ from nsqdigest.config import Address, load
 from nsqdigest.store.answers import Ended
 from nsqdigest.store.head import Head
 from nsqdigest.store.schedule import Schedule
-from nsqdigest.store.servers.discovery import _Cluster
+from nsqdigest.store.servers.cluster import Cluster
 from nsqdigest.store.store import Store
 from support.daemon import toml
 from support.ports import HOST
@@ -108,7 +108,7 @@ async def test_a_file_that_names_a_cluster_spreads_its_timelines(cluster: RedisC
 
 async def test_servers_that_the_map_no_longer_names_are_forgotten(store: Store, cluster: RedisCluster) -> None:
     servers = store.namespace._client._servers
-    assert isinstance(servers, _Cluster)
+    assert isinstance(servers, Cluster)
     gone = [servers._node(Address(HOST, port)) for port in (1, 2)]
     await asyncio.gather(*(node.exchange([[b"PING"]]) for node in gone), return_exceptions=True)
     await store.look()

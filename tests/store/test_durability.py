@@ -102,7 +102,7 @@ async def test_with_replica_none_of_the_acknowledged_is_lost(pair: Pair, open_st
     await pair.fail_over()
     await reached_again(store)
     assert safe <= await there(store)
-    assert store.acknowledged.take() == {}
+    assert store.acknowledged.take_lost() == {}
 
 
 async def test_with_reply_what_is_lost_is_counted(pair: Pair, open_store: OpenStore) -> None:
@@ -117,7 +117,7 @@ async def test_with_reply_what_is_lost_is_counted(pair: Pair, open_store: OpenSt
     await reached_again(store)
     lost = safe - await there(store)
     assert len(lost) == AFTER
-    assert store.acknowledged.take() == {"r": AFTER}
+    assert store.acknowledged.take_lost() == {"r": AFTER}
 
 
 async def test_a_loss_shows_in_the_next_add_as_well(pair: Pair, open_store: OpenStore) -> None:
@@ -128,10 +128,10 @@ async def test_a_loss_shows_in_the_next_add_as_well(pair: Pair, open_store: Open
     pair.link.mode = Mode.DROP_REPLIES
     await acknowledged(store, 5, 4)
     await pair.fail_over()
-    store.namespace.doubted.clear()
+    store.namespace.needs_check.clear()
     await acknowledged(store, 100, 10)
-    assert store.acknowledged.take() == {"r": 4}
-    assert store.namespace.doubted.is_set()
+    assert store.acknowledged.take_lost() == {"r": 4}
+    assert store.namespace.needs_check.is_set()
 
 
 async def test_too_few_replicas_are_an_ambiguous_error_also_for_what_is_there_already(
@@ -220,7 +220,7 @@ async def test_fsync_survives_the_death_of_redis(
     server.start()
     await reached_again(store)
     assert await there(store) == safe
-    assert store.acknowledged.take() == {}
+    assert store.acknowledged.take_lost() == {}
 
 
 # -- what a running daemon notices

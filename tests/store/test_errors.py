@@ -514,12 +514,12 @@ async def test_closing_does_not_wait_for_ever(far_store: Store, proxy: Proxy) ->
     await far_store.close(0.01)
 
 
-async def test_a_doubt_about_a_server_breaks_no_call(open_store: OpenStore, redis_url: str) -> None:
-    """A doubt replaces idle connections; a call that takes one in that moment gets its answer all the same."""
+async def test_a_server_that_is_marked_stale_breaks_no_call(open_store: OpenStore, redis_url: str) -> None:
+    """Its connections are made again; a call that takes one in that moment gets its answer all the same."""
     store = open_store(redis_url)
     await store.start()
     servers = store.namespace._client._servers
-    node = await servers.of(0)
+    node = await servers.server_for(0)
 
     async def call(number: int) -> None:
         for turn in range(40):
@@ -527,12 +527,14 @@ async def test_a_doubt_about_a_server_breaks_no_call(open_store: OpenStore, redi
 
     callers = asyncio.gather(*(call(number) for number in range(8)))
     while not callers.done():
-        await servers.doubt(node)
+        await servers.mark_stale(node)
         await asyncio.sleep(0)
     await callers
 
 
-async def test_after_a_doubt_no_connection_of_before_is_used(open_store: OpenStore, redis_server: RedisServer) -> None:
+async def test_once_a_server_is_stale_no_connection_of_before_is_used(
+    open_store: OpenStore, redis_server: RedisServer
+) -> None:
     store = open_store(redis_server.url, connections=1)
     await store.start()
 
@@ -543,6 +545,6 @@ async def test_after_a_doubt_no_connection_of_before_is_used(open_store: OpenSto
     before = connections()
     await add(store)
     assert connections() == before
-    await store.namespace._client._servers.doubt(await store.namespace._client._servers.of(0))
+    await store.namespace._client._servers.mark_stale(await store.namespace._client._servers.server_for(0))
     await add(store)
     await until(lambda: connections() and not connections() & before)

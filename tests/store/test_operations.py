@@ -9,10 +9,10 @@ import pytest
 import redis
 
 from nsqdigest.audit.ledger import balances
-from nsqdigest.store.answers import RoutePlan
 from nsqdigest.store.head import Head
 from nsqdigest.store.keys import own_timeline, shown_timeline
 from nsqdigest.store.operations import Flushed, RouteCounts, Step
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Schedule
 from nsqdigest.store.store import Store
 from support.servers import RedisServer
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
 __all__ = ["open_store"]
 LEASE_MS = 60_000
 HOUR_MS = 3_600_000
-OLD = RoutePlan("old", capacity=1000, increment_ms=0, dedupe_window_ms=600_000)
+OLD = StoreRoute("old", capacity=1000, increment_ms=0, dedupe_window_ms=600_000)
 
 
 @pytest.fixture(params=["anybody", "with the rights that docs/redis.md gives"])
@@ -139,7 +139,9 @@ async def test_the_limit_is_exact_however_many_ask_at_once(open_store: OpenStore
     counts = await daemons[0].operations.counts("r")
     assert counts.timelines == 10
     assert (
-        sum(one.over_timelines for one in added) == (await daemons[0].operations.ledger("r"))["dropped:timelines"] > 0
+        sum(one.dropped_timelines for one in added)
+        == (await daemons[0].operations.ledger("r"))["dropped:timelines"]
+        > 0
     )
     assert balances(await daemons[0].operations.ledger("r"))
 
@@ -149,7 +151,7 @@ async def test_a_timeline_that_is_there_is_filed_into_at_the_limit(open_store: O
     await store.start()
     await add(store)
     added = await add(store, rec(b"l"), rec(timeline=b"other"))
-    assert (added.added, added.over_timelines) == (2, 1)
+    assert (added.added, added.dropped_timelines) == (2, 1)
 
 
 @pytest.mark.parametrize("end", ["delete", "forget"])
@@ -165,7 +167,7 @@ async def test_a_place_is_free_again_when_a_timeline_ends(open_store: OpenStore,
             if isinstance(await open_digest(store, claim, "id-1", [0]), Head):
                 now_ms = store.clock.now_ms()
                 await close_digest(store, claim, "id-1", Schedule(now_ms, now_ms))
-    assert (await add(store, rec(timeline=b"other"))).over_timelines == 0
+    assert (await add(store, rec(timeline=b"other"))).dropped_timelines == 0
 
 
 # -- all of a route

@@ -38,10 +38,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from nsqdigest.base.errors import StoreError
 from nsqdigest.config import Policy
 from nsqdigest.store import namespace
-from nsqdigest.store.answers import Claim, NotOpened, RoutePlan
+from nsqdigest.store.answers import Claim, NotOpened
 from nsqdigest.store.dead import Dead, Details
 from nsqdigest.store.head import Head
 from nsqdigest.store.record import Record, StoredRecord
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Plan, Schedule
 from nsqdigest.store.store import Store
 from support.servers import RedisServer
@@ -137,7 +138,7 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
         routes = []
         for (route, capacity), policy in zip(ROUTES.items(), policies, strict=True):
             self.plans[route] = Plan(policy)
-            routes.append(RoutePlan(route, capacity, policy.increment_delay_ms, MEMORY_MS, merges and route == NARROW))
+            routes.append(StoreRoute(route, capacity, policy.increment_delay_ms, MEMORY_MS, merges and route == NARROW))
         self.daemons = [Daemon(self.world, self.url, routes, LIMIT, lag_ms) for lag_ms in lags]
         for daemon in self.daemons:
             self.wait(daemon.store.start())
@@ -446,7 +447,7 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
         for daemon in self.daemons:
             lost = self.lost_to(daemon)
             self.wait(daemon.store.look())
-            assert daemon.store.acknowledged.take() == lost or self.world.was_cut_off
+            assert daemon.store.acknowledged.take_lost() == lost or self.world.was_cut_off
         self.saw("put back")
 
     def lost_to(self, daemon: Daemon) -> dict[str, int]:
@@ -471,7 +472,7 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
             held |= newest_held(store.tag, mine)
         assert self.account.missing(held) == []
         for daemon in self.daemons:
-            assert self.world.was_cut_off or daemon.store.acknowledged.take() == {}, "a loss that is none"
+            assert self.world.was_cut_off or daemon.store.acknowledged.take_lost() == {}, "a loss that is none"
 
     def teardown(self) -> None:
         try:

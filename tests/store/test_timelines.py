@@ -181,12 +181,12 @@ async def test_as_many_timelines_as_the_limit_says_are_taken_in_whatever_partiti
         name = b"user:%d" % n
         by_partition.setdefault(store.timelines.partition_of(name), []).append(rec(timeline=name))
     added = [await add(store, *records, partition=partition) for partition, records in by_partition.items()]
-    assert sum(each.over_timelines for each in added) == 0
+    assert sum(each.dropped_timelines for each in added) == 0
 
 
 async def test_in_one_partition_there_are_no_more_timelines_than_the_limit_says(store: Store) -> None:
     added = await add(store, *(rec(timeline=b"%d" % n) for n in range(1001)), partition=0)
-    assert added.over_timelines == 1
+    assert added.dropped_timelines == 1
 
 
 # -- claims

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 from nsqdigest.base.errors import StoreError
 from nsqdigest.config import Redis as RedisSettings
-from nsqdigest.store.answers import RoutePlan
 from nsqdigest.store.dead import Details
 from nsqdigest.store.head import Head
 from nsqdigest.store.keys import shown_timeline
 from nsqdigest.store.record import Record, StoredRecord
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.servers.client import RedisClient
 from nsqdigest.store.servers.node import Command
 from nsqdigest.store.store import Store
@@ -102,7 +102,7 @@ class TimedClient(RedisClient):
 
 
 class Daemon:
-    def __init__(self, world: World, url: str, plans: Sequence[RoutePlan], limit: int, lag_ms: int) -> None:
+    def __init__(self, world: World, url: str, plans: Sequence[StoreRoute], limit: int, lag_ms: int) -> None:
         TimedClient.world, TimedClient.lag_ms = world, lag_ms
         self.store = Store(redis_settings(url, partitions=2), plans, limit, connections=2)
         self.clock = self.store.clock

@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 
 from nsqdigest.config import Redis as RedisSettings
-from nsqdigest.store.answers import Added, Claim, Ended, NotOpened, RoutePlan
+from nsqdigest.store.answers import Added, Claim, Ended, NotOpened
 from nsqdigest.store.digests import Ending, Opening
 from nsqdigest.store.head import Head
 from nsqdigest.store.record import Record
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Schedule
 from nsqdigest.store.store import Store
 from support.ports import HOST
 from support.servers import ROOT, RedisServer
 
-PLAN = RoutePlan("r", capacity=1000, increment_ms=0, dedupe_window_ms=600_000)
+PLAN = StoreRoute("r", capacity=1000, increment_ms=0, dedupe_window_ms=600_000)
 T = b"t"
 OpenStore = Callable[..., Store]
 
@@ -42,7 +43,7 @@ async def open_store() -> AsyncIterator[OpenStore]:
 
     def make(
         url: str,
-        routes: Iterable[RoutePlan] = (PLAN,),
+        routes: Iterable[StoreRoute] = (PLAN,),
         limit: int = 1000,
         connections: int = 16,
         dead_digests: int = 10_000,
