@@ -1,14 +1,15 @@
-"""Every option: its name, how it is read, its default as the file would say it, and what the example says about it.
+"""Every option: its name, how it is read, its default as the file writes it, and its line in the example file.
 
-One line here is all that an option takes, beside the attribute of the tree that it becomes. Bounds are those of the
-servers (nsqd refuses or silently clamps what lies beyond) or of the scripts; others only catch slips.
+A new option is one line here and the attribute of the tree (`model`) that it becomes. The options of one kind of sink
+stand in the file of that kind, in `delivery/sinks`. Bounds are those of the servers (nsqd refuses or silently clamps
+what lies beyond) or of the scripts; others only catch slips.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from nsqdigest.config import rules, texts
 from nsqdigest.config.model import (
@@ -16,16 +17,14 @@ from nsqdigest.config.model import (
     Backoff,
     Limits,
     LogSettings,
-    LogSink,
     Nsq,
-    NsqSink,
     Policy,
     Redis,
     Route,
     Scheduler,
+    Sink,
     Tls,
 )
-from nsqdigest.config.model import WebhookSink as Webhook
 from nsqdigest.config.problems import Spot
 from nsqdigest.config.readers import (
     Address,
@@ -33,7 +32,6 @@ from nsqdigest.config.readers import (
     Duration,
     FilePath,
     Fraction,
-    HeaderTable,
     HiddenText,
     ListOf,
     MatchTable,
@@ -43,11 +41,11 @@ from nsqdigest.config.readers import (
     Switch,
     Text,
     Unresolved,
-    WebhookSecrets,
     Whole,
 )
 
 REQUIRED: Final = object()
+Rule = Callable[[dict[str, Any], Spot], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +75,7 @@ class Section:
     options: tuple[Option, ...]
     absent: tuple[tuple[str, Any], ...] = ()
     tables: tuple[tuple[str, Section], ...] = ()
-    rules: tuple[Callable[[dict[str, Any], Spot], None], ...] = ()
+    rules: tuple[Rule, ...] = ()
 
     @property
     def by_key(self) -> dict[str, Option]:
@@ -267,7 +265,7 @@ POLICY = Section(
     rules=(rules.policy,),
 )
 
-_EVERY_SINK = (
+EVERY_SINK = (
     Option("timeout", Duration("10ms", "1h"), "15s", "of one attempt"),
     Option("concurrency", Whole(1, 1000), 8, "digests sent at a time"),
     Option("max_attempts", Whole(0, 1_000_000), 0, "posts of one digest; 0: max_age decides"),
@@ -277,53 +275,44 @@ _EVERY_SINK = (
     Option("retry_after_max", Duration("0s", "7d"), "1h", "a longer Retry-After is cut to this"),
     Option("max_body", Size("4KiB", "64MiB"), "256KiB", "of a digest; it shows fewer records rather than grow beyond"),
 )
+"""What each kind of sink has beside its own options: the attributes of `model.Sink`."""
 
-SINKS: dict[str, Section] = {
-    "webhook": Section(
-        Webhook,
-        (
-            Option(
-                "url",
-                HiddenText(texts.webhook_url),
-                REQUIRED,
-                "http:// only to this machine, or with allow_http",
-                "https://example.com/hook",
-            ),
-            Option("allow_http", Switch(), False, "digests in the clear over the network"),
-            Option(
-                "secret",
-                WebhookSecrets(),
-                "",
-                '"env:HOOK_SECRET" with whsec_...; a list while rotating; "": not signed',
-                attribute="secrets",
-            ),
-            Option("headers", HeaderTable(), {}, '{authorization = "env:HOOK_AUTHORIZATION"}'),
-            *_EVERY_SINK,
-        ),
-        rules=(rules.retries, rules.webhook),
-    ),
-    "nsq": Section(
-        NsqSink,
-        (
-            Option(
-                "nsqd_tcp_addresses",
-                ListOf(Address(4150), '"127.0.0.1:4150"', unique=True),
-                REQUIRED,
-                "the first that can be reached takes a digest",
-                ["127.0.0.1:4150"],
-            ),
-            Option("topic", Text(texts.fixed_topic), REQUIRED, "one that no route reads", "digests"),
-            *_EVERY_SINK,
-        ),
-        rules=(rules.retries, rules.nsq_sink),
-    ),
-    "log": Section(
-        LogSink,
-        (Option("path", Text(texts.file_name), "-", '"-": stdout'), *_EVERY_SINK),
-        rules=(rules.retries,),
-    ),
-}
+
+class Tables(NamedTuple):
+    """What a rule of a kind of sink sees of the other tables of the file, where a value was right."""
+
+    nsq: dict[str, Any]
+    sinks: Mapping[str, dict[str, Any]]
+    """Those of this kind, by name."""
+    routes: Sequence[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkTable:
+    """What a file says of one kind of sink. The kinds stand in `delivery/sinks`; this room gets them as an argument."""
+
+    name: str
+    """As `type` has it."""
+    settings: type[Sink]
+    options: tuple[Option, ...]
+    """Its own, in the order of the example file."""
+    rules: tuple[Rule, ...] = ()
+    """Over the options of one sink."""
+    rules_of_file: tuple[Callable[[Tables, Spot], None], ...] = ()
+    """Over the sinks of this kind and the other tables."""
+    example: str
+    """The name of the sink of this kind in the example file."""
+    doc: str
+    """What it does with a digest, for the example file."""
+
+    @property
+    def section(self) -> Section:
+        return Section(self.settings, (*self.options, *EVERY_SINK), rules=(rules.retries, *self.rules))
+
+
+Kinds = Mapping[str, SinkTable]
 LATER_SINKS = ("email",)
+"""Kinds that are planned: whoever writes one of them has made no slip."""
 
 ROUTE = Section(
     Route,

@@ -14,24 +14,20 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from nsqdigest.config import references, texts, units
-from nsqdigest.config.model import Headers
 from nsqdigest.config.problems import INVALID, Spot, Wrong, nearest, show, toml
-
-OUR_HEADERS = ("content-type", "nsqdigest-attempt")
-FRAMING_HEADERS = ("connection", "content-length", "transfer-encoding")
 
 _SHOWN_AS_LIST = 60
 _TEMPLATE_LIKE = re.compile(r"\{\{|\$\{|^\{[\w.]+\}$")
 _PATTERN_LIKE = re.compile(r"^[=!]?~|^!=|^/.+/[a-z]*$|\.[*+]|^[*]|[*]$|^\^|^[<>]=?\s*[0-9]")
-_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
     suffix: ClassVar[str] = ""
     """The unit, as the attribute's name carries it."""
-    override: ClassVar[Literal["text", "data", "list"]] = "text"
-    """How a variable of the environment says such a value: as it is, as TOML, or as TOML or between commas."""
+    override: ClassVar[Literal["text", "data", "list", "text or list"]] = "text"
+    """How a variable of the environment holds such a value: as it is; as TOML; as a list, in TOML or between commas; as
+    it is unless it begins like a list."""
     resolves: ClassVar[bool] = True
     """Whether `env:` and `file:` mean something here."""
     hidden: ClassVar[bool] = False
@@ -260,46 +256,6 @@ class ListOf(Reader):
                 if each is not INVALID and each in taken[:index]:
                     (spot / index).problem(f"{show(value[index])} stands there twice", "leave one of them out")
         return INVALID if INVALID in taken else tuple(taken)
-
-
-@dataclass(frozen=True, slots=True)
-class WebhookSecrets(Reader):
-    """One secret, a list of them while rotating, or "" for none."""
-
-    hidden = True
-
-    def __call__(self, value: Any, spot: Spot) -> Any:
-        if value == "":
-            return ()
-        if isinstance(value, list):
-            taken = [take(HiddenText(texts.webhook_secret), each, spot / index) for index, each in enumerate(value)]
-            return INVALID if INVALID in taken else tuple(taken)
-        return (texts.webhook_secret(text_of(value)),)
-
-
-@dataclass(frozen=True, slots=True)
-class HeaderTable(Reader):
-    override = "data"
-
-    def __call__(self, value: Any, spot: Spot) -> Any:
-        if not isinstance(value, dict):
-            raise Wrong("is not a table", 'write one like {"x-team" = "shop"}')
-        known: set[str] = set()
-        taken: dict[str, Any] = {}
-        for name, text in value.items():
-            lower = name.lower()
-            if lower in known:
-                (spot / name).problem("stands there twice", "leave one of them out")
-            elif lower.startswith("webhook-") or lower in OUR_HEADERS:
-                (spot / name).problem("is a header that nsqdigest sets", "leave it out")
-            elif lower in FRAMING_HEADERS:
-                (spot / name).problem("is a header that HTTP itself needs", "leave it out")
-            elif not _HEADER_NAME.fullmatch(name):
-                (spot / name).problem("is not the name of a header", "write letters, digits and -")
-            else:
-                taken[name] = take(HiddenText(texts.header_value), text, spot / name)
-            known.add(lower)
-        return INVALID if len(taken) < len(value) or INVALID in taken.values() else Headers(taken)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,10 @@
-"""From the text of a file to the tree: finds the file, gathers every problem of it, and builds only when there is none.
+"""Turns the text of a file into the tree: finds the file, gathers all problems, and builds only where there is none.
 
-Nothing is read but the file and the secrets that it names, nothing is written, and nothing happens at import.
+`kinds` are the kinds of sink that a file may name: they stand to the right of this room, in `delivery/sinks`.
+
+Invariants:
+- It reads the file and the secrets that the file names, writes nothing, and does nothing at import.
+- Each problem is reported once, in the line that has to change.
 """
 
 from __future__ import annotations
@@ -15,7 +19,17 @@ from typing import Any
 from nsqdigest.base.errors import ConfigError, Mistake
 from nsqdigest.config import overrides, rules, toml_mistakes
 from nsqdigest.config.model import Config
-from nsqdigest.config.options import LATER_SINKS, POLICY, REQUIRED, ROUTE, SECTIONS, SINKS, TABLES, Section
+from nsqdigest.config.options import (
+    LATER_SINKS,
+    POLICY,
+    REQUIRED,
+    ROUTE,
+    SECTIONS,
+    TABLES,
+    Kinds,
+    Section,
+    Tables,
+)
 from nsqdigest.config.problems import INVALID, Findings, Spot, dotted, nearest, show, toml
 from nsqdigest.config.readers import Text, take
 from nsqdigest.config.texts import name
@@ -26,7 +40,6 @@ PLACES = (Path("nsqdigest.toml"), Path("/etc/nsqdigest/nsqdigest.toml"))
 
 _PARTS_OF_URL = ("host", "hostname", "port", "db", "database", "password", "username", "user")
 NAMED = ("policies", "sinks")
-_SINK_TYPES = " or ".join(", ".join(f'"{kind}"' for kind in SINKS).rsplit(", ", 1))
 
 Values = dict[str, Any]
 
@@ -48,7 +61,7 @@ def find(explicit: Path | None, environ: Mapping[str, str]) -> Path:
     raise ConfigError([Mistake(f"no configuration: looked for {looked}", remedy)])
 
 
-def load(path: Path, environ: Mapping[str, str]) -> Config:
+def load(path: Path, environ: Mapping[str, str], kinds: Kinds) -> Config:
     def wrong(problem: str, remedy: str, line: int | None = None) -> ConfigError:
         return ConfigError([Mistake(problem, remedy, file=str(path), line=line)])
 
@@ -69,27 +82,29 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise wrong(f"byte 0x{data[error.start]:02x} is not UTF-8", "save the file as UTF-8", line) from None
-    return parse_text(text, str(path), environ)
+    return parse_text(text, str(path), environ, kinds)
 
 
-def parse_text(text: str, source: str, environ: Mapping[str, str]) -> Config:
+def parse_text(text: str, source: str, environ: Mapping[str, str], kinds: Kinds) -> Config:
     """The tree that a file's text and the environment say. `source`: the file's path, as it is shown."""
     tree = _parse_toml(text, source)
     findings = Findings(source, environ, locate(text))
     root = Spot(findings)
     _refuse_unknown_tables(tree, root)
-    overrides.apply(tree, findings)
+    overrides.apply(tree, findings, kinds)
     sections = {key: _read_section(section, tree.get(key, {}), root / key) for key, section in SECTIONS.items()}
     policies = {"default": _read_section(POLICY, {}, root / "policies" / "default")}
     policies |= {key: _read_section(POLICY, raw, spot) for key, raw, spot in _named_tables(tree, root / "policies")}
-    kinds_and_sinks = {key: _read_sink(raw, spot) for key, raw, spot in _named_tables(tree, root / "sinks")}
+    types_and_sinks = {key: _read_sink(raw, spot, kinds) for key, raw, spot in _named_tables(tree, root / "sinks")}
     routes = _read_routes(tree, root / "routes")
-    sinks = {key: values for key, (_, values) in kinds_and_sinks.items()}
+    sinks = {key: values for key, (_, values) in types_and_sinks.items()}
     rules.lease_and_timeouts(sections["scheduler"], sinks, root)
     rules.routes(routes, tuple(policies), tuple(sinks), root)
     rules.dead_letters(sections["nsq"], routes, root)
-    rules.nsq_topics(sections["nsq"], sinks, routes, root)
-    rules.secret_to_sinks(sections["nsq"], sinks, root)
+    for kind in kinds.values():
+        of_kind = {key: values for key, (type_, values) in types_and_sinks.items() if type_ == kind.name}
+        for rule in kind.rules_of_file:
+            rule(Tables(sections["nsq"], of_kind, routes), root)
     rules.waits(sections["nsq"], sections["redis"], root)
     rules.unused(routes, tree, root)
     overrides.advise_on_unknown(findings)
@@ -99,7 +114,10 @@ def parse_text(text: str, source: str, environ: Mapping[str, str]) -> Config:
         source=source,
         policies=MappingProxyType({key: POLICY.build(name=key, **values) for key, values in policies.items()}),
         sinks=MappingProxyType(
-            {key: SINKS[kind].build(name=key, type=kind, **values) for key, (kind, values) in kinds_and_sinks.items()}
+            {
+                key: kinds[type_].settings(name=key, type=type_, **values)
+                for key, (type_, values) in types_and_sinks.items()
+            }
         ),
         routes=tuple(ROUTE.build(**values) for values in routes),
         warnings=findings.warnings,
@@ -211,23 +229,28 @@ def _named_tables(tree: dict[str, Any], spot: Spot) -> list[tuple[str, Any, Spot
     return found
 
 
-def _read_sink(raw: dict[str, Any], spot: Spot) -> tuple[str, Values]:
+def _read_sink(raw: dict[str, Any], spot: Spot, kinds: Kinds) -> tuple[str, Values]:
+    """Its type and its options; "" and none where there is no such type."""
     here = spot / "type"
     kind = raw.get("type")
+    write_one = f"write {_listed(kinds)}"
     misspelt = next((key for key in raw if nearest(key, ("type",))), None)
+    if isinstance(kind, str) and kind in kinds:
+        return kind, _read_section(kinds[kind].section, {key: raw[key] for key in raw if key != "type"}, spot)
     if kind is None and misspelt:
         (spot / misspelt).problem("unknown key", 'did you mean "type"?')
     elif kind is None:
-        here.problem("missing", f"write type = {_SINK_TYPES}")
+        here.problem("missing", f"write type = {_listed(kinds)}")
     elif kind in LATER_SINKS:
-        here.problem(f"a sink of type {show(kind)} is not available in this version", f"write {_SINK_TYPES}")
-    elif not isinstance(kind, str) or kind not in SINKS:
-        guess = nearest(kind, SINKS) if isinstance(kind, str) else ""
-        way = f'did you mean "{guess}"?' if guess else f"write {_SINK_TYPES}"
-        here.problem(f"{show(kind)} is no type of sink", way)
+        here.problem(f"a sink of type {show(kind)} is not available in this version", write_one)
     else:
-        return kind, _read_section(SINKS[kind], {key: value for key, value in raw.items() if key != "type"}, spot)
+        guess = nearest(kind, kinds) if isinstance(kind, str) else ""
+        here.problem(f"{show(kind)} is no type of sink", f'did you mean "{guess}"?' if guess else write_one)
     return "", {}
+
+
+def _listed(kinds: Kinds) -> str:
+    return " or ".join(", ".join(f'"{kind}"' for kind in kinds).rsplit(", ", 1))
 
 
 def _read_routes(tree: dict[str, Any], spot: Spot) -> list[Values]:

@@ -6,15 +6,12 @@ as well. What may hold a credential (URLs, secrets) never gets into a message, n
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from collections.abc import Callable
 from urllib.parse import SplitResult, urlsplit
 
 from nsq.protocol import valid_channel_name, valid_topic_name
 
-from nsqdigest.base.host_names import is_url_host
 from nsqdigest.base.templates import Template, TemplateError, path_of
 from nsqdigest.config import redis_urls
 from nsqdigest.config.model import Secret
@@ -22,8 +19,7 @@ from nsqdigest.config.problems import Wrong
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _FIELD_LIKE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_SECRET_WAY = 'write whsec_ and the base64 of 24 to 64 random bytes: echo "whsec_$(openssl rand -base64 32)" prints one'
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def name(text: str) -> str:
@@ -50,12 +46,6 @@ def topic(text: str) -> str:
 
 def optional_topic(text: str) -> str:
     return topic(text) if text else ""
-
-
-def fixed_topic(text: str) -> str:
-    if "{" in text or "}" in text:
-        raise Wrong("is a template, which is not available in this version", 'write a fixed name like "digests"')
-    return topic(text)
 
 
 def channel(text: str) -> str:
@@ -94,28 +84,10 @@ def optional_field_path(text: str) -> str:
     return field_path(text) if text else ""
 
 
-def file_name(text: str) -> str:
-    if not text or "\0" in text:
-        raise Wrong("is not a file's name", 'write one, or "-" for stdout')
-    return whole_path(text)
-
-
 def whole_path(text: str) -> str:
     if text.startswith("~"):
         raise Wrong("begins with ~, which only a shell replaces", "write the whole path")
     return text
-
-
-def webhook_secret(text: str) -> Secret:
-    try:
-        if not text.startswith("whsec_"):
-            raise ValueError
-        length_bytes = len(base64.b64decode(text.removeprefix("whsec_"), validate=True))
-    except (ValueError, binascii.Error):
-        raise Wrong("is not a webhook secret", _SECRET_WAY) from None
-    if not 24 <= length_bytes <= 64:
-        raise Wrong(f"holds {length_bytes} bytes", _SECRET_WAY)
-    return Secret(text)
 
 
 def token(text: str) -> Secret | None:
@@ -131,16 +103,10 @@ def auth_secret(text: str) -> Secret | None:
     return Secret(text) if text else None
 
 
-def header_value(text: str) -> str:
-    if _CONTROL.search(text):
-        raise Wrong("has a line break or another control character", "leave it out")
-    return text
-
-
-def _url(text: str, example: str) -> SplitResult:
+def url_parts(text: str, example: str) -> SplitResult:
     """The parts of a URL whose port and host can be relied upon. Its text never gets into a message."""
     way = f"write one like {example}"
-    if _CONTROL.search(text) or " " in text:
+    if CONTROL.search(text) or " " in text:
         raise Wrong("has a blank or a control character", "leave it out")
     try:
         parts = urlsplit(text)
@@ -156,22 +122,4 @@ def _url(text: str, example: str) -> SplitResult:
 
 def redis_url(text: str) -> str:
     redis_urls.read(text)
-    return text
-
-
-def webhook_url(text: str) -> str:
-    example = "https://example.com/hook"
-    parts = _url(text, example)
-    if "{" in text or "}" in text:
-        raise Wrong("is a template, which is not available in this version", f"write a fixed URL like {example}")
-    if parts.scheme not in ("http", "https"):
-        raise Wrong("is not the URL of a webhook", f"write one like {example}")
-    if not parts.hostname:
-        raise Wrong("names no host", f"write one like {example}")
-    if not is_url_host(parts.hostname):
-        raise Wrong("has a host that is neither a name nor an IP address", f"write one like {example}")
-    if "@" in parts.netloc:
-        raise Wrong("holds a user's name or password", 'leave it out; write headers = {authorization = "env:NAME"}')
-    if parts.fragment:
-        raise Wrong("has a #, which is never sent", "leave out what follows it")
     return text

@@ -24,11 +24,8 @@ from nsqdigest.config import (
     Address,
     Config,
     ConfigError,
-    LogSink,
-    NsqSink,
     Route,
     Secret,
-    WebhookSink,
     example,
     find,
     load,
@@ -36,9 +33,13 @@ from nsqdigest.config import (
     reading,
     units,
 )
-from nsqdigest.config.options import POLICY, ROUTE, SECTIONS, SINKS, Section
+from nsqdigest.config.options import POLICY, ROUTE, SECTIONS, Section
 from nsqdigest.config.problems import Wrong, toml
 from nsqdigest.config.toml_lines import KeyPath, line_of, locate
+from nsqdigest.delivery.sinks.log import LogSink
+from nsqdigest.delivery.sinks.nsq import NsqSink
+from nsqdigest.delivery.sinks.table import KINDS
+from nsqdigest.delivery.sinks.webhook import WebhookSink
 
 pytestmark = pytest.mark.unit
 
@@ -65,19 +66,19 @@ SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 ALL_SECTIONS: dict[str, Section] = {
     **SECTIONS,
     "policies.default": POLICY,
-    **{f"sinks.{kind}": section for kind, section in SINKS.items()},
+    **{f"sinks.{kind.name}": kind.section for kind in KINDS.values()},
     "routes": ROUTE,
 }
 EXAMPLE_FILE = Path(__file__).parents[2] / "config" / "nsqdigest.toml"
 
 
 def read(text: str, environ: Mapping[str, str] | None = None, source: str = "nsqdigest.toml") -> Config:
-    return parse_text(text, source, environ or {})
+    return parse_text(text, source, environ or {}, KINDS)
 
 
 def problems(text: str, environ: Mapping[str, str] | None = None, source: str = "nsqdigest.toml") -> list[Mistake]:
     with pytest.raises(ConfigError) as raised:
-        parse_text(text, source, environ or {})
+        parse_text(text, source, environ or {}, KINDS)
     return raised.value.problems
 
 
@@ -164,18 +165,14 @@ def test_one_partition_is_what_0_means_on_a_single_server() -> None:
 
 
 def test_the_example_file_is_what_the_declarations_say() -> None:
-    assert EXAMPLE_FILE.read_text("utf-8") == example.text(), (
-        "run the command at the top of nsqdigest/config/example.py"
-    )
+    assert EXAMPLE_FILE.read_text("utf-8") == example.text(KINDS), "run `make example-file`"
 
 
 def test_the_example_file_holds_every_option_with_its_default() -> None:
     tree = tomllib.loads(EXAMPLE_FILE.read_text("utf-8"))
     tables = {key: tree[key] for key in SECTIONS} | {
         "policies.default": tree["policies"]["default"],
-        "sinks.webhook": tree["sinks"]["hook"],
-        "sinks.nsq": tree["sinks"]["hook"] | tree["sinks"]["queue"],
-        "sinks.log": tree["sinks"]["hook"] | tree["sinks"]["out"],
+        **{f"sinks.{kind.name}": tree["sinks"]["hook"] | tree["sinks"][kind.example] for kind in KINDS.values()},
         "routes": tree["routes"][0],
     }
     for name, section in ALL_SECTIONS.items():
@@ -185,7 +182,7 @@ def test_the_example_file_holds_every_option_with_its_default() -> None:
 
 
 def test_the_example_file_loads_as_the_smallest_does() -> None:
-    example_config, smallest = load(EXAMPLE_FILE, {}), read(SMALLEST)
+    example_config, smallest = load(EXAMPLE_FILE, {}, KINDS), read(SMALLEST)
     for name in ("nsq", "backoff", "redis", "scheduler", "limits", "policies", "routes", "admin", "log"):
         assert getattr(example_config, name) == getattr(smallest, name), name
     assert example_config.sinks["out"] == smallest.sinks["out"]
@@ -232,10 +229,10 @@ def test_decorrelated_has_its_own_jitter() -> None:
 def test_a_byte_order_mark_and_windows_line_ends_are_read(tmp_path: Path) -> None:
     path = tmp_path / "nsqdigest.toml"
     path.write_bytes(b"\xef\xbb\xbf" + SMALLEST.replace("\n", "\r\n").encode())
-    assert load(path, {}).nsq == read(SMALLEST).nsq
+    assert load(path, {}, KINDS).nsq == read(SMALLEST).nsq
     path.write_bytes((SMALLEST + "max = 1\n").replace("\n", "\r\n").encode())
     with pytest.raises(ConfigError, match=r":11: routes\[0\]\.max: unknown key"):
-        load(path, {})
+        load(path, {}, KINDS)
 
 
 def test_nothing_happens_at_import() -> None:
@@ -900,7 +897,7 @@ def test_a_secret_file_lies_beside_the_configuration_and_loses_its_line_end(tmp_
     secret_file(tmp_path, SECRET + "\n")
     path = tmp_path / "nsqdigest.toml"
     path.write_text(WEBHOOK + 'secret = "file:hook.secret"')
-    sink = load(path, {}).sinks["hook"]
+    sink = load(path, {}, KINDS).sinks["hook"]
     assert isinstance(sink, WebhookSink)
     assert sink.secrets == (Secret(SECRET),)
 
@@ -1057,7 +1054,7 @@ def test_the_file_that_is_named_comes_first(tmp_path: Path, monkeypatch: pytest.
 def test_files_that_can_not_be_read(tmp_path: Path) -> None:
     def said(path: Path) -> str:
         with pytest.raises(ConfigError) as raised:
-            load(path, {})
+            load(path, {}, KINDS)
         (only,) = raised.value.problems
         return only.removeprefix(str(path))
 
@@ -1258,7 +1255,7 @@ PROBLEM = re.compile(r"(nsqdigest\.toml:[0-9]+|environment NSQDIGEST__[A-Z_]+): 
 @settings(max_examples=400)
 def test_any_value_of_any_option_is_read_or_refused_in_one_line_each(place: tuple[str, str], value: Any) -> None:
     section, key = place
-    tree = tomllib.loads(example.text())
+    tree = tomllib.loads(example.text(KINDS))
     tables = {
         **{name: tree[name] for name in SECTIONS},
         "policies.default": tree["policies"]["default"],
@@ -1286,7 +1283,7 @@ def _written(tree: dict[str, Any]) -> list[str]:
 
 
 BROKEN = ["[", "]]", "x = [", '"""', "= 1", "[nsq.tls]", "a.b.c = 1"]
-LINES = [*SMALLEST.splitlines(), *example.text().splitlines(), *BROKEN]
+LINES = [*SMALLEST.splitlines(), *example.text(KINDS).splitlines(), *BROKEN]
 
 
 @given(st.lists(st.sampled_from(LINES) | st.text(max_size=20), max_size=12))
@@ -1329,7 +1326,7 @@ timeline = "{user}"
 sink = "out"
 """
     with pytest.raises(ConfigError) as raised:
-        parse_text(text, "n.toml", {})
+        parse_text(text, "n.toml", {}, KINDS)
     assert raised.value.problems == [
         'n.toml:3: nsq.nsqd_tcp_adresses: unknown key; did you mean "nsqd_tcp_addresses"?',
         'n.toml:5: sinks.out.typ: unknown key; did you mean "type"?',

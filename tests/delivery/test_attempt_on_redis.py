@@ -15,10 +15,10 @@ from nsqdigest.backoff import Controller, Curve
 from nsqdigest.base.errors import StoreError
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import Verdict
-from nsqdigest.config import LogSink
 from nsqdigest.config import Scheduler as SchedulerSettings
 from nsqdigest.delivery.attempt import ScheduledRoute, SinkPost
 from nsqdigest.delivery.sinks.base import Outcome, Parcel
+from nsqdigest.delivery.sinks.log import LogSink
 from nsqdigest.delivery.timer import Scheduler
 from nsqdigest.store.answers import Claim, Opened, RoutePlan
 from nsqdigest.store.schedule import Plan

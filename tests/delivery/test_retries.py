@@ -16,10 +16,10 @@ from nsqdigest.audit.ledger import balances
 from nsqdigest.backoff import Controller, Curve, State
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import Verdict
-from nsqdigest.config import LogSink
 from nsqdigest.config import Scheduler as SchedulerSettings
 from nsqdigest.delivery.attempt import ScheduledRoute, SinkPost
 from nsqdigest.delivery.sinks.base import Outcome, Parcel
+from nsqdigest.delivery.sinks.log import LogSink
 from nsqdigest.delivery.timer import Scheduler
 from nsqdigest.store.answers import RoutePlan
 from nsqdigest.store.dead import Dead, Revival
