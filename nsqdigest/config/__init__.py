@@ -1,12 +1,14 @@
-"""The operator's file as one frozen tree, validated once; every problem of it in one answer, each with file and line.
+"""The operator's file as one frozen tree, validated once; all its problems are reported at once, with file and line.
 
-`find` says which file, `load` reads it, `parse_text` does the same with text that is already there. All raise
-`ConfigError`, and nothing else, for what an operator can do wrong. Nothing is read or made at import.
+`find` chooses the file, `load` reads it, `parse_text` reads text that is there already. For a mistake of an operator
+they raise `ConfigError` and nothing else. Nothing is read or made at import.
 
-- model: the tree · options: every option, declared in one line · rules: what must hold between options
-- reading: text to tree · overrides: the environment's values · readers, texts, units: single values
-- problems, toml_lines: where a mistake stands and how it is said
+- model: the tree · options: every option, declared in one line · rules: over several options
+- reading: text to tree · overrides: values from the environment · readers, texts, units: single values
+- problems, toml_lines: the place of a mistake and its message
 - example: config/nsqdigest.toml
+
+The kinds of sink declare their options in `delivery/sinks`, with the tools of this room, and come in as an argument.
 """
 
 from nsqdigest.base.errors import ConfigError

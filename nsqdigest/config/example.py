@@ -18,16 +18,16 @@ _HEAD = """\
 #
 # Durations are "250ms", "30s", "5m", "1h30m", "7d"; sizes "256B", "64KiB", "1MiB"; addresses host:port or [v6]:port.
 # Text may be "env:NAME" or "file:PATH" as a whole (from this file's folder, chmod 640), which keeps secrets out of it;
-# only what a route says about fields is taken as it stands. A variable NSQDIGEST__SECTION__KEY overrides one value:
+# only fields and templates of a route are taken as they are. A variable NSQDIGEST__SECTION__KEY overrides one value:
 # NSQDIGEST__NSQ__MAX_IN_FLIGHT=500, NSQDIGEST__POLICIES__DEFAULT__MINIMUM_DELAY=1m.
-# `nsqdigest check -c FILE` says whether a file is right.
+# `nsqdigest check -c FILE` lists the mistakes of a file.
 """
 _TLS = """\
 # TLS to every nsqd: the table itself asks for it, also when it is empty. There is no fall-back to plain text.
 """
 _POLICY = """\
 # A route without `policy` has this one. Other policies, [policies.NAME], start from the defaults written here, not from
-# what [policies.default] says in your file.
+# [policies.default] of your file.
 """
 _SINKS = """\
 # Where digests go. Each type of sink has options of its own; what the last one here has from `timeout` on, all have.

@@ -1,6 +1,6 @@
-"""The configuration as the daemon sees it: one frozen tree, every quantity with its unit in its name.
+"""The configuration as the daemon gets it: one frozen tree of data, every quantity with its unit in its name.
 
-Only data stands here. Secrets never show themselves: not in repr, not in a format string, not in a log field.
+Invariant: a secret never appears in a repr, a format string or a log field.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Address(NamedTuple):
 
 
 class Secret:
-    """Text that only `reveal()` gives away."""
+    """Text that only `reveal()` returns."""
 
     __slots__ = ("_text",)
 
@@ -51,7 +51,7 @@ class Secret:
 
 
 def without_password(url: str) -> str:
-    """A URL that may be shown. The user's name goes as well: some write the password there."""
+    """The URL without user and password: some write the password in the place of the user."""
     scheme, separator, rest = url.partition("://")
     authority, slash, path = rest.partition("/")
     _, at, host = authority.rpartition("@")
@@ -106,7 +106,7 @@ class Redis:
     durability: Literal["reply", "replica", "fsync"]
     replicas: int
     partitions: int
-    """As the file has it; 0: `partition_count` decides. On a single server one is best: a batch is one script call."""
+    """0: `partition_count` decides. On a single server one is best: a batch is one script call."""
 
     @property
     def shown_url(self) -> str:
@@ -216,4 +216,4 @@ class Config:
     admin: Admin
     log: LogSettings
     warnings: tuple[Mistake, ...] = ()
-    """What works but is seldom meant; each placed like a problem."""
+    """Of values that work and are seldom meant; each with its place, like a problem."""

@@ -55,7 +55,7 @@ class Option:
     default: Any
     doc: str
     sample: Any = None
-    """What the example file says where there is no default, or none that would do."""
+    """The value in the example file where the default is missing or would not do."""
     attribute: str = ""
 
     @property
@@ -114,7 +114,12 @@ NSQ = Section(
             "nsqlookupds that name more of them, [] for none",
         ),
         Option("lookupd_poll_interval", Duration("100ms", "1h"), "60s", "how often each nsqlookupd is asked"),
-        Option("lookupd_poll_jitter", Fraction(), 0.3, "up to this part of the interval later, drawn anew each time"),
+        Option(
+            "lookupd_poll_jitter",
+            Fraction(),
+            0.3,
+            "up to this fraction of the interval later, drawn each time",
+        ),
         Option("channel", Text(texts.channel), "nsqdigest", "daemons that name the same channel share the work"),
         Option(
             "max_in_flight",
@@ -127,9 +132,9 @@ NSQ = Section(
             "heartbeat_interval",
             Duration("1s", "60s"),
             "30s",
-            "after twice that without a word from nsqd the connection is closed",
+            "after twice that without data from nsqd the connection is closed",
         ),
-        Option("msg_timeout", Duration("1s", "15m", zero=True), "0s", "0s: what nsqd has"),
+        Option("msg_timeout", Duration("1s", "15m", zero=True), "0s", "0s: as nsqd's --msg-timeout"),
         Option("compression", Choice(("none", "snappy", "deflate")), "none", '"snappy" or "deflate"'),
         Option(
             "requeue_delay", Duration("0s", "1h"), "1s", "ceiling of the jittered delay after a failure of the store"
@@ -275,11 +280,11 @@ EVERY_SINK = (
     Option("retry_after_max", Duration("0s", "7d"), "1h", "a longer Retry-After is cut to this"),
     Option("max_body", Size("4KiB", "64MiB"), "256KiB", "of a digest; it shows fewer records rather than grow beyond"),
 )
-"""What each kind of sink has beside its own options: the attributes of `model.Sink`."""
+"""The options of every sink, beside those of its kind: the attributes of `model.Sink`."""
 
 
 class Tables(NamedTuple):
-    """What a rule of a kind of sink sees of the other tables of the file, where a value was right."""
+    """The tables that a rule of one kind of sink sees; a value with a problem is absent."""
 
     nsq: dict[str, Any]
     sinks: Mapping[str, dict[str, Any]]
@@ -289,10 +294,10 @@ class Tables(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkTable:
-    """What a file says of one kind of sink. The kinds stand in `delivery/sinks`; this room gets them as an argument."""
+    """The table of one kind of sink in the file. The kinds are declared in `delivery/sinks`."""
 
     name: str
-    """As `type` has it."""
+    """The value of `type`."""
     settings: type[Sink]
     options: tuple[Option, ...]
     """Its own, in the order of the example file."""
@@ -303,7 +308,7 @@ class SinkTable:
     example: str
     """The name of the sink of this kind in the example file."""
     doc: str
-    """What it does with a digest, for the example file."""
+    """For the example file: the verb and the object of what it does with a digest."""
 
     @property
     def section(self) -> Section:
@@ -312,7 +317,7 @@ class SinkTable:
 
 Kinds = Mapping[str, SinkTable]
 LATER_SINKS = ("email",)
-"""Kinds that are planned: whoever writes one of them has made no slip."""
+"""Kinds that are planned: to write one of them is no slip, so no other is suggested."""
 
 ROUTE = Section(
     Route,

@@ -1,7 +1,7 @@
-"""`NSQDIGEST__SECTION__KEY=value` puts one value over the file's, before anything is read.
+"""`NSQDIGEST__SECTION__KEY=value` replaces one value of the file, before anything is read.
 
-Names are compared without case; in the name of a sink or policy, `_` also stands for `-` and `.`, which no shell allows
-in a variable. A name that fits no option is a problem: a slip must not leave the file's value in force silently.
+Names are compared without case; in the name of a sink or policy, `_` also matches `-` and `.`, which no shell allows in
+a variable. A name that fits no option is a problem: a slip must not leave the file's value in force silently.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PREFIX = "NSQDIGEST__"
 _OURS = "NSQDIGEST_"
 _KNOWN = frozenset(("NSQDIGEST_CONFIG",))
 _OF_KUBERNETES = re.compile(r"_SERVICE_(?:HOST|PORT)|_PORT(?:_[0-9]+_(?:TCP|UDP)|$)")
-"""It gives every container variables about a service of the name "nsqdigest"."""
+"""Kubernetes sets these in every container where a service has the name "nsqdigest"."""
 
 
 class _Refused(Exception):
@@ -46,7 +46,7 @@ def apply(tree: dict[str, Any], findings: Findings, kinds: Kinds) -> None:
 
 
 def advise_on_unknown(findings: Findings) -> None:
-    """A variable that begins like ours and is none: most likely it was meant to override something."""
+    """Warns of a variable that begins like ours and is none: most likely it is meant to override something."""
     for variable in sorted(findings.environ):
         name = variable.upper()
         if not name.startswith(_OURS) or name.startswith(PREFIX) or _OF_KUBERNETES.search(name):
@@ -55,8 +55,10 @@ def advise_on_unknown(findings: Findings) -> None:
             first, _, rest = name.removeprefix(_OURS).partition("_")
             section = nearest(first.lower(), (*SECTIONS, "policies", "sinks"))
             key = rest.strip("_") or "KEY"
-            way = f"write {PREFIX}{section.upper()}__{key}" if section else f"write {PREFIX}SECTION__KEY, or unset it"
-            findings.variable_warning(variable, "is no variable of nsqdigest, and changes nothing", way)
+            remedy = (
+                f"write {PREFIX}{section.upper()}__{key}" if section else f"write {PREFIX}SECTION__KEY, or unset it"
+            )
+            findings.variable_warning(variable, "is no variable of nsqdigest, and changes nothing", remedy)
 
 
 def _target(names: list[str], tree: dict[str, Any], kinds: Kinds) -> tuple[KeyPath, Option | None]:
@@ -95,8 +97,8 @@ def _named_target(table: str, names: list[str], tree: dict[str, Any], kinds: Kin
     what = "policy" if table == "policies" else "sink"
     if not fitting:
         guess = nearest(wanted, existing)
-        way = f'did you mean "{guess}"?' if guess else f"write [{table}.{wanted}] in the file, or unset it"
-        raise _Refused(f'there is no {what} "{wanted}" in the file', way)
+        remedy = f'did you mean "{guess}"?' if guess else f"write [{table}.{wanted}] in the file, or unset it"
+        raise _Refused(f'there is no {what} "{wanted}" in the file', remedy)
     if len(fitting) > 1:
         raise _Refused(f"fits {' and '.join(fitting)}", "rename one of them, or write the value in the file")
     name = fitting[0]
@@ -121,8 +123,8 @@ def _sink_section(tree: dict[str, Any], name: str, kinds: Kinds) -> Section:
 def _option(section: Section, key: str, stem: str) -> Option | None:
     if key not in section.keys:
         guess = nearest(key, section.by_key)
-        way = f"did you mean {stem}__{guess.upper()}?" if guess else f"known are {', '.join(section.by_key).upper()}"
-        raise _Refused("unknown key", way)
+        remedy = f"did you mean {stem}__{guess.upper()}?" if guess else f"known are {', '.join(section.by_key).upper()}"
+        raise _Refused("unknown key", remedy)
     return section.by_key.get(key)
 
 

@@ -45,7 +45,7 @@ Values = dict[str, Any]
 
 
 def find(explicit: Path | None, environ: Mapping[str, str]) -> Path:
-    """The file to use: the one that was named, by -c or by the environment, or the first that is there."""
+    """The file to use: the one that -c or the environment names, or the first that exists."""
     if explicit is not None:
         return explicit
     if named := environ.get(VARIABLE):
@@ -54,7 +54,7 @@ def find(explicit: Path | None, environ: Mapping[str, str]) -> Path:
         try:
             if place.exists():
                 return place
-        except PermissionError:  # of its folder: `load` says so
+        except PermissionError:  # of its folder: `load` reports it
             return place
     looked = " and ".join(str(place) for place in PLACES)
     remedy = f"name a file with -c FILE or {VARIABLE}, or try `nsqdigest demo`, which needs none"
@@ -68,8 +68,8 @@ def load(path: Path, environ: Mapping[str, str], kinds: Kinds) -> Config:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        way = "name another with -c FILE, or try `nsqdigest demo`, which needs none"
-        raise wrong("there is no such file", way) from None
+        remedy = "name another with -c FILE, or try `nsqdigest demo`, which needs none"
+        raise wrong("there is no such file", remedy) from None
     except IsADirectoryError:
         raise wrong("is a directory", "name the file in it with -c FILE") from None
     except PermissionError:
@@ -86,7 +86,7 @@ def load(path: Path, environ: Mapping[str, str], kinds: Kinds) -> Config:
 
 
 def parse_text(text: str, source: str, environ: Mapping[str, str], kinds: Kinds) -> Config:
-    """The tree that a file's text and the environment say. `source`: the file's path, as it is shown."""
+    """`source`: the path of the file, as messages show it."""
     tree = _parse_toml(text, source)
     findings = Findings(source, environ, locate(text))
     root = Spot(findings)
@@ -179,14 +179,14 @@ def _refuse_unknown_keys(section: Section, raw: dict[str, Any], spot: Spot) -> N
     for key, value in raw.items():
         if key in served:
             continue
-        if key in absent and not _says(value, absent[key]):
+        if key in absent and not _is_default(value, absent[key]):
             (spot / key).problem("is not available in this version", "leave it out")
         elif key not in absent:
-            (spot / key).problem("unknown key", _unknown_way(key, section))
+            (spot / key).problem("unknown key", _remedy_of_unknown(key, section))
 
 
 def _redis_url(raw: dict[str, Any]) -> str:
-    """Of what stands apart; never with a password."""
+    """The URL made of keys that stand apart from it; never with a password."""
     host = str(raw.get("host") or raw.get("hostname") or "127.0.0.1")
     login = "USER:PASSWORD@" if {"password", "username", "user"} & raw.keys() else ""
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", host):
@@ -196,12 +196,12 @@ def _redis_url(raw: dict[str, Any]) -> str:
     return f"redis://{login}{host}:{port}/{database}" if is_plain else f"redis://{login}{host}:6379/0"
 
 
-def _says(value: Any, default: Any) -> bool:
-    """Whether an option that is not served asks for nothing. (True is 1 to Python.)"""
+def _is_default(value: Any, default: Any) -> bool:
+    """Whether an option that this version does not have is set to what it would default to. (True is 1 to Python.)"""
     return bool(value == default) and isinstance(value, bool) == isinstance(default, bool)
 
 
-def _unknown_way(key: str, section: Section) -> str:
+def _remedy_of_unknown(key: str, section: Section) -> str:
     if guess := nearest(key, section.by_key):
         return f'did you mean "{guess}"?'
     for other, there in (*SECTIONS.items(), ("policies.default", POLICY)):
@@ -222,7 +222,7 @@ def _named_tables(tree: dict[str, Any], spot: Spot) -> list[tuple[str, Any, Spot
         here = spot / key
         if not isinstance(value, dict):
             here.problem(
-                f"stands in no {'policy' if table == 'policies' else 'sink'}", f"write [{table}.NAME] above it"
+                f"belongs to no {'policy' if table == 'policies' else 'sink'}", f"write [{table}.NAME] above it"
             )
         elif take(Text(name), key, here) is not INVALID:
             found.append((key, value, here))
@@ -245,7 +245,7 @@ def _read_sink(raw: dict[str, Any], spot: Spot, kinds: Kinds) -> tuple[str, Valu
         here.problem(f"a sink of type {show(kind)} is not available in this version", write_one)
     else:
         guess = nearest(kind, kinds) if isinstance(kind, str) else ""
-        here.problem(f"{show(kind)} is no type of sink", f'did you mean "{guess}"?' if guess else write_one)
+        here.problem(f"{show(kind)} is not a type of sink", f'did you mean "{guess}"?' if guess else write_one)
     return "", {}
 
 
@@ -268,20 +268,20 @@ def _read_routes(tree: dict[str, Any], spot: Spot) -> list[Values]:
 
 
 def _refuse_unknown_tables(tree: dict[str, Any], root: Spot) -> None:
-    """One that is misspelt is read as what it was meant to be: its own mistakes show, and nothing else misses it."""
+    """A misspelt table is read under the name that is meant: its own mistakes are reported, and it is not missing."""
     for key, value in [*tree.items()]:
         if key in TABLES:
             continue
         guess = nearest(key, TABLES)
         home = next((section for section, there in SECTIONS.items() if key in there.by_key), "")
         if not isinstance(value, dict | list) and home:
-            way = f"write it under [{home}]"
+            remedy = f"write it under [{home}]"
         elif guess:
             written = f"[[{guess}]]" if guess == "routes" else f"[{guess}.NAME]" if guess in NAMED else f"[{guess}]"
-            way = f"did you mean {written}?"
+            remedy = f"did you mean {written}?"
             if guess not in tree and isinstance(value, dict | list):
                 tree[guess] = value
                 root.findings.rename(key, guess)
         else:
-            way = f"known are {', '.join(TABLES)}"
-        (root / key).problem(f"unknown {'table' if isinstance(value, dict | list) else 'key'}", way)
+            remedy = f"known are {', '.join(TABLES)}"
+        (root / key).problem(f"unknown {'table' if isinstance(value, dict | list) else 'key'}", remedy)

@@ -81,7 +81,7 @@ def first_far(values: Values) -> Address | None:
 def tls(values: Values, spot: Spot) -> None:
     if values.get("insecure"):
         (spot / "insecure").warning(
-            "whoever answers in nsqd's place is believed: neither certificate nor host name are checked",
+            "neither the certificate nor the host name is checked, so any server can pose as nsqd",
             "name nsqd's authority in ca_file instead",
         )
     if not _have(values, "ca_file", "cert_file", "key_file", "insecure"):
@@ -197,8 +197,8 @@ def routes(routes: Sequence[Values], policies: Sequence[str], sinks: Sequence[st
             wanted = route.get(key)
             if wanted is not None and wanted not in known:
                 guess = nearest(wanted, known)
-                way = f'did you mean "{guess}"?' if guess else f"write [{table}.{wanted}]"
-                spot.first_written(key).problem(f"there is no {key} {show(wanted)}", way)
+                remedy = f'did you mean "{guess}"?' if guess else f"write [{table}.{wanted}]"
+                spot.first_written(key).problem(f"there is no {key} {show(wanted)}", remedy)
 
         if route.get("timeline") and not Template.parse(route["timeline"]).fields:
             spot.first_written("timeline").warning(

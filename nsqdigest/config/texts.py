@@ -1,7 +1,7 @@
-"""What a text of the file must look like to be a name, a template, a URL or a secret.
+"""Texts of the file: names, templates, paths of fields, URLs and secrets.
 
-Each function takes the text and answers what stands for it in the tree, or raises `Wrong`; an `optional_` one takes ""
-as well. What may hold a credential (URLs, secrets) never gets into a message, not even in part.
+Each function takes the text and returns its value in the tree, or raises `Wrong`; an `optional_` one takes "" as well.
+A text that may hold a credential (a URL, a secret) never gets into a message, not even in part.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def optional_key_template(text: str) -> str:
 
 
 def suggested_field(text: str, otherwise: str) -> str:
-    """The remedy where a template has no field: its text may be one."""
+    """The remedy where a template has no field: its whole text may be meant as one."""
     return f'write "{{{text}}}"' if _FIELD_LIKE.fullmatch(text) else f'write one like "{otherwise}"'
 
 
@@ -99,24 +99,24 @@ def token(text: str) -> Secret | None:
 
 
 def auth_secret(text: str) -> Secret | None:
-    """nsqd hands it on to its auth server as it is."""
+    """Any text: nsqd passes it to its auth server as it is."""
     return Secret(text) if text else None
 
 
 def url_parts(text: str, example: str) -> SplitResult:
-    """The parts of a URL whose port and host can be relied upon. Its text never gets into a message."""
-    way = f"write one like {example}"
+    """Returns the parts of a URL; reading its port cannot fail. Its text never gets into a message."""
+    remedy = f"write one like {example}"
     if CONTROL.search(text) or " " in text:
         raise Wrong("has a blank or a control character", "leave it out")
     try:
         parts = urlsplit(text)
         port = parts.port
     except ValueError:
-        raise Wrong("is not a URL", way) from None
+        raise Wrong("is not a URL", remedy) from None
     if port == 0:
         raise Wrong("has port 0", "a port is 1 to 65535")
     if not parts.scheme or "://" not in text:
-        raise Wrong("is not a URL", way)
+        raise Wrong("is not a URL", remedy)
     return parts
 
 

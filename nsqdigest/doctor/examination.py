@@ -1,5 +1,5 @@
-"""All examinations at once. Each has its own time and its own fence: one that hangs or breaks is a finding, and
-delays or hides no other. So the whole takes as long as the longest may.
+"""Runs all looks at once. Each has a time limit and a fence of its own: one that hangs or raises becomes a finding, and
+delays or hides no other. So the whole takes no longer than the longest look.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from nsqdigest.delivery.sinks.kind import SinkKinds
 
 WITHIN_S = 9.0
-"""What one examination gets: longer than a name, a handshake and the refusal of a command get together (3 s, 5 s and
-0.5 s), so that it is those which say what hangs; an AUTH may take longer, and is cut off here. An nsqd that a
-nsqlookupd names is tried after that nsqlookupd: twice as long is the most."""
+"""The limit of one look: longer than the limits of a name, a handshake and the refusal of a command together (3 s, 5 s
+and 0.5 s), so that those report what hangs; an AUTH may take longer, and is cut off here. An nsqd that a nsqlookupd
+names is tried after that nsqlookupd: the whole takes at most twice as long."""
 
 
 async def examine(config: Config, kinds: SinkKinds, of_file: Sequence[Finding] = ()) -> list[Part]:

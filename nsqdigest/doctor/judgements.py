@@ -1,8 +1,8 @@
-"""What a fact means: well, worth a word, a warning or a failure, and the remedy (pure).
+"""Judges facts: each becomes a finding that is ok, a note, a warning or a failure, with the remedy (pure).
 
-- A failure: it does not work, or the daemon would refuse it. What cannot be reached is one, whoever named it.
-- A warning: it works, and may cost events or time some day, or something is there that nobody delivers.
-- A note: nobody has to do anything. What was not looked at is one, never well.
+- A failure: it does not work, or the daemon would refuse it. A place that cannot be reached is one, whoever named it.
+- A warning: it works, and may cost events or time some day, or records are stored that nobody delivers.
+- A note: nobody has to do anything. A thing that was not looked at is a note, never ok.
 """
 
 from __future__ import annotations
@@ -92,18 +92,18 @@ def known_from(sources: Collection[str]) -> str:
 def of_nsqd(
     address: str, sources: Collection[str], facts: NsqdFacts, redis_timeout_ms: int, now_s: float
 ) -> list[Finding]:
-    what, said = address, facts.negotiated
+    what, negotiated = address, facts.negotiated
     details = [
-        f"max_rdy_count {said.max_rdy_count}",
-        f"msg_timeout {_duration(said.msg_timeout_ms)}",
+        f"max_rdy_count {negotiated.max_rdy_count}",
+        f"msg_timeout {_duration(negotiated.msg_timeout_ms)}",
         *_way_to(facts),
         f"from {known_from(sources)}",
     ]
     found = [Finding(what, State.OK, "; ".join([_version_of(facts), *details]))]
     found += [doubt.of(what) for doubt in _doubts_about(facts, now_s)]
-    if said.msg_timeout_ms <= WRITES_UNDER_WAY * redis_timeout_ms:
+    if negotiated.msg_timeout_ms <= WRITES_UNDER_WAY * redis_timeout_ms:
         detail = (
-            f"msg_timeout is {_duration(said.msg_timeout_ms)}, and a slow Redis may take twice redis.timeout, "
+            f"msg_timeout is {_duration(negotiated.msg_timeout_ms)}, and a slow Redis may take twice redis.timeout, "
             f"{_duration(WRITES_UNDER_WAY * redis_timeout_ms)}, to store a message: nsqd would hand it over again"
         )
         remedy = "write a longer nsq.msg_timeout (or raise nsqd's --msg-timeout), or a shorter redis.timeout"
@@ -112,7 +112,7 @@ def of_nsqd(
 
 
 def of_failed_nsqd(address: str, sources: Collection[str], message: str, *, is_reached: bool) -> Finding:
-    """`is_reached`: something answered. Whom only a nsqlookupd names has perhaps a wrong name for itself."""
+    """`is_reached`: something answered. An nsqd that only a nsqlookupd names may have announced a wrong name."""
     message = message.removeprefix(f"nsqd at {address}: ").removeprefix(f"nsqd at {address} ")
     if FILE in sources:
         return from_message(
@@ -128,12 +128,12 @@ def _version_of(facts: NsqdFacts) -> str:
 
 
 def _way_to(facts: NsqdFacts) -> list[str]:
-    said = facts.negotiated
+    negotiated = facts.negotiated
     way = [
         f"{facts.tls}, {shown_peer(facts.peer)}" if facts.tls else "in the clear",
-        f"compression {said.compression}",
+        f"compression {negotiated.compression}",
     ]
-    auth = "AUTH accepted" if said.auth_required else "no AUTH asked for" if facts.has_secret else ""
+    auth = "AUTH accepted" if negotiated.auth_required else "no AUTH asked for" if facts.has_secret else ""
     return [*way, auth] if auth else way
 
 
@@ -151,7 +151,7 @@ def _doubts_about(facts: NsqdFacts, now_s: float) -> list[Doubt]:
 
 
 def of_untried_nsqds(count: int) -> Finding:
-    return Finding("more", State.NOTE, f"{count} more nsqds are named and were not tried")
+    return Finding("more", State.NOTE, f"nsqlookupds name {count} more nsqds, which were not tried")
 
 
 # -- nsqlookupd
@@ -178,7 +178,7 @@ def of_failed_lookupd(address: str, failure: LookupFailed) -> Finding:
 
 
 def of_topic(topic: str, nsqds: int) -> Finding:
-    """`nsqds`: that some nsqlookupd names."""
+    """`nsqds`: how many the nsqlookupds name."""
     if nsqds:
         return Finding(topic, State.OK, f"{_count(nsqds, 'nsqd')} {'has' if nsqds == 1 else 'have'} it")
     return Finding(topic, State.NOTE, "no nsqlookupd knows an nsqd that has it yet: the daemon goes on asking")
@@ -208,7 +208,7 @@ def of_server(facts: ServerFacts, kind: str, settings: RedisSettings) -> list[Fi
 
 
 def of_failed_store(what: str, error: StoreError | Unreachable, source: str) -> Finding:
-    """A StoreError holds other people's words, semicolons and all."""
+    """The text of a StoreError comes from Redis: a semicolon in it begins no remedy."""
     otherwise = f"see that it runs, and redis.url in {source}"
     if isinstance(error, StoreError):
         return Finding(what, State.FAIL, str(error), otherwise)
@@ -216,7 +216,7 @@ def of_failed_store(what: str, error: StoreError | Unreachable, source: str) -> 
 
 
 def of_named_server(address: str, kind: str, message: str) -> Finding:
-    """One of several that redis.url names, and the others are enough for now."""
+    """One of several that redis.url names; the others are enough for now."""
     role = "Sentinel" if kind == "sentinel" else "server of the Cluster"
     detail = f"a {role} that redis.url names cannot be reached: {message}"
     return from_message(address, State.WARN, detail, "start it, or leave it out of redis.url")
@@ -267,7 +267,7 @@ def _of_orphan(name: str, counts: RouteCounts) -> Finding:
     return Finding(what, State.WARN, detail + _count(records, "record"), remedy)
 
 
-# -- sinks: what their kinds say of them is in delivery/sinks
+# -- what a sink reaches: the findings are made by its kind, in delivery/sinks
 
 
 def reached_server(tls: str, peer: Peer | None, now_s: float) -> Reached:

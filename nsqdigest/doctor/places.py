@@ -1,6 +1,6 @@
-"""How the doctor reaches a place that digests go to, and its look at the address on which the daemon will listen.
+"""Reaches the places that digests go to, and looks at the address on which the daemon will listen.
 
-It sends nothing and keeps no port. What a place means to a sink is for the kind of that sink to say.
+It sends nothing and keeps no port. Which place to reach for a sink, and what the result means, is in the file of its kind.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 _ANSWER_WITHIN_S = 2.0
 _ANSWER_LIMIT_BYTES = 64 * 1024
-_BELIEVED = "renew or correct the certificate there; it has to be of an authority that this machine believes"
+_TRUSTED = "renew or correct the certificate there; it has to be of an authority that this machine trusts"
 
 
 class SinkReach:
-    """What the look of every kind of sink gets: `delivery.sinks.kind.Reach`."""
+    """The argument of the look of every kind of sink: `delivery.sinks.kind.Reach`."""
 
     def __init__(self, nsq: NsqExaminer) -> None:
         self.nsqd = nsq.reach
@@ -41,7 +41,7 @@ class SinkReach:
             encrypted, writer = await connect(host, port, context)
         except ssl.SSLCertVerificationError as error:
             raise Unreachable(
-                f"its certificate does not pass ({error.verify_message.rstrip('.')}); {_BELIEVED}"
+                f"its certificate does not pass ({error.verify_message.rstrip('.')}); {_TRUSTED}"
             ) from None
         except ssl.SSLError as error:
             raise Unreachable(f"TLS failed ({error.reason or error}); look at what listens there") from None
@@ -70,7 +70,7 @@ async def look_at_admin(listen: Address | None) -> list[Finding]:
 
 
 def _bind(listen: Address) -> OSError | None:
-    """As the daemon would; listens to nobody, so that no client meets it."""
+    """Binds as the daemon would, and does not listen, so that no client connects."""
     family, kind, protocol, _, address = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

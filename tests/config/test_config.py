@@ -268,7 +268,7 @@ sink = "outt"
         'conf/my.toml:2: nsq.nsqd_tcp_addresses[0]: "127.0.0.1" is not an address; write "127.0.0.1:4150"',
         'conf/my.toml:3: nsq.max_inflight: unknown key; did you mean "max_in_flight"?',
         'conf/my.toml:6: policies.default.minimum_delay: "5min" is not a duration; write "5m"',
-        'conf/my.toml:9: sinks.out.type: "logs" is no type of sink; did you mean "log"?',
+        'conf/my.toml:9: sinks.out.type: "logs" is not a type of sink; did you mean "log"?',
         'conf/my.toml:13: routes[0].timeline: "{user" has a lone "{"; '
         'braces enclose a field: write one like "user:{user.id}"',
         'conf/my.toml:14: routes[0].sink: there is no sink "outt"; did you mean "out"?',
@@ -321,15 +321,15 @@ def test_a_secret_without_quotes_is_not_repeated() -> None:
         ("[zebra]", "zebra: unknown table; known are nsq, backoff, redis, "),
         ('namespace = "x"', "namespace: unknown key; write it under [redis]"),
         ("[[sinks]]", "sinks: is not a table of tables; write [sinks.NAME]"),
-        ('[sinks]\ntype = "log"', "sinks.type: stands in no sink; write [sinks.NAME] above it"),
-        ('[policies]\nat = ""', "policies.at: stands in no policy; write [policies.NAME] above it"),
+        ('[sinks]\ntype = "log"', "sinks.type: belongs to no sink; write [sinks.NAME] above it"),
+        ('[policies]\nat = ""', "policies.at: belongs to no policy; write [policies.NAME] above it"),
         ('["si\\u006eks"."my hook"]\ntype = "log"', 'sinks."my hook": "my hook" is not a name; write up to 64 letters'),
         ("[sinks.x]", 'sinks.x.type: missing; write type = "webhook", "nsq" or "log"'),
         (
             '[sinks.x]\ntype = "email"\nto = "x"',
             'sinks.x.type: a sink of type "email" is not available in this version; ',
         ),
-        ("[sinks.x]\ntype = 5", 'sinks.x.type: 5 is no type of sink; write "webhook", "nsq" or "log"'),
+        ("[sinks.x]\ntype = 5", 'sinks.x.type: 5 is not a type of sink; write "webhook", "nsq" or "log"'),
         ('[sinks.x]\ntype = "log"\nurl = "x"', "sinks.x.url: unknown key; there is one in [redis]"),
         ('[routes]\ntopic = "x"', "routes: is not a list of tables; write [[routes]], with two brackets"),
         ("routes = [5]", "routes: holds something else than tables; write [[routes]] above each route"),
@@ -436,7 +436,7 @@ def test_wrong_values(line: str, expected: str) -> None:
         ('nsqd_tcp_addresses = "a:1"', '"a:1" is not a list; write ["a:1"]'),
         (
             'nsqd_tcp_addresses = ["a:1", "a:1"]',
-            'nsqd_tcp_addresses[1]: "a:1" stands there twice; leave one of them out',
+            'nsqd_tcp_addresses[1]: "a:1" is listed twice; leave one of them out',
         ),
         ('nsqd_tcp_addresses = ["a:1"]\nheartbeat_interval = "500ms"', '"500ms" is too short; write "1s" or more'),
         ('nsqd_tcp_addresses = ["a:1"]\nmsg_timeout = "20m"', '"20m" is too long; write "15m" or less'),
@@ -687,7 +687,7 @@ def test_wrong_secrets_are_not_repeated(secret: str) -> None:
         ('{"a" = "x\\r\\ny: z"}', "headers.a: the value has a line break or another control character; leave it out"),
         ('{"a" = "x\\u0000"}', "headers.a: the value has a line break or another control character; leave it out"),
         ('{"a" = 5}', "headers.a: the value is not text; write it in quotes"),
-        ('{"a" = "x", "A" = "y"}', "headers.A: stands there twice; leave one of them out"),
+        ('{"a" = "x", "A" = "y"}', "headers.A: is listed twice; leave one of them out"),
         ('"x: y"', '"x: y" is not a table; write one like {"x-team" = "shop"}'),
     ],
 )
@@ -1092,7 +1092,7 @@ def test_whatever_is_suggested_would_be_accepted(value: str | int | float | bool
         try:
             reader(value)
         except Wrong as wrong:
-            for suggestion in re.findall('^write "([^"]*)"', wrong.way):
+            for suggestion in re.findall('^write "([^"]*)"', wrong.remedy):
                 reader(suggestion)
 
 

@@ -136,8 +136,8 @@ def test_insecure_checks_nothing_and_is_warned_about_at_each_start(folder: Path)
     assert client is not None
     assert (client.context.verify_mode, client.context.check_hostname) == (ssl.CERT_NONE, False)
     assert read.warnings == [
-        f"{TABLE_LINE + 1}: nsq.tls.insecure: whoever answers in nsqd's place is believed: neither certificate nor "
-        "host name are checked; name nsqd's authority in ca_file instead"
+        f"{TABLE_LINE + 1}: nsq.tls.insecure: neither the certificate nor the host name is checked, so any "
+        "server can pose as nsqd; name nsqd's authority in ca_file instead"
     ]
 
 

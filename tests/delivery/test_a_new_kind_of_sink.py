@@ -150,8 +150,8 @@ def test_the_environment_sets_its_options() -> None:
         ({"files": 5000}, "sinks.shelf.files: 5000 is too large; write 1000 or less"),
         ({"folder": "/"}, "sinks.shelf.folder: is the root of this machine; name a folder below it"),
         ({"retry_cap": "10ms"}, "sinks.shelf.retry_cap: retry_cap is shorter than retry_base; "),
-        ({"type": "foldr"}, 'sinks.shelf.type: "foldr" is no type of sink; did you mean "folder"?'),
-        ({"type": "pigeon"}, 'no type of sink; write "webhook", "nsq", "log" or "folder"'),
+        ({"type": "foldr"}, 'sinks.shelf.type: "foldr" is not a type of sink; did you mean "folder"?'),
+        ({"type": "pigeon"}, 'not a type of sink; write "webhook", "nsq", "log" or "folder"'),
     ],
 )
 def test_a_mistake_is_refused_with_the_remedy(sink: dict[str, Any], expected: str) -> None:

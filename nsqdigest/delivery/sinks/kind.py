@@ -1,4 +1,4 @@
-"""What makes a kind of sink: what the file says of it, how the daemon builds it, how the doctor looks at it.
+"""A kind of sink: its table in the file, how the daemon builds it, how the doctor looks at it.
 
 A kind is one file of this folder, which ends in its `KIND`, and one line in `table.py`. The modules to the left (the
 configuration) and to the right (the daemon, the doctor) get kinds as an argument and know none by name.

@@ -1,10 +1,10 @@
 """The kind "log": writes digests as JSON lines to a file or to stdout.
 
 Invariants:
-- A line is written whole or counts as not delivered. After a write that broke off (a full disk) the next begins on a
-  new line, so that one torn line never spoils its neighbour.
-- One thread writes at a time. A write that hangs (a pipe that nobody reads) keeps that thread, and no other is started:
-  those that wait for it are not delivered when their time-out passes, and nothing waits for it at the end.
+- A line is written whole or counts as not delivered. After a write that broke off (a full disk) the next one begins on
+  a new line, so that one torn line never spoils its neighbour.
+- One thread writes at a time. A write that hangs (a pipe that nobody reads) keeps that thread, and no other starts: the
+  digests that wait for it fail when their time-out passes, and closing the sink does not wait for it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STDOUT = "-"
 _BREAKS_TO_BLANKS = bytes.maketrans(b"\r\n", b"  ")
 
 
-# -- what the file says of it
+# -- in the file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

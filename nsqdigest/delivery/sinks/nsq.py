@@ -2,11 +2,11 @@
 is delivered when an nsqd has acknowledged it.
 
 Invariants:
-- A digest goes to the first of the sink's nsqds that can be reached. What certainly did not happen there is tried at
-  the next one; what may have happened comes again at the next attempt: its consumers remember ids.
-- The connections are the sink's own, to each nsqd as many as it may have digests on their way. TLS, compression and
-  AUTH are those of [nsq].
-- A closed sink answers, too.
+- A digest goes to the first of the sink's nsqds that can be reached. A publish that certainly failed there is tried at
+  the next one; one that may have happened is repeated at the next attempt: consumers remember ids.
+- The connections are the sink's own, to each nsqd as many as digests may be in progress. TLS, compression and AUTH are
+  those of [nsq].
+- A closed sink still returns an outcome.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _UNAVAILABLE = frozenset(
 )
 
 
-# -- what the file says of it
+# -- in the file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

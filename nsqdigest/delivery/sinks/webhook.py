@@ -54,7 +54,7 @@ _UNAVAILABLE = frozenset({401, 429, 502, 503, 504})
 _AGAIN = frozenset({403, 404, 405, 408, 425})
 
 
-# -- what the file says of it
+# -- in the file
 
 
 class Headers(Mapping[str, str]):
@@ -156,7 +156,7 @@ class HeaderTable(Reader):
         for name, text in value.items():
             lower = name.lower()
             if lower in known:
-                (spot / name).problem("stands there twice", "leave one of them out")
+                (spot / name).problem("is listed twice", "leave one of them out")
             elif lower.startswith("webhook-") or lower in OUR_HEADERS:
                 (spot / name).problem("is a header that nsqdigest sets", "leave it out")
             elif lower in FRAMING_HEADERS:
