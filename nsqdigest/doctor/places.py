@@ -1,6 +1,6 @@
 """Reaches the places that digests go to, and looks at the address on which the daemon will listen.
 
-It sends nothing and keeps no port. Which place to reach for a sink, and what the result means, is in the file of its kind.
+It sends nothing and keeps no port. What to reach for a sink, and what the result means, is in the file of its kind.
 """
 
 from __future__ import annotations
