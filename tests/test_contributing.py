@@ -10,12 +10,9 @@ import pytest
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).parents[1]
+NAMED = re.compile(r"`((?:nsqdigest|tests|scripts|docs|config)/[\w./-]*)`")
 PATHS = sorted(
-    path
-    for path in re.findall(
-        r"`((?:nsqdigest|tests|scripts|docs|config)/[\w./-]*)`", (ROOT / "CONTRIBUTING.md").read_text("utf-8")
-    )
-    if not re.search("NAME|SIDE", path)
+    {path for path in NAMED.findall((ROOT / "CONTRIBUTING.md").read_text("utf-8")) if not re.search("NAME|SIDE", path)}
 )
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _ANSWER_WITHIN_S = 2.0
 _ANSWER_LIMIT_BYTES = 64 * 1024
-_TRUSTED = "renew or correct the certificate there; it has to be of an authority that this machine trusts"
+_CERTIFICATE_REMEDY = "renew or correct the certificate there; it has to be of an authority that this machine trusts"
 
 
 class SinkReach:
@@ -41,7 +41,7 @@ class SinkReach:
             encrypted, writer = await connect(host, port, context)
         except ssl.SSLCertVerificationError as error:
             raise Unreachable(
-                f"its certificate does not pass ({error.verify_message.rstrip('.')}); {_TRUSTED}"
+                f"its certificate does not pass ({error.verify_message.rstrip('.')}); {_CERTIFICATE_REMEDY}"
             ) from None
         except ssl.SSLError as error:
             raise Unreachable(f"TLS failed ({error.reason or error}); look at what listens there") from None
