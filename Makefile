@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup setup-demo setup-dev setup-bench setup-servers install demo test test-lowest lint mutants prove bench \
-	bench-fleet bench-planner bench-timelines bench-transport backoff-page metrics-page clean
+	bench-fleet bench-planner bench-timelines bench-transport backoff-page metrics-page example-file clean
 
 VENV := .venv
 LOWEST_VENV := .venv-lowest
@@ -80,6 +80,9 @@ backoff-page: setup-dev ## write docs/backoff.md and its pictures from the table
 
 metrics-page: setup-dev ## write docs/metrics.md from the table of metrics
 	$(VENV)/bin/python -m scripts.metrics_page
+
+example-file: setup-dev ## write config/nsqdigest.toml from the declared options
+	$(VENV)/bin/python -m scripts.example_file
 
 bench-transport: setup-bench setup-servers install ## measure the connection to nsqd alone, beside pynsq's
 	$(VENV)/bin/python -m bench.transport $(ARGS)

@@ -27,8 +27,8 @@ ROOM_OF_FILE = {"": "base", "backoff": "base", "consumer": "intake", "__main__":
 """Of what stands beside the rooms."""
 
 PURE = (
-    "audit.ledger", "audit.report", "backoff", "base.errors", "base.host_names", "base.log_counts", "base.reasons",
-    "base.templates", "delivery.digest", "delivery.ids", "delivery.sink_state", "delivery.sinks.base",
+    "audit.ledger", "audit.report", "backoff", "base.errors", "base.findings", "base.host_names", "base.log_counts",
+    "base.reasons", "base.templates", "delivery.digest", "delivery.ids", "delivery.sink_state", "delivery.sinks.base",
     "delivery.verdicts", "doctor.findings", "doctor.judgements", "doctor.report", "doctor.running", "intake.bodies",
     "intake.rdy", "intake.routing", "nsq.compression", "nsq.directory", "nsq.frames", "nsq.negotiation",
     "nsq.publish_rules", "store.acknowledged", "store.answers", "store.keys", "store.packing", "store.record",

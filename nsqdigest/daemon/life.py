@@ -24,16 +24,13 @@ from nsqdigest.base import log, tasks
 from nsqdigest.base.errors import NsqdigestError, StoreError
 from nsqdigest.base.loop_lag import LoopLag
 from nsqdigest.base.metrics import Metrics
-from nsqdigest.config import Backoff, Config, LogSink, NsqSink, Route, WebhookSink
-from nsqdigest.config import Sink as SinkSettings
+from nsqdigest.config import Backoff, Config, Route
 from nsqdigest.consumer import Consumer, most_held_bytes
 from nsqdigest.daemon.status import Status, known_labels
 from nsqdigest.delivery.delivery import DeliveryRoute
 from nsqdigest.delivery.outlet import Outlet
-from nsqdigest.delivery.sinks.base import Sink
-from nsqdigest.delivery.sinks.log import LogFile
-from nsqdigest.delivery.sinks.nsq import NsqTopic
-from nsqdigest.delivery.sinks.webhook import Webhook
+from nsqdigest.delivery.sinks.kind import SinkContext, SinkKinds
+from nsqdigest.delivery.sinks.table import KINDS
 from nsqdigest.delivery.timer import Scheduler
 from nsqdigest.intake.batches import UNDER_WAY
 from nsqdigest.intake.letters import DeadLetters
@@ -64,15 +61,6 @@ STORE_ENDS_WITHIN_S = 1.0
 """What calls that were sent and not answered get before the connections close under them."""
 
 
-def build_sink(settings: SinkSettings, options: ConnectionOptions, metrics: Metrics) -> Sink:
-    if isinstance(settings, WebhookSink):
-        return Webhook(settings)
-    if isinstance(settings, NsqSink):
-        return NsqTopic(settings, options, metrics)
-    assert isinstance(settings, LogSink)
-    return LogFile(settings)
-
-
 def _curve_of(backoff: Backoff) -> Curve:
     return Curve(
         backoff.base_ms / 1000, backoff.max_duration_ms / 1000, backoff.strategy, backoff.jitter, backoff.recovery
@@ -80,7 +68,14 @@ def _curve_of(backoff: Backoff) -> Curve:
 
 
 class Daemon:
-    def __init__(self, config: Config, *, uniform: Callable[[float, float], float] = random.uniform) -> None:
+    def __init__(
+        self,
+        config: Config,
+        kinds: SinkKinds = KINDS,
+        *,
+        uniform: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        """`kinds`: those that the configuration was read with."""
         self._config = config
         self._uniform = uniform
         self.metrics = Metrics(known_labels(config))
@@ -98,8 +93,11 @@ class Daemon:
             self._store_is_back,
         )
         options = options_of(config.nsq)
+        context = SinkContext(options, self.metrics)
         self._posts = {
-            name: Outlet(settings, build_sink(settings, options, self.metrics), self._controller(settings.concurrency))
+            name: Outlet(
+                settings, kinds[settings.type].build(settings, context), self._controller(settings.concurrency)
+            )
             for name, settings in config.sinks.items()
         }
         self.scheduler = Scheduler(

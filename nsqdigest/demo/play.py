@@ -19,6 +19,7 @@ from typing import Any
 from nsqdigest import config
 from nsqdigest.config import Address, Config
 from nsqdigest.daemon.life import Daemon
+from nsqdigest.delivery.sinks.table import KINDS
 from nsqdigest.demo.account import Account
 from nsqdigest.demo.narrator import Narrator
 from nsqdigest.demo.receiver import DeadLetterReader, WebhookReceiver, new_secret
@@ -42,7 +43,7 @@ def settings(nsqd: Address, redis_url: str, webhook_url: str, secret: str) -> Co
         "NSQDIGEST__SINKS__TEAM__URL": webhook_url,
         "DEMO_WEBHOOK_SECRET": secret,
     }
-    return config.parse_text(text, "demo.toml", environ)
+    return config.parse_text(text, "demo.toml", environ, KINDS)
 
 
 @asynccontextmanager

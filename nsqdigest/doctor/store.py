@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from nsqdigest.base.errors import StoreError, Unreachable
+from nsqdigest.base.findings import Finding
 from nsqdigest.config import redis_urls
 from nsqdigest.doctor import judgements
-from nsqdigest.doctor.findings import Finding
 from nsqdigest.doctor.reach import try_to_reach
 from nsqdigest.store.namespace import Namespace
 from nsqdigest.store.operations import Operations

@@ -283,8 +283,8 @@ async def test_counters_are_exact_and_no_timeline_seems_to_differ_while_daemons_
             mine = [rec(b"%d" % turn, turn, timeline=b"%d" % (number * 10 + turn % 10)), rec(b"k", turn)]
             await add(store, *mine)
             for claim in (await store.digests.claim(0, [("r", 0)], [3], LEASE_MS)).claims:
-                opened = await store.digests.open(claim, LEASE_MS, f"{number}-{turn}-{claim.timeline}", [0])
-                if isinstance(opened, Opened):
+                opened = await open_digest(store, claim, f"{number}-{turn}-{claim.timeline}", [0])
+                if isinstance(opened, Head):
                     now_ms = store.clock.now_ms()
                     await close_digest(store, claim, opened.id, Schedule(now_ms, now_ms))
 

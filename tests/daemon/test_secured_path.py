@@ -104,7 +104,7 @@ def test_insecure_is_warned_about_at_the_start(
     daemon = secured(stage, tmp_path, certificates, ca_file="", insecure=True)
     daemon.start()
     advice = " ".join(line["advice"] for line in daemon.said("config.advice"))
-    assert "whoever answers in nsqd's place is believed" in advice
+    assert "any server can pose as nsqd" in advice
 
 
 def test_a_file_of_tls_that_is_not_there_ends_it_before_anything_is_connected(

@@ -15,11 +15,11 @@ from nsqdigest.backoff import Controller, Curve
 from nsqdigest.base.errors import StoreError
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import Verdict
-from nsqdigest.config import LogSink
 from nsqdigest.config import Scheduler as SchedulerSettings
 from nsqdigest.delivery.delivery import DeliveryRoute
 from nsqdigest.delivery.outlet import Outlet
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
+from nsqdigest.delivery.sinks.log import LogSink
 from nsqdigest.delivery.timer import Scheduler
 from nsqdigest.store.answers import Claim, Opened
 from nsqdigest.store.digests import Digests

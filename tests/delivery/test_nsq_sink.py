@@ -17,12 +17,12 @@ from nsqdigest.backoff import Controller, Curve
 from nsqdigest.base.errors import Applied, PublishError
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import BuryReason, Verdict
-from nsqdigest.config import Address, NsqSink, Tls, tls_files
+from nsqdigest.config import Address, Tls, tls_files
 from nsqdigest.config import Scheduler as SchedulerSettings
 from nsqdigest.delivery.delivery import DeliveryRoute
 from nsqdigest.delivery.outlet import Outlet
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
-from nsqdigest.delivery.sinks.nsq import NsqTopic, verdict_of
+from nsqdigest.delivery.sinks.nsq import NsqSink, NsqTopic, verdict_of
 from nsqdigest.delivery.timer import Scheduler
 from nsqdigest.delivery.verdicts import ATTEMPTS_WHEN_REFUSED
 from nsqdigest.nsq.connection import ConnectionOptions

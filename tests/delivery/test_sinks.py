@@ -19,9 +19,8 @@ from standardwebhooks import Webhook as Verifier
 
 import nsqdigest
 from nsqdigest.base.reasons import Verdict
-from nsqdigest.config import LogSink, Secret, WebhookSink
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
-from nsqdigest.delivery.sinks.log import LogFile
+from nsqdigest.delivery.sinks.log import LogFile, LogSink, Secret, WebhookSink
 from nsqdigest.delivery.sinks.webhook import Webhook
 from support.ports import HOST, free_port
 from support.waiting import until

@@ -22,6 +22,7 @@ import pytest
 from nsqdigest.base.errors import NsqdigestError, NsqdRefused
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.config import Address, Nsq, parse_text
+from nsqdigest.delivery.sinks.table import KINDS
 from nsqdigest.demo.servers.nsqd import Connection, EmbeddedNsqd, Refusal
 from nsqdigest.nsq import links as links_module
 from nsqdigest.nsq import lookups as discovery_module
@@ -63,7 +64,7 @@ def settings(lookupds: list[HasHttp], nsqds: list[Nsqd], lookupd_poll_interval: 
         timeline = "x"
         sink = "out"
         """
-    return parse_text(text, "test.toml", {}).nsq
+    return parse_text(text, "test.toml", {}, KINDS).nsq
 
 
 class Follower:

@@ -14,6 +14,7 @@ from redis.crc import key_slot
 from nsqdigest.audit.ledger import balances
 from nsqdigest.base.errors import Applied, StoreError, Unreachable
 from nsqdigest.config import Address, load
+from nsqdigest.delivery.sinks.table import KINDS
 from nsqdigest.store.answers import Ended
 from nsqdigest.store.head import Head
 from nsqdigest.store.schedule import Schedule
@@ -93,7 +94,7 @@ async def test_a_file_that_names_a_cluster_spreads_its_timelines(cluster: RedisC
         "sinks.out": {"type": "log"},
     }
     path.write_text(toml(settings, [route]), encoding="utf-8")
-    store = Store(load(path, {}).redis, [PLAN], 1000)
+    store = Store(load(path, {}, KINDS).redis, [PLAN], 1000)
     try:
         await store.start()
         for number in range(300):

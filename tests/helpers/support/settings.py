@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from nsqdigest.config import LogSink, Policy, Route
+from nsqdigest.config import Policy, Route
+from nsqdigest.delivery.sinks.log import LogSink
 
 POLICY = Policy(
     name="default", immediate=True, minimum_delay_ms=60_000, increment_delay_ms=0, maximum_delay_ms=60_000,
