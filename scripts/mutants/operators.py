@@ -40,10 +40,13 @@ class Change(NamedTuple):
     start: int
     old: str
     new: str
+    context: str = ""
+    """What stands around it, where its function alone says too little."""
 
     def __str__(self) -> str:
         """Stays the same while lines move."""
-        return f"{self.function}: {_on_one_line(self.old)} -> {self.new}"
+        where = f"{self.function}: {self.context}" if self.context else self.function
+        return f"{where}: {_on_one_line(self.old)} -> {_on_one_line(self.new)}"
 
 
 def changes_of(text: str) -> list[Change]:
