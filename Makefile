@@ -48,10 +48,11 @@ demo: setup-demo install ## run the whole of it on this machine for about 30 s (
 test: setup install ## run the tests against real servers (ARGS="-k claim -x" goes to pytest)
 	NSQDIGEST_TEST_INSTALLED=1 $(VENV)/bin/$(PYTEST) $(ARGS)
 
-lint: setup-dev ## check style, types and the shell scripts
+lint: setup-dev ## check style, types, unused code and the shell scripts
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
+	$(VENV)/bin/vulture
 	for script in .ci/run scripts/lib.sh $$(grep -l -d skip '^#!.*bash' scripts/*); do bash -n "$$script" || exit 1; done
 
 mutants: setup ## break the package in many ways, one at a time; the tests are to notice (ARGS="events", ARGS="--list")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -75,6 +76,7 @@ class _Finder(ast.NodeVisitor):
     def __init__(self, text: str) -> None:
         self.changes: list[Change] = []
         self._text = text.encode()
+        self._members = _members_of(text)
         self._starts = [0]
         for line in self._text.splitlines(keepends=True):
             self._starts.append(self._starts[-1] + len(line))
@@ -233,6 +235,14 @@ class _Finder(ast.NodeVisitor):
         elif isinstance(value, float):
             self._change("double", node, str(value * 2 or 1.0))
 
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        """Of an enum, and of what looks like one, the next member that the module names."""
+        if isinstance(node.value, ast.Name) and node.attr in (members := self._members.get(node.value.id, [])):
+            other = members[(members.index(node.attr) + 1) % len(members)]
+            if other != node.attr:
+                self._change("other-member", node, f"{node.value.id}.{other}")
+        self.generic_visit(node)
+
     def visit_Call(self, node: ast.Call) -> None:
         name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
         if isinstance(node.func, ast.Name) and name in _OTHER_FUNCTION:
@@ -245,6 +255,16 @@ class _Finder(ast.NodeVisitor):
                 self._change("swap", node, ast.Call(node.func, [second, first, *others], node.keywords))
         for part in _parts(node):
             self.visit(part)
+
+
+def _members_of(text: str) -> dict[str, list[str]]:
+    """`Class.MEMBER` by class, each member once, in the order of the text."""
+    found: dict[str, list[str]] = {}
+    for name, member in re.findall(r"\b([A-Z]\w*[a-z]\w*)\.([A-Z][A-Z0-9_]*)\b", text):
+        members = found.setdefault(name, [])
+        if member not in members:
+            members.append(member)
+    return found
 
 
 def _parts(call: ast.Call) -> Iterator[ast.AST]:

@@ -29,8 +29,9 @@ from scripts.mutants.mutant import Mutant, applied
 RUN_TIMEOUT_S = 900.0
 END_TIMEOUT_S = 5.0
 _OUT_OF_TIME = 1000
-# Of a run whose tests are known: how much longer they may take than they took, and what the rest of it may take.
-_TIMES_SLOWER = 8
+# Of a run whose tests are known: how much longer they may take than they took while they were watched, which slows them
+# down several times, and what the rest of it may take.
+_TIMES_SLOWER = 2
 _START_TIMEOUT_S = 20.0
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 _TOLD = re.compile(r"^(?:FAILED|ERROR|E  ) .*", re.MULTILINE)

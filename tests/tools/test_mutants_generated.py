@@ -41,6 +41,9 @@ def broken(text: str) -> list[tuple[str, str, str]]:
         ("x = 7", [("minus-one", "7", "(6)"), ("plus-one", "7", "8")]),
         ("x = 0.5", [("double", "0.5", "1.0")]),
         ("x = True", [("flip", "True", "False")]),
+        ("x = State.A, State.B, Other.C", [
+            ("other-member", "State.A", "State.B"), ("other-member", "State.B", "State.A"),
+        ]),
         ("a + b", [("arithmetic", "a + b", "(a - b)")]),
         ("min(a, b)", [("drop-call", "min(a, b)", "pass"), ("other-function", "min", "max")]),
         ("x = f(a, b, c)", [("swap", "f(a, b, c)", "(f(b, a, c))")]),
