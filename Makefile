@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup setup-demo setup-dev setup-bench setup-servers install demo test test-lowest lint mutants prove bench \
-	bench-fleet bench-planner bench-timelines bench-transport backoff-page metrics-page clean
+	bench-fleet bench-planner bench-timelines bench-transport backoff-page metrics-page river clean
 
 VENV := .venv
 LOWEST_VENV := .venv-lowest
@@ -81,6 +81,9 @@ backoff-page: setup-dev ## write docs/backoff.md and its pictures from the table
 
 metrics-page: setup-dev ## write docs/metrics.md from the table of metrics
 	$(VENV)/bin/python -m scripts.metrics_page
+
+river: setup install ## write the way of one event and of one digest into docs/how-it-works.md, traced at run time
+	$(VENV)/bin/python -m scripts.river --write
 
 bench-transport: setup-bench setup-servers install ## measure the connection to nsqd alone, beside pynsq's
 	$(VENV)/bin/python -m bench.transport $(ARGS)
