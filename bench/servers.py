@@ -48,8 +48,10 @@ def process(command: list[str], folder: Path, log_name: str) -> Iterator[subproc
     """Runs it in `folder`, its output in `log_name` there, and ends it: TERM, and KILL when that is not enough."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("NSQDIGEST")}
     with (folder / log_name).open("wb") as log:
-        child = keeper.kept_process(
-            command, cwd=folder, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+        child = keeper.kept(
+            subprocess.Popen(
+                command, cwd=folder, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            )
         )
         try:
             yield child

@@ -82,7 +82,9 @@ class _Finder(ast.NodeVisitor):
             self._starts.append(self._starts[-1] + len(line))
         self._inside: list[str] = []
 
-    def _change(self, operator: str, first: ast.AST, new: str | ast.AST, last: ast.AST | None = None) -> None:
+    def _change(
+        self, operator: str, first: ast.AST, new: str | ast.AST, last: ast.AST | None = None, context: str = ""
+    ) -> None:
         end = last or first
         start = self._starts[first.lineno - 1] + first.col_offset  # type: ignore[attr-defined]
         stop = self._starts[end.end_lineno - 1] + end.end_col_offset  # type: ignore[attr-defined]
@@ -95,6 +97,7 @@ class _Finder(ast.NodeVisitor):
                 start,
                 self._text[start:stop].decode(),
                 new if isinstance(new, str) else f"({ast.unparse(new)})",
+                context,
             )
         )
 
@@ -240,7 +243,8 @@ class _Finder(ast.NodeVisitor):
         if isinstance(node.value, ast.Name) and node.attr in (members := self._members.get(node.value.id, [])):
             other = members[(members.index(node.attr) + 1) % len(members)]
             if other != node.attr:
-                self._change("other-member", node, f"{node.value.id}.{other}")
+                line = self._text.splitlines()[node.lineno - 1].decode().strip()
+                self._change("other-member", node, f"{node.value.id}.{other}", context=line)
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:

@@ -1,8 +1,8 @@
 """Sentry digests of August 2017: every transition in Lua. The stories of its tests, and its weaknesses shown absent.
 
 What tests/lua says of a single script in the same words is not repeated here: what is leased is not claimed again, the
-records become the snapshot, close sets the next schedule, capacity keeps the newest, a lease that ran out is taken back,
-a deleted timeline leaves no key, and a record added during its digest survives the close.
+records become the snapshot, close sets the next schedule, capacity keeps the newest, a lease that ran out is taken
+back, a deleted timeline leaves no key, and a record added during its digest survives the close.
 """
 
 from __future__ import annotations

@@ -49,8 +49,15 @@ class Run:
 
     def __init__(self, pids: Path, *command: str) -> None:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-        self.process = keeper.kept_process(
-            command, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT, start_new_session=True
+        self.process = keeper.kept(
+            subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=environ,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         )
         try:
             text = wait_until(lambda: self._ended() or self._written(pids), 60, "the servers to be up")

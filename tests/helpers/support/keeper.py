@@ -18,9 +18,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 _PR_SET_PDEATHSIG = 1
 # Runs without site-packages: it starts in some 10 ms, once for each test process.
@@ -73,15 +71,17 @@ class _Keeper:
 _keeper = _Keeper()
 
 
-def kept_process(command: Sequence[str | Path], **options: Any) -> subprocess.Popen[bytes]:
-    """A child that is killed when this process ends; `options` are Popen's. Whoever has waited for it calls `ended`."""
+PopenT = TypeVar("PopenT", bound=subprocess.Popen[Any])
+
+
+def kept(process: PopenT) -> PopenT:
+    """Kills this child when the calling process ends. Whoever has waited for one of many calls `ended`."""
     _keeper.start()
-    process = subprocess.Popen(command, **options)
     _keeper.tell(b"%d\n" % process.pid)
     return process
 
 
-def ended(process: subprocess.Popen[bytes]) -> None:
+def ended(process: subprocess.Popen[Any]) -> None:
     _keeper.tell(b"-%d\n" % process.pid)
 
 

@@ -159,12 +159,14 @@ class Server(ABC):
     def _spawn(self) -> None:
         command = [str(self.executable), *self._arguments(), *self.options]
         with self.log_path.open("ab") as log:
-            process = keeper.kept_process(
-                command,
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log if self.output is None else self.output,
-                stderr=subprocess.STDOUT,
+            process = keeper.kept(
+                subprocess.Popen(
+                    command,
+                    cwd=self.folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log if self.output is None else self.output,
+                    stderr=subprocess.STDOUT,
+                )
             )
         self._process = process
         self._finalizer = weakref.finalize(self, _end_process, process)
