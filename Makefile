@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup setup-demo setup-dev setup-bench setup-servers install demo test test-lowest lint mutants prove bench \
-	bench-fleet bench-planner bench-timelines bench-transport backoff-page metrics-page example-file clean
+	bench-fleet bench-planner bench-timelines bench-transport backoff-page metrics-page example-file river clean
 
 VENV := .venv
 LOWEST_VENV := .venv-lowest
@@ -48,10 +48,11 @@ demo: setup-demo install ## run the whole of it on this machine for about 30 s (
 test: setup install ## run the tests against real servers (ARGS="-k claim -x" goes to pytest)
 	NSQDIGEST_TEST_INSTALLED=1 $(VENV)/bin/$(PYTEST) $(ARGS)
 
-lint: setup-dev ## check style, types and the shell scripts
+lint: setup-dev ## check style, types, unused code and the shell scripts
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
+	$(VENV)/bin/vulture
 	for script in .ci/run scripts/lib.sh $$(grep -l -d skip '^#!.*bash' scripts/*); do bash -n "$$script" || exit 1; done
 
 mutants: setup ## break the package in many ways, one at a time; the tests are to notice (ARGS="events", ARGS="--list")
@@ -83,6 +84,9 @@ metrics-page: setup-dev ## write docs/metrics.md from the table of metrics
 
 example-file: setup-dev ## write config/nsqdigest.toml from the declared options
 	$(VENV)/bin/python -m scripts.example_file
+
+river: setup install ## write the way of one event and of one digest into docs/how-it-works.md, traced at run time
+	$(VENV)/bin/python -m scripts.river --write
 
 bench-transport: setup-bench setup-servers install ## measure the connection to nsqd alone, beside pynsq's
 	$(VENV)/bin/python -m bench.transport $(ARGS)

@@ -120,11 +120,6 @@ class Consumer:
         return self._controller
 
     @property
-    def is_paused(self) -> bool:
-        """Whether an operator paused it."""
-        return self.decision.state is State.PAUSED and not self._draining
-
-    @property
     def in_flight(self) -> int:
         return sum(seat.in_flight for seat in self._seats)
 

@@ -25,6 +25,7 @@ import redis
 import redis.asyncio
 from hypothesis import HealthCheck, Phase, settings
 
+from support.keeper import end_with_parent
 from support.servers import (
     REDIS_BINARIES,
     MissingServer,
@@ -54,6 +55,9 @@ settings.register_profile(
     "first-failure", settings.get_profile("normal"), phases=[Phase.explicit, Phase.generate], database=None
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "normal"))
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    end_with_parent()  # a worker whose pytest is killed would go on for up to 15 s
 
 
 # -- the rule for servers that are missing

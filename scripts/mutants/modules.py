@@ -7,6 +7,18 @@ real Redis or nsqd in this process. What needs a daemon of its own, a minute or 
 from __future__ import annotations
 
 TESTS: dict[str, tuple[str, ...]] = {
+    "backoff": (
+        "tests/base/test_backoff.py",
+        "tests/base/test_backoff_table.py",
+        "tests/base/test_curve.py",
+        "tests/base/test_backoff_machine.py",
+        "tests/intake/test_fleet_machine.py",
+    ),
+    "intake.rdy": (
+        "tests/intake/test_rdy.py",
+        "tests/intake/test_rdy_machine.py",
+        "tests/intake/test_fleet_machine.py",
+    ),
     "delivery.verdicts": ("tests/delivery/test_verdicts.py",),
     "delivery.digest": ("tests/delivery/test_digest.py",),
     "intake.routing": ("tests/intake/test_routing.py", "tests/intake/test_routing_properties.py"),

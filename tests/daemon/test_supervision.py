@@ -13,6 +13,7 @@ import pytest
 
 from nsqdigest.base import tasks
 from support.daemon import toml
+from support.keeper import kept
 from support.ports import HOST
 from support.servers import Nsqd, RedisServer
 from support.waiting import until, wait_until
@@ -72,6 +73,7 @@ def test_the_end_of_a_part_ends_the_daemon_and_is_logged(
     with subprocess.Popen(
         [sys.executable, "-c", _DAEMON, raising, str(file)], stderr=subprocess.PIPE, text=True
     ) as daemon:
+        kept(daemon)
         try:
             if raising == "consumer.Consumer.on_closed":
                 wait_until(lambda: nsqd.channel_stats(TOPIC, CHANNEL)["clients"], 10, "its connection")

@@ -101,7 +101,6 @@ def showing(pair: Pair) -> dict[str, str]:
 class Recorder:
     def __init__(self) -> None:
         self.messages: list[Message] = []
-        self.received_bytes = 0
         self.closed: list[NsqdigestError] = []
 
     def on_messages(self, connection: NsqConnection, messages: list[Message]) -> None:
