@@ -195,18 +195,14 @@ def test_so_many_bytes_of_headers_are_read_and_no_more(pieces: int) -> None:
 
 @pytest.mark.unit
 def test_a_header_without_an_end_is_not_awaited() -> None:
-    reader = read(OK + b"x: ")
     with pytest.raises(NoHttp, match="bytes of headers"):
-        for _ in range(HEAD_BYTES):
-            reader.feed(b"yy")
+        read(OK + b"x: ", *[b"yy"] * HEAD_BYTES)
 
 
 @pytest.mark.unit
 def test_interim_answers_without_an_end_are_not_awaited() -> None:
-    reader = AnswerReader()
     with pytest.raises(NoHttp):
-        for _ in range(HEAD_BYTES):
-            reader.feed(b"HTTP/1.1 100 Continue\r\n\r\n")
+        read(*[b"HTTP/1.1 100 Continue\r\n\r\n"] * HEAD_BYTES)
 
 
 # -- however it is cut
@@ -265,9 +261,11 @@ def test_so_does_a_damaged_one(text: bytes, damage: bytes, at: int, places: list
 @given(st.lists(st.binary(max_size=400), max_size=10))
 def test_noise_is_refused_or_awaited_and_never_kept_beyond_the_bound(pieces: list[bytes]) -> None:
     reader = AnswerReader()
+    refused = b""
     try:
         for piece in pieces:
             reader.feed(piece)
     except NoHttp as error:
-        assert len(error.beginning) <= BEGINNING_BYTES
+        refused = error.beginning
+    assert len(refused) <= BEGINNING_BYTES
     assert len(reader.kept) <= BEGINNING_BYTES

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.unit
         ("http://[fe80::1%25eth0]/", "fe80::1%eth0", 80, "[fe80::1]", "/"),
         ("http://bücher.example/", "xn--bcher-kva.example", 80, "xn--bcher-kva.example", "/"),
         ("http://example.com?x=1", "example.com", 80, "example.com", "/?x=1"),
-        ("http://example.com/a/../b%2Fc%7e?x=%20&y=a+b#part", "example.com", 80, "example.com", "/a/../b%2Fc%7e?x=%20&y=a+b"),
+        ("http://a.example/../b%2Fc%7e?x=%20&y=a+b#part", "a.example", 80, "a.example", "/../b%2Fc%7e?x=%20&y=a+b"),
         ("http://example.com/ü?q=ß", "example.com", 80, "example.com", "/%C3%BC?q=%C3%9F"),
     ],
 )  # fmt: skip

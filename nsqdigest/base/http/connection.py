@@ -20,7 +20,7 @@ from nsqdigest.base.http.answer import BEGINNING_BYTES, AnswerReader, Response
 from nsqdigest.base.http.errors import Closed, NoHttp, Overdue, PostFailed, StaleConnection
 
 PIECE_BYTES = 64 * 1024
-"""What a large post is written in, so that no more than two of them are copied into the transport's buffer."""
+"""What a large post is written in, so that the transport's buffer holds little more than its own high water."""
 BODY_WITHIN_S = 1.0
 DRAIN_BYTES = 64 * 1024
 DRAIN_WITHIN_S = 1.0
