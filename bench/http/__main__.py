@@ -79,8 +79,8 @@ receivers that drip, flood, break off, reset, or speak out of turn.
 
 NOTES = [
     f"{POSTS:,} posts of {BODY_BYTES:,} bytes a round, {AT_ONCE} at a time, with the headers of a signed digest. Each "
-    "client has a process of its own, one after the other; the receiver, an asyncio.Protocol that answers 200 and `ok`, "
-    "has another.",
+    "client has a process of its own, one after the other; the receiver, an asyncio.Protocol that returns 200, has "
+    "another.",
     "CPU is user and system time of the client's process behind the first 5 % of the posts. It is what to compare: the "
     "rates of two processes on a shared machine move with whatever else runs, and the receiver's CPU bounds them.",
     "aiohttp is set up as the webhook sink had it. *bare* is pycurl with its own loop, one thread and no asyncio.",

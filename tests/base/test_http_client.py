@@ -265,6 +265,13 @@ async def test_a_post_without_an_answer_is_overdue_and_its_place_free(
     assert (await client.post(b"x")).status == 200
 
 
+async def test_a_post_may_have_a_time_out_of_its_own(receiver: Receiver, client_to: MakeClient) -> None:
+    receiver.answer = receiver.when_told
+    client = client_to(receiver.url, timeout_s=60)
+    with pytest.raises(Overdue):
+        await client.post(b"x", timeout_s=0.05)
+
+
 async def test_to_wait_in_line_counts(receiver: Receiver, client_to: MakeClient) -> None:
     receiver.answer = receiver.when_told
     client = client_to(receiver.url, connections=1, timeout_s=0.1)

@@ -97,13 +97,17 @@ class Client:
         *,
         path: str | None = None,
         fresh: bool = False,
+        timeout_s: float | None = None,
     ) -> Response:
-        """Raises `PostFailed`. `fresh`: on a connection that has served no post; for after a `StaleConnection`."""
+        """Raises `PostFailed`. `fresh`: on a connection that has served no post; for after a `StaleConnection`.
+
+        `timeout_s` in place of the client's own.
+        """
         head = (
             f"POST {self._target.path if path is None else path_of(path)} HTTP/1.1\r\n{self._host_lines}"
             f"{header_lines(headers)}content-length: {len(body)}\r\n\r\n"
         ).encode()
-        until_s = self._loop.time() + self._timeout_s
+        until_s = self._loop.time() + (self._timeout_s if timeout_s is None else timeout_s)
         if not self._ticking:
             self._begin_to_tick()
         connection = None if fresh else self._take_idle()
