@@ -274,10 +274,14 @@ async def test_a_post_may_have_a_time_out_of_its_own(receiver: Receiver, client_
 
 async def test_to_wait_in_line_counts(receiver: Receiver, client_to: MakeClient) -> None:
     receiver.answer = receiver.when_told
-    client = client_to(receiver.url, connections=1, timeout_s=0.1)
-    outcomes = await asyncio.gather(*(client.post(b"x") for _ in range(3)), return_exceptions=True)
-    assert [type(each) for each in outcomes] == [Overdue] * 3
-    assert len(receiver.bodies) == 1
+    client = client_to(receiver.url, connections=1)
+    first = asyncio.create_task(client.post(b"first"))
+    await until(lambda: receiver.bodies, what="the first")
+    with pytest.raises(Overdue, match="no free connection"):
+        await client.post(b"second", timeout_s=0.05)
+    receiver.go_on.set()
+    assert (await first).status == 200
+    assert receiver.bodies == [b"first"]
 
 
 async def test_a_post_that_is_cancelled_ends_its_connection(receiver: Receiver, client_to: MakeClient) -> None:
