@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup setup-demo setup-dev setup-bench setup-servers install demo test test-lowest lint mutants prove bench \
-	bench-fleet bench-planner bench-timelines bench-transport backoff-page metrics-page example-file river clean
+	bench-fleet bench-planner bench-timelines bench-transport bench-http backoff-page metrics-page example-file river clean
 
 VENV := .venv
 LOWEST_VENV := .venv-lowest
@@ -90,6 +90,9 @@ river: setup install ## write the way of one event and of one digest into docs/h
 
 bench-transport: setup-bench setup-servers install ## measure the connection to nsqd alone, beside pynsq's
 	$(VENV)/bin/python -m bench.transport $(ARGS)
+
+bench-http: setup-bench install ## measure our HTTP client beside others; writes the table
+	$(VENV)/bin/python -m bench.http $(ARGS)
 
 bench-timelines: setup-bench setup-servers install ## measure what timelines cost Redis; writes the table and the picture
 	$(VENV)/bin/python -m bench.timelines $(ARGS)
