@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,42 +17,18 @@ from nsqdigest import __version__
 from nsqdigest.admin.server import Check
 from nsqdigest.backoff import State
 from nsqdigest.base import backoff_report, log
-from nsqdigest.base.metric_table import Values, each
 from nsqdigest.base.reasons import SinkState
+from nsqdigest.daemon.labels import known_labels
 from nsqdigest.delivery.sink_state import Backlog, Condition, clock_text
-from nsqdigest.store import scripts
 
 if TYPE_CHECKING:
-    from nsqdigest.base.loop_lag import LoopLag
-    from nsqdigest.base.metrics import Metrics
     from nsqdigest.config import Config
     from nsqdigest.consumer import Consumer
-    from nsqdigest.delivery.attempt import SinkPost
-    from nsqdigest.delivery.timer import Scheduler
-    from nsqdigest.nsq.lookups import Discovery
-    from nsqdigest.store.watch import StoreWatch
+    from nsqdigest.daemon.parts import Parts
 
 _log = log.get("daemon")
 
 _HASH_LENGTH = 12
-
-
-def known_labels(config: Config) -> Values:
-    """What the labels of metrics may be that the file decides."""
-    topics = list(dict.fromkeys(route.topic for route in config.routes))
-    routes = [route.name for route in config.routes]
-    return {
-        ("topic",): each(topics),
-        ("route",): each(routes),
-        ("sink",): each(config.sinks),
-        ("sink", "route"): [(route.sink, route.name) for route in config.routes],
-        ("script",): each(scripts.names()),
-        ("kind", "name"): [
-            *(("topic", name) for name in topics),
-            *(("route", name) for name in routes),
-            *(("sink", name) for name in config.sinks),
-        ],
-    }
 
 
 def config_hash(config: Config) -> str:
@@ -62,32 +38,22 @@ def config_hash(config: Config) -> str:
 
 
 class Status:
-    def __init__(
-        self,
-        config: Config,
-        metrics: Metrics,
-        *,
-        consumers: Sequence[Consumer],
-        scheduler: Scheduler,
-        posts: Mapping[str, SinkPost],
-        discovery: Discovery,
-        watch: StoreWatch,
-        lag: LoopLag,
-    ) -> None:
+    def __init__(self, parts: Parts, paused_since_s: Mapping[tuple[str, str], float]) -> None:
+        """`paused_since_s`: by kind and name, what an operator paused, in Unix time."""
+        config, metrics = parts.config, parts.metrics
         self._metrics = metrics
-        self._consumers = consumers
-        self._scheduler = scheduler
-        self._posts = posts
-        self._discovery = discovery
-        self._watch = watch
-        self._lag = lag
+        self._consumers = parts.consumers
+        self._scheduler = parts.scheduler
+        self._posts = parts.posts
+        self._discovery = parts.discovery
+        self._watch = parts.store_watch
+        self._lag = parts.lag
+        self._paused_since_s = paused_since_s
+        self._pausable = known_labels(config)["kind", "name"]
         self._sink_of = {route.name: route.sink for route in config.routes}
         self._dead_shown: set[str] = set(config.sinks)
         self.store_is_ready = False
         self.is_draining = False
-        self._pauses = known_labels(config)["kind", "name"]
-        self.paused_since_s: dict[tuple[str, str], float] = {}
-        """By kind and name, what an operator paused; Unix time."""
         metrics.set("build_info", 1, version=__version__, python=platform.python_version())
         metrics.set("config_info", 1, hash=config_hash(config))
         metrics.refresh_by(self._set_gauges)
@@ -104,8 +70,8 @@ class Status:
             now = self.condition_of(name).state
             for state in SinkState:
                 metrics.set("sink_state", state is now, sink=name, state=state)
-        for kind, name in self._pauses:
-            metrics.set("paused", (kind, name) in self.paused_since_s, kind=kind, name=name)
+        for kind, name in self._pausable:
+            metrics.set("paused", (kind, name) in self._paused_since_s, kind=kind, name=name)
         metrics.set("store_up", self.store_is_ready and self._scheduler.failing_since_s is None)
         metrics.set("log_lines_dropped_total", log.lines_dropped())
         metrics.set("event_loop_lag_seconds", self._lag.longest_s)
@@ -134,7 +100,7 @@ class Status:
         return backlog
 
     def condition_of(self, sink: str) -> Condition:
-        paused_since_s = self.paused_since_s.get(("sink", sink))
+        paused_since_s = self._paused_since_s.get(("sink", sink))
         return self._posts[sink].history.condition(self.backlog_of(sink), paused_since_s, time.time())
 
     # -- USR2
@@ -177,7 +143,7 @@ class Status:
             checks.append(Check("store", True, "answers"))
         checks += [self._check_of(consumer) for consumer in self._consumers]
         checks += [
-            self._check_of_paused_route(name) for name in self._sink_of if ("route", name) in self.paused_since_s
+            self._check_of_paused_route(name) for name in self._sink_of if ("route", name) in self._paused_since_s
         ]
         for sink in self._posts:
             condition = self.condition_of(sink)
@@ -193,18 +159,18 @@ class Status:
         name, known = f"topic {consumer.topic}", len(consumer.links.addresses)
         if known:
             detail = f"{consumer.connected} of {known} nsqd connected"
-            paused_since_s = self.paused_since_s.get(("topic", consumer.topic))
+            paused_since_s = self._paused_since_s.get(("topic", consumer.topic))
             if consumer.connected or consumer.decision.state is not State.FLOWING:  # nothing flows from nowhere
                 detail += f", {consumer.decision.state}"
             if paused_since_s is not None:
                 detail += f" since {clock_text(paused_since_s, time.time())}"
             return Check(name, consumer.connected > 0, detail, paused_since_s is not None)
-        if self._discovery.is_heard:
+        if self._discovery.has_answers:
             return Check(name, True, "no nsqlookupd knows an nsqd that has it yet; the daemon goes on asking")
         return Check(name, False, "no nsqd is known, and no nsqlookupd answers")
 
     def _check_of_paused_route(self, name: str) -> Check:
-        since = clock_text(self.paused_since_s["route", name], time.time())
+        since = clock_text(self._paused_since_s["route", name], time.time())
         overdue = self._watch.figures.routes[name].overdue if name in self._watch.figures.routes else 0
         waits = f" ({overdue:,} digest{' waits' if overdue == 1 else 's wait'})" if overdue else ""
         return Check(f"route {name}", True, f"paused since {since}{waits}", is_trouble=True)

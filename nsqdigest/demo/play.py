@@ -145,7 +145,7 @@ class Play:
                         Shop(random.Random()), publish, self._asked_to_end
                     )
                     await self._wait_for_the_last()
-                ledgers = [await daemon.store.ledger(route.name) for route in chosen.routes]
+                ledgers = [await daemon.parts.store.ledger(route.name) for route in chosen.routes]
                 self._stored = sum(each.get("added", 0) - each.get("dropped:duplicate", 0) for each in ledgers)
 
     async def _wait_for_the_last(self) -> None:
