@@ -26,9 +26,9 @@ from nsqdigest.intake.batches import OVERSIZE_BYTES, Arrival, Commits, Verdict, 
 from nsqdigest.intake.rdy import Planner, is_starved
 from nsqdigest.intake.routing import NAMES_BYTES
 from nsqdigest.nsq.connection import ConnectionOptions, NsqConnection
+from nsqdigest.nsq.connections import Connections
 from nsqdigest.nsq.directory import Directory
 from nsqdigest.nsq.frames import refused_id
-from nsqdigest.nsq.links import Links
 
 if TYPE_CHECKING:
     from nsqdigest.base.metrics import Metrics
@@ -76,7 +76,7 @@ class Consumer:
         self._controller = controller
         self._metrics = metrics
         self._uniform = uniform
-        self.links = Links(
+        self.links = Connections(
             topic,
             settings.channel,
             Directory(settings.nsqd_tcp_addresses, time.monotonic()),
@@ -182,7 +182,7 @@ class Consumer:
     def _hold(self) -> None:
         """Nothing new comes in from here on, and what comes all the same goes back."""
         self._draining = True
-        self.links.hold()
+        self.links.stop_connecting()
         self.pause()
 
     # -- the operator's word

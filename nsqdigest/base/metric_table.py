@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from nsqdigest.backoff import TRANSITIONS, Reason, State
-from nsqdigest.base.reasons import BuryReason, DeadLetterReason, LookupProblem, SinkState, Verdict
+from nsqdigest.base.reasons import BuryReason, ConnectionLoss, DeadLetterReason, LookupProblem, SinkState, Verdict
 
 PREFIX = "nsqdigest_"
 
@@ -125,7 +125,7 @@ METRICS: dict[str, Declared] = {
     "nsqd_addresses": _gauge(("topic",), "Known addresses of nsqds, connected or not."),
     "nsqd_connections_lost_total": _counter(
         ("topic", "reason"), "Connections to nsqd that broke or that nsqd closed.",
-        reason=("silent", "refused", "garbage", "closed"),
+        reason=ConnectionLoss,
     ),
     "lookupd_failures_total": _counter(
         ("topic", "reason"), "Lookups that failed, over all nsqlookupds.", reason=LookupProblem

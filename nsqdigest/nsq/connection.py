@@ -18,22 +18,21 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from nsq import protocol as nsq
 from tornado.iostream import IOStream, StreamBufferFullError, StreamClosedError
 
 from nsqdigest.base import log, tasks
 from nsqdigest.base.errors import (
     ConnectionLost,
     NotReached,
-    NsqdigestError,
+    NsqdError,
     NsqdRefused,
     NsqdSilent,
     ProtocolError,
 )
 from nsqdigest.config import tls_files
-from nsqdigest.nsq import negotiation
+from nsqdigest.nsq import commands, negotiation
 from nsqdigest.nsq.compression import Stage
-from nsqdigest.nsq.frames import HEARTBEAT, FrameType, Message, fin_all
+from nsqdigest.nsq.frames import HEARTBEAT, FrameType, Message
 from nsqdigest.nsq.handshake import READ_BYTES, Established, cause, shake_hands
 from nsqdigest.nsq.negotiation import ConnectionOptions, Negotiated
 
@@ -75,7 +74,7 @@ class Receiver(Protocol):
     def on_refused(self, connection: NsqConnection, error: NsqdRefused) -> None:
         """nsqd did not take a FIN, REQ or TOUCH; the connection goes on."""
 
-    def on_closed(self, connection: NsqConnection, reason: NsqdigestError) -> None: ...
+    def on_closed(self, connection: NsqConnection, reason: NsqdError) -> None: ...
 
 
 class NsqConnection:
@@ -102,7 +101,7 @@ class NsqConnection:
         self._goodbye: asyncio.Future[bytes] | None = None
         self._answers: deque[asyncio.Future[bytes]] = deque()
         self._closed = asyncio.Event()
-        self._reason: NsqdigestError | None = None
+        self._reason: NsqdError | None = None
 
     @property
     def is_open(self) -> bool:
@@ -143,7 +142,7 @@ class NsqConnection:
         self._opening = asyncio.create_task(shake_hands(self.address, self._options), name=f"open {self.address}")
         try:
             established = await self._opening
-        except NsqdigestError as error:
+        except NsqdError as error:
             self._end(error)
             raise
         except BaseException as error:
@@ -179,7 +178,7 @@ class NsqConnection:
         )
 
     async def subscribe(self, topic: str, channel: str) -> None:
-        await self.request(nsq.subscribe(topic, channel))
+        await self.request(commands.sub(topic, channel))
         self.subscribed = True
         self.message_at_s = time.monotonic()
 
@@ -187,19 +186,19 @@ class NsqConnection:
 
     def set_rdy(self, count: int) -> None:
         self.rdy = count
-        self._write(nsq.ready(count))
+        self._write(commands.rdy(count))
 
     def fin(self, messages: list[Message]) -> None:
         self.in_flight -= len(messages)
-        self._write(fin_all([message.id for message in messages]))
+        self._write(commands.fin([message.id for message in messages]))
 
     def requeue(self, delays_ms: Iterable[tuple[Message, int]]) -> None:
-        commands = [b"REQ %s %d\n" % (message.id, delay_ms) for message, delay_ms in delays_ms]
-        self.in_flight -= len(commands)
-        self._write(b"".join(commands))
+        ids = [(message.id, delay_ms) for message, delay_ms in delays_ms]
+        self.in_flight -= len(ids)
+        self._write(commands.req(ids))
 
-    def let_go(self, count: int) -> None:
-        """Messages that nsqd has taken back by itself: neither finished nor requeued."""
+    def forget_in_flight(self, count: int) -> None:
+        """Of messages that timed out at nsqd, which has them back: they can be neither finished nor requeued."""
         self.in_flight -= count
 
     async def request(self, command: bytes, within_s: float | None = None) -> bytes:
@@ -239,11 +238,11 @@ class NsqConnection:
 
     async def _read(self, established: Established) -> None:
         stream, stage, splitter = established.stream, established.stage, established.splitter
-        reason: NsqdigestError = ConnectionLost(f"nsqd at {self.address}: its reader ended")
+        reason: NsqdError = ConnectionLost(f"nsqd at {self.address}: its reader ended")
         read_bytes = 0
         try:
             for frame_type, payload in established.frames:
-                self._take(frame_type, payload)
+                self._on_frame(frame_type, payload)
             while True:
                 data = await stream.read_bytes(READ_BYTES, partial=True)
                 if self._reason is not None:
@@ -254,7 +253,7 @@ class NsqConnection:
                     if messages:
                         self._hand_on(messages)
                     for frame_type, payload in others:
-                        self._take(frame_type, payload)
+                        self._on_frame(frame_type, payload)
                     # What is there is read without a turn of the loop, and a little can unfold to very much.
                     read_bytes += len(piece)
                     if read_bytes >= TURN_BYTES:
@@ -279,10 +278,12 @@ class NsqConnection:
         self.message_at_s = self._last_read_s
         self._receiver.on_messages(self, messages)
 
-    def _take(self, frame_type: int, payload: bytes) -> None:
+    def _on_frame(self, frame_type: int, payload: bytes) -> None:
         if frame_type == FrameType.RESPONSE:
             if payload == HEARTBEAT:
-                self._write(nsq.nop() if self.closing or not self.subscribed else nsq.nop() + nsq.ready(self.rdy))
+                self._write(
+                    commands.NOP if self.closing or not self.subscribed else commands.NOP + commands.rdy(self.rdy)
+                )
             elif self._answers:
                 _answer(self._answers.popleft(), payload)
             else:
@@ -313,7 +314,7 @@ class NsqConnection:
         """No new messages; what is in flight can still be finished or requeued."""
         self.closing = True
         if self._goodbye is None and self.is_open:
-            self._goodbye = self._ask(b"CLS\n")
+            self._goodbye = self._ask(commands.CLS)
             self._goodbye.add_done_callback(_looked_at)
 
     async def say_goodbye(self) -> None:
@@ -340,12 +341,12 @@ class NsqConnection:
     def close(self, why: str) -> None:
         self._end(ConnectionLost(f"nsqd at {self.address}: {why}"))
 
-    async def closed(self) -> NsqdigestError:
+    async def closed(self) -> NsqdError:
         await self._closed.wait()
         assert self._reason is not None
         return self._reason
 
-    def _end(self, reason: NsqdigestError) -> NsqdigestError:
+    def _end(self, reason: NsqdError) -> NsqdError:
         if self._reason is not None:
             return self._reason
         self._reason = reason

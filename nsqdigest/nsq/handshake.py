@@ -16,18 +16,17 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from nsq import protocol as nsq
 from tornado.iostream import IOStream, SSLIOStream, StreamClosedError
 from tornado.netutil import Resolver
 from tornado.tcpclient import TCPClient
 
 import nsqdigest
-from nsqdigest.base.errors import ConnectionLost, NsqdigestError, ProtocolError
+from nsqdigest.base.errors import ConnectionLost, ProtocolError
 from nsqdigest.base.resolver import NSQDS
 from nsqdigest.config import Address
-from nsqdigest.nsq import negotiation, tls
+from nsqdigest.nsq import commands, negotiation, tls
 from nsqdigest.nsq.compression import Stage, stage_of
-from nsqdigest.nsq.frames import HEARTBEAT, MAGIC_V2, MAX_FRAME_BYTES, FrameSplitter, FrameType
+from nsqdigest.nsq.frames import HEARTBEAT, MAX_FRAME_BYTES, FrameSplitter, FrameType
 from nsqdigest.nsq.negotiation import ConnectionOptions, Negotiated
 
 HANDSHAKE_TIMEOUT_S = 5.0
@@ -94,7 +93,7 @@ async def refused_in_the_clear(established: Established, options: ConnectionOpti
     stream, stage = established.stream, established.stage
     frames = established.frames
     try:
-        await stream.write(stage.encode(nsq.nop()) if stage is not None else nsq.nop())
+        await stream.write(stage.encode(commands.NOP) if stage is not None else commands.NOP)
         async with asyncio.timeout(within_s):
             while True:
                 for frame_type, payload in frames:
@@ -147,7 +146,7 @@ class _Handshake:
     async def authenticate(self) -> None:
         self.step = "AUTH"
         assert self._options.auth_secret is not None
-        await self._write(nsq.auth(self._options.auth_secret.reveal().encode()))
+        await self._write(commands.auth(self._options.auth_secret.reveal()))
         frame_type, payload = await self._frame()
         if frame_type == FrameType.ERROR:
             raise negotiation.refusal(payload, self._options)
@@ -168,26 +167,12 @@ class _Handshake:
     async def _identify(self) -> Negotiated:
         self.step = "IDENTIFY"
         assert self._stream is not None
-        said = negotiation.identity(self._options, socket.gethostname(), f"nsqdigest/{nsqdigest.__version__}")
-        await self._stream.write(MAGIC_V2 + nsq.identify(said))
+        facts = negotiation.identity(self._options, socket.gethostname(), f"nsqdigest/{nsqdigest.__version__}")
+        await self._stream.write(commands.MAGIC_V2 + commands.identify(facts))
         frame_type, payload = await self._frame()
         if frame_type == FrameType.ERROR:
-            limit_ms = None
-            if negotiation.refused_option(payload) == "msg timeout":
-                limit_ms = await self._max_msg_timeout_ms()
-            raise negotiation.refusal(payload, self._options, limit_ms)
+            raise negotiation.refusal(payload, self._options)
         return negotiation.parse(payload, self._where)
-
-    async def _max_msg_timeout_ms(self) -> int | None:
-        """nsqd names its limit only to whom it does not refuse: asks it anew, without the timeout."""
-        asking = _Handshake(self._address, ConnectionOptions(heartbeat_interval_ms=self._options.heartbeat_interval_ms))
-        try:
-            await asking._connect()
-            return (await asking._identify()).max_msg_timeout_ms
-        except (OSError, StreamClosedError, NsqdigestError):
-            return None
-        finally:
-            asking.close()
 
     async def _begin_tls(self, stream: IOStream) -> IOStream:
         self.step = "TLS"
@@ -232,7 +217,7 @@ class _Handshake:
                 raise ProtocolError(f"{self._where} sent a frame of type {frame_type} before anything was asked for")
             if (frame_type, payload) != (FrameType.RESPONSE, HEARTBEAT):
                 return frame_type, payload
-            await self._write(nsq.nop())
+            await self._write(commands.NOP)
 
     async def _frame_as_it_is(self) -> tuple[int, bytes]:
         assert self._stream is not None

@@ -26,7 +26,7 @@ PARTS = {
     "delivery.timer.Scheduler._turn_once": "scheduler of partition 0",
     "delivery.attempt.Courier.carry": "digest of events",
     "consumer.Consumer._notice_standstill": "events clock",
-    "nsq.links.Links.run": "events links",
+    "nsq.connections.Connections.run": "events links",
     "consumer.Consumer.on_closed": "nsqd {nsqd} reader",
     "nsq.lookups.Discovery._poll": "nsqlookupd {lookupd}",
 }

@@ -23,12 +23,12 @@ from nsqdigest.base.errors import NsqdigestError, NsqdRefused
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.config import Address, Nsq, parse_text
 from nsqdigest.demo.servers.nsqd import Connection, EmbeddedNsqd, Refusal
-from nsqdigest.nsq import links as links_module
+from nsqdigest.nsq import connections as connections_module
 from nsqdigest.nsq import lookups as discovery_module
 from nsqdigest.nsq.connection import ConnectionOptions, NsqConnection
+from nsqdigest.nsq.connections import Connections
 from nsqdigest.nsq.directory import Directory
 from nsqdigest.nsq.frames import FrameType, Message, frame
-from nsqdigest.nsq.links import Links
 from nsqdigest.nsq.lookups import Discovery
 from support.lookupd import Reply, ScriptedLookupd, http, naming
 from support.ports import HOST, free_port
@@ -76,7 +76,7 @@ class Follower:
         self.open: list[NsqConnection] = []
         self.drawn: list[tuple[float, float]] = []
         self.directory = Directory(nsq.nsqd_tcp_addresses, time.monotonic())
-        self.links = Links(
+        self.connections = Connections(
             topic,
             CHANNEL,
             self.directory,
@@ -85,7 +85,9 @@ class Follower:
             metrics=self.metrics,
             uniform=self.uniform,
         )
-        self.discovery = Discovery(nsq, {topic: self.links.heard}, metrics=self.metrics, uniform=self.uniform)
+        self.discovery = Discovery(
+            nsq, {topic: self.connections.on_lookup_answer}, metrics=self.metrics, uniform=self.uniform
+        )
         self.longest_wait_s = 2.0
 
     def uniform(self, low: float, high: float) -> float:
@@ -94,20 +96,20 @@ class Follower:
         return min(high, self.longest_wait_s * 1000)
 
     async def __aenter__(self) -> Self:
-        self.task = asyncio.create_task(self.links.run())
+        self.task = asyncio.create_task(self.connections.run())
         self.discovery.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.discovery.stop()
-        self.links.hold()
+        self.connections.stop_connecting()
         for connection in list(self.open):
             connection.close("the test ends")
         self.task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self.task
 
-    # -- as the host of the links
+    # -- as the owner of the connections
 
     def on_open(self, connection: NsqConnection) -> None:
         self.opened.append(connection)
@@ -255,7 +257,7 @@ async def test_a_topic_that_does_not_exist_yet_is_waited_for(
     lookupd: Nsqlookupd, steady: Nsqd, following: Start, topic: str, heard: Heard
 ) -> None:
     follower = await following([lookupd])
-    await until(lambda: follower.discovery.is_heard, what="an answer")
+    await until(lambda: follower.discovery.has_answers, what="an answer")
     assert follower.directory.addresses == ()
     await follower.gets(steady, b"the first of its topic", within_s=POLL_S * 1.3 + SLACK_S)
     assert heard.warnings == []
@@ -292,7 +294,7 @@ async def test_two_nsqlookupds_that_know_different_nsqds_are_put_together(
     follower = await following([lookupd, other_lookupd])
     await follower.reaches(steady, other, both)
     names = [str(Address(*each.http_address)) for each in (lookupd, other_lookupd)]
-    sources = {address: follower.links.entry(address).sources for address in follower.links.addresses}
+    sources = {address: follower.connections.entry(address).sources for address in follower.connections.addresses}
     assert sources == {
         Address(*steady.tcp_address): (names[0],),
         Address(*other.tcp_address): (names[1],),
@@ -305,7 +307,7 @@ async def test_an_nsqd_of_the_file_and_of_a_nsqlookupd_is_one_connection(
 ) -> None:
     steady.create_channel(topic, CHANNEL)
     follower = await following([lookupd], [steady])
-    await until(lambda: len(follower.links.entry(Address(*steady.tcp_address)).sources) == 2, what="both sources")
+    await until(lambda: len(follower.connections.entry(Address(*steady.tcp_address)).sources) == 2, what="both sources")
     await follower.gets(steady, b"one")
     assert len(follower.opened) == 1
     assert len(steady.channel_stats(topic, CHANNEL)["clients"]) == 1
@@ -317,7 +319,7 @@ async def test_on_ipv6_alone(started: Start, following: Start, topic: str) -> No
     nsqd.create_topic(topic)
     follower = await following([own])
     await follower.gets(nsqd, b"over six")
-    assert [str(address) for address in follower.links.addresses] == [f"[::1]:{nsqd.ports[0]}"]
+    assert [str(address) for address in follower.connections.addresses] == [f"[::1]:{nsqd.ports[0]}"]
 
 
 # -- nsqlookupds in trouble
@@ -466,7 +468,7 @@ async def test_an_nsqd_that_moves_is_followed_and_its_old_address_forgotten(
     await follower.gets(nsqd, b"after", within_s=POLL_S * 1.3 + SLACK_S)
     await until(lambda: heard.said("consumer.nsqd.forgotten"), what="the old address to be forgotten")
     assert heard.said("consumer.nsqd.forgotten")[0]["nsqd"] == str(before)
-    assert follower.links.addresses == (Address(*nsqd.tcp_address),)
+    assert follower.connections.addresses == (Address(*nsqd.tcp_address),)
     assert follower.metrics.total("nsqd_addresses") == 1
 
 
@@ -486,13 +488,13 @@ async def test_an_nsqd_that_stands_still_slows_no_other_and_is_given_up_and_coun
     assert number >= 10, "it was waited for"
     assert follower.lost("silent") == 1
     nsqd.resume()
-    await follower.gets(nsqd, b"after", within_s=links_module.RECONNECT_FIRST_MS / 1000 + 5 + SLACK_S)
+    await follower.gets(nsqd, b"after", within_s=connections_module.RECONNECT_FIRST_MS / 1000 + 5 + SLACK_S)
 
 
 async def test_an_nsqd_that_is_named_again_is_tried_at_once(
     started: Start, following: Start, monkeypatch: pytest.MonkeyPatch, heard: Heard
 ) -> None:
-    monkeypatch.setattr(links_module, "RECONNECT_FIRST_MS", 3_600_000)
+    monkeypatch.setattr(connections_module, "RECONNECT_FIRST_MS", 3_600_000)
     nsqd = started(Nsqd)
     async with ScriptedLookupd(naming(nsqd.tcp_address)) as lookupd:
         # Of the file as well, so that its link goes on waiting.
@@ -572,7 +574,7 @@ async def test_an_exception_of_one_connection_ends_no_other(
 
     monkeypatch.setattr(follower, "on_open", failing)
     follower.longest_wait_s = 0.01
-    follower.links.heard("lookupd", [bad])
+    follower.connections.on_lookup_answer("lookupd", [bad])
     await until(lambda: len(heard.said("consumer.connection.failed", logging.DEBUG)) >= 3, what="some tries")
     assert not follower.task.done()
     await follower.gets(well, b"flows")
@@ -610,7 +612,7 @@ async def test_the_wait_is_drawn_from_a_growing_window_up_to_5_s(following: Star
     async with EmbeddedNsqd() as embedded:
         embedded.script.answer = refusing("E_BAD_CHANNEL")
         follower = await failing_follower(following, embedded, 7)
-        windows = [window for window in follower.drawn if window[0] == links_module.RECONNECT_FIRST_MS]
+        windows = [window for window in follower.drawn if window[0] == connections_module.RECONNECT_FIRST_MS]
         assert windows[:6] == [(250, high) for high in (750, 2_250, 5_000, 5_000, 5_000, 5_000)]
         assert len(heard.said("consumer.connection.failed")) == 1, "the same failure was said again"
 
@@ -632,7 +634,7 @@ async def test_whoever_hangs_up_at_once_is_tried_less_and_less(following: Start)
             Refusal("E_INVALID", "no RDY here") if name == "RDY" else None
         )
         follower = await failing_follower(following, embedded, 5)
-        windows = [window for window in follower.drawn if window[0] == links_module.RECONNECT_FIRST_MS]
+        windows = [window for window in follower.drawn if window[0] == connections_module.RECONNECT_FIRST_MS]
         assert [high for _, high in windows[:4]] == [750, 2_250, 5_000, 5_000]
 
 
@@ -667,7 +669,7 @@ async def test_nothing_is_begun_once_it_is_held_and_what_is_open_stays(
     async with ScriptedLookupd(naming(steady.tcp_address)) as lookupd:
         follower = await following([lookupd])
         await follower.reaches(steady)
-        follower.links.hold()
+        follower.connections.stop_connecting()
         lookupd.reply = naming(steady.tcp_address, other.tcp_address)
         await follower.several_rounds(lookupd)
         assert follower.connected == {steady.tcp_address}
@@ -682,7 +684,7 @@ async def test_forgotten_while_it_is_being_connected_to_it_is_let_go(following: 
             await mute.until(lambda: mute.connections and mute.connections[0].commands[-1][0] == "SUB")
             lookupd.reply = naming()
             await mute.until(lambda: not mute.connections[0].open)
-            assert follower.links.addresses == ()
+            assert follower.connections.addresses == ()
             assert len(heard.said("consumer.nsqd.forgotten")) == 1
             assert heard.warnings == []
 

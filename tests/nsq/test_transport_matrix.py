@@ -438,13 +438,13 @@ async def test_a_secret_that_is_missing_is_asked_for(auth_server: AuthServer, st
         ),
         (
             "nothing",
-            "E_UNAUTHORIZED: AUTH no authorizations found; the secret of nsq.auth_secret may not do this: permit it at "
+            "E_UNAUTHORIZED: AUTH no authorizations found; nsq.auth_secret has no permission for this: grant it at "
             "nsqd's auth server (--auth-http-address)",
         ),
         (
             "reader",
-            'E_UNAUTHORIZED: AUTH failed for SUB on "events" "ch"; the secret of nsq.auth_secret may not do this: '
-            "permit it at nsqd's auth server (--auth-http-address)",
+            'E_UNAUTHORIZED: AUTH failed for SUB on "events" "ch"; nsq.auth_secret has no permission for this: '
+            "grant it at nsqd's auth server (--auth-http-address)",
         ),
     ],
 )

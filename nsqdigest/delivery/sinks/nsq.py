@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from nsqdigest.base.errors import PublishError
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.delivery.sinks.base import Outcome, Parcel
-from nsqdigest.nsq.publisher import REST_CAP_MS, REST_WAITED_FOR_S, Bounds, Publisher
+from nsqdigest.nsq.publisher import RETRY_CAP_MS, RETRY_WAITED_FOR_S, Bounds, Publisher
 
 if TYPE_CHECKING:
     from nsqdigest.base.metrics import Metrics
@@ -57,11 +57,11 @@ class NsqTopic:
             connections=settings.concurrency,
             commands=settings.concurrency,
             size_bytes=settings.concurrency * (settings.max_body_bytes + _COMMAND_BYTES),
-            room_within_s=self._timeout_s,
+            admitted_within_s=self._timeout_s,
             acknowledged_within_s=self._timeout_s,
             # Where there are several, one that rests costs no attempt its time. A single one rests no longer than a
             # publish waits: when to try is for the sink's controller to say, and its probe has to find out.
-            rest_cap_ms=REST_CAP_MS if len(settings.nsqd_tcp_addresses) > 1 else int(REST_WAITED_FOR_S * 1000),
+            retry_cap_ms=RETRY_CAP_MS if len(settings.nsqd_tcp_addresses) > 1 else int(RETRY_WAITED_FOR_S * 1000),
         )
         self._publisher = Publisher(options, metrics, bounds, uniform=uniform)
 

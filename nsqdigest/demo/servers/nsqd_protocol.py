@@ -17,7 +17,8 @@ from typing import Any
 
 from nsqdigest.demo.servers.nsqd_queues import Broker, Refusal
 from nsqdigest.demo.servers.nsqd_session import Params, Session
-from nsqdigest.nsq.frames import HEARTBEAT, MAGIC_V2, FrameType, Message, frame, message_frame
+from nsqdigest.nsq.commands import MAGIC_V2
+from nsqdigest.nsq.frames import HEARTBEAT, FrameType, Message, frame, message_frame
 
 RECORDED_COMMANDS = 10_000
 """Of a connection; older ones are forgotten, so that a long demo does not grow."""
