@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsqdigest.backoff import Controller, Decision, State
 from nsqdigest.base import log, tasks
-from nsqdigest.base.backoff_report import tell
+from nsqdigest.base.backoff_report import report_decision
 from nsqdigest.base.errors import NsqdigestError, NsqdRefused
 from nsqdigest.intake.batches import OVERSIZE_BYTES, Arrival, Commits, Verdict, possible_repeat_after_s
 from nsqdigest.intake.rdy import Planner, is_starved
@@ -360,7 +360,7 @@ class Consumer:
         if not decided:
             return False
         if not self._draining:  # `paused` is what an operator did, and a drain speaks for itself
-            tell(_log, self._metrics, "consumer.topic", self._controller, topic=self.topic)
+            report_decision(_log, self._metrics, "consumer.topic", self._controller, topic=self.topic)
         if self.decision.limit == 0:
             self._commits.give_back_waiting()
         self._apply()

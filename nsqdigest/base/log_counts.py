@@ -1,4 +1,4 @@
-"""Log lines of which thousands may come: the first of a kind at once, then one per period with a count (pure).
+"""Log lines that may come by the thousand: the first of a kind at once, then one per period with a count (pure).
 
 Invariants:
 - The first of a kind is a line at once. The repeats within its period become one line when the period ends.
@@ -31,8 +31,8 @@ class Repeats(Generic[K]):
         self._kinds: dict[K, _Kind] = {}
 
     def note(self, kind: K, now_s: float, period_s: float, fields: Mapping[str, Any], adds: Sequence[str] = ()) -> bool:
-        """Returns whether this is a line at once; else `due` returns it later. `adds`: fields that are summed; of the
-        others the newest is shown. Call `due` first: a period that has ended takes no repeats."""
+        """Returns whether this is a line at once; else `due` returns it later. Fields in `adds` are summed; the others
+        show the newest. Call `due` first: a period that has ended accepts no repeats."""
         known = self._kinds.get(kind)
         if known is None:
             self._kinds[kind] = _Kind(now_s + period_s, period_s)

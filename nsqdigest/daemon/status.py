@@ -1,7 +1,9 @@
-"""What a daemon shows of itself: the checks of `/readyz`, its state in the log (USR2), its gauges.
+"""The state of a daemon for its operator: the checks of `/readyz`, the log lines of USR2, the gauges.
 
-Everything here is read from memory when somebody asks, and nothing waits: what has to be asked of Redis or nsqd is
-looked at beforehand, at a pace of its own.
+Invariants:
+- All of it is read from memory when somebody asks, and nothing waits. Figures of Redis and nsqd are collected
+  beforehand, at a pace of their own (`StoreWatch`, `Depths`).
+- Nothing here changes anything: pauses are `operator`'s, the two flags below are set by `life`.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _HASH_LENGTH = 12
 
 
 def config_hash(config: Config) -> str:
-    """The same for files that say the same, wherever they are. Secrets, and URLs that may be ones, are not in it."""
+    """Equal for equal settings, wherever the file is. Secrets, and URLs that may contain one, do not enter it."""
     text = repr(replace(config, source="", warnings=()))
     return hashlib.sha256(text.encode()).hexdigest()[:_HASH_LENGTH]
 
@@ -63,10 +65,10 @@ class Status:
     def _set_gauges(self) -> None:
         metrics = self._metrics
         for consumer in self._consumers:
-            backoff_report.show(metrics, "consumer.topic", consumer.controller, topic=consumer.topic)
+            backoff_report.set_gauges(metrics, "consumer.topic", consumer.controller, topic=consumer.topic)
             metrics.set("messages_in_flight", consumer.in_flight, topic=consumer.topic)
         for name, post in self._posts.items():
-            backoff_report.show(metrics, "scheduler.sink", post.controller, sink=name)
+            backoff_report.set_gauges(metrics, "scheduler.sink", post.controller, sink=name)
             now = self.condition_of(name).state
             for state in SinkState:
                 metrics.set("sink_state", state is now, sink=name, state=state)
@@ -84,7 +86,7 @@ class Status:
             metrics.set("timelines", of.leased, route=name, state="leased")
             metrics.set("records_open", of.open_records, route=name)
             metrics.set("oldest_due_seconds", of.overdue_s(figures.now_ms), route=name)
-        self._dead_shown |= set(figures.dead)  # of sinks too that the file does not have any more
+        self._dead_shown |= set(figures.dead)  # also of sinks that the file no longer has
         for sink in self._dead_shown:
             metrics.set("dead_digests", figures.dead.get(sink, 0), sink=sink)
         metrics.set("orphan_records", sum(figures.orphans.values()))
@@ -150,7 +152,7 @@ class Status:
             checks.append(Check(f"sink {sink}", True, condition.detail, condition.is_trouble))
         if lookupds := self._discovery.lookupds:
             well = sum(lookupd.is_well for lookupd in lookupds)
-            # Without a directory, what is connected flows on.
+            # Without an answer, the connections that are open go on.
             is_well = well > 0 or all(consumer.connected for consumer in self._consumers)
             checks.append(Check("nsqlookupd", is_well, f"{well} of {len(lookupds)} answer"))
         return checks

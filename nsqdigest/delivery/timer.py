@@ -26,7 +26,7 @@ from uuid import uuid4
 
 from nsqdigest.backoff import Controller, State, retry_wait_ms
 from nsqdigest.base import log, tasks
-from nsqdigest.base.backoff_report import tell
+from nsqdigest.base.backoff_report import report_decision
 from nsqdigest.base.errors import Applied, StoreError
 from nsqdigest.delivery import verdicts
 from nsqdigest.delivery.attempt import NO_EPOCH, Courier, Lease, ScheduledRoute, SinkPost
@@ -394,5 +394,5 @@ class Scheduler:
                 self.poke()
 
     def _sink_decided(self, post: SinkPost) -> None:
-        tell(_log, self._metrics, "scheduler.sink", post.controller, sink=post.name)
+        report_decision(_log, self._metrics, "scheduler.sink", post.controller, sink=post.name)
         self.poke()

@@ -523,7 +523,7 @@ async def test_cancelled_while_it_opens_it_leaves_no_socket(
         (struct.pack(">ii", 0, 2), "a frame of 0 bytes"),
         (struct.pack(">ii", 2**31 - 1, 2), "a frame of 2147483647 bytes"),
         (frame(FrameType.MESSAGE, b"short"), "too short for its own header"),
-        (frame(FrameType.RESPONSE, b"OK"), "answered what nobody asked: b'OK'"),
+        (frame(FrameType.RESPONSE, b"OK"), "sent an answer without a question: b'OK'"),
         (b"HTTP/1.1 200 OK\r\n\r\n", "bytes: between 4 and"),
     ],
 )
