@@ -100,6 +100,16 @@ async def test_a_part_that_returns_has_ended_too() -> None:
     assert str(failure) == "a part of the daemon ended: a part: it returned"
 
 
+async def test_the_tasks_of_a_part_end_together_and_a_second_time_nothing_happens() -> None:
+    own = tasks.Tasks()
+    for number in range(2):
+        own.start(asyncio.sleep(3600), f"task {number}")
+    assert [task.get_name() for task in own] == ["task 0", "task 1"]
+    await own.stop()
+    await own.stop()
+    assert all(task.cancelled() for task in own)
+
+
 async def test_what_a_group_holds_alone_is_what_is_reported() -> None:
     async def in_a_group() -> None:
         async def fails() -> None:

@@ -47,7 +47,7 @@ class Options:
 
 
 class Refusal(NsqdigestError):
-    """An error frame. `code` is nsqd's word; only the failures of FIN, REQ and TOUCH leave the connection open."""
+    """An error frame. `code` is nsqd's own; only the failures of FIN, REQ and TOUCH leave the connection open."""
 
     def __init__(self, code: str, detail: str = "") -> None:
         super().__init__(f"{code} {detail}" if detail else code)
