@@ -62,23 +62,23 @@ class Log:
 
     def bind(self, **fields: Any) -> Log:
         """The same logger, whose lines begin with these fields: `log.bind(topic="events")`."""
-        return Log(self._logger, {**self._bound, **fields})
+        return Log(self._logger, self._bound | fields)
 
     def debug(self, event: str, /, *, exc_info: BaseException | None = None, **fields: Any) -> None:
         if self._is_enabled_for(logging.DEBUG):
-            self._write(logging.DEBUG, event, exc_info, fields)
+            _write(self._logger, logging.DEBUG, event, exc_info, self._bound | fields if self._bound else fields)
 
     def info(self, event: str, /, *, exc_info: BaseException | None = None, **fields: Any) -> None:
         if self._is_enabled_for(logging.INFO):
-            self._write(logging.INFO, event, exc_info, fields)
+            _write(self._logger, logging.INFO, event, exc_info, self._bound | fields if self._bound else fields)
 
     def warning(self, event: str, /, *, exc_info: BaseException | None = None, **fields: Any) -> None:
         if self._is_enabled_for(logging.WARNING):
-            self._write(logging.WARNING, event, exc_info, fields)
+            _write(self._logger, logging.WARNING, event, exc_info, self._bound | fields if self._bound else fields)
 
     def error(self, event: str, /, *, exc_info: BaseException | None = None, **fields: Any) -> None:
         if self._is_enabled_for(logging.ERROR):
-            self._write(logging.ERROR, event, exc_info, fields)
+            _write(self._logger, logging.ERROR, event, exc_info, self._bound | fields if self._bound else fields)
 
     def counted(
         self,
@@ -95,19 +95,16 @@ class Log:
         labels of a metric), `adds` those that are summed; of the others a line shows the newest."""
         if self._is_enabled_for(LEVELS[level]):
             if self._bound:
-                fields = {**self._bound, **fields}
+                fields = self._bound | fields
             kind = (self._logger, LEVELS[level], event, *(fields[name] for name in by))
             _write_lines_due()
             with _repeats_lock:
                 is_line = _repeats.note(kind, time.monotonic(), every_s, fields, adds)
             if is_line:
-                _emit(self._logger, LEVELS[level], event, None, fields)
-
-    def _write(self, level: int, event: str, exc_info: BaseException | None, fields: dict[str, Any]) -> None:
-        _emit(self._logger, level, event, exc_info, {**self._bound, **fields} if self._bound else fields)
+                _write(self._logger, LEVELS[level], event, None, fields)
 
 
-def _emit(
+def _write(
     logger: logging.Logger, level: int, event: str, exc_info: BaseException | None, fields: dict[str, Any]
 ) -> None:
     # Straight to handle(): the search for the calling line, which no line shows, is most of what a record costs.
@@ -162,7 +159,7 @@ _repeats_lock = threading.Lock()
 
 def _write_counted(lines: Iterable[tuple[tuple[Any, ...], dict[str, Any]]]) -> None:
     for (logger, level, event, *_), fields in lines:
-        _emit(logger, level, event, None, fields)
+        _write(logger, level, event, None, fields)
 
 
 def _write_lines_due() -> float | None:
