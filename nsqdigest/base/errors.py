@@ -77,7 +77,7 @@ class NsqdError(NsqdigestError):
     """Something at one nsqd, or on the connection to it. Other connections go on."""
 
     loss: ClassVar[ConnectionLoss] = ConnectionLoss.CLOSED
-    """What an open connection that ends with this error counts as."""
+    """How an open connection that ends with this error is counted."""
 
     @property
     def signature(self) -> str:

@@ -140,7 +140,7 @@ def setup(level: str, format: str, stream: TextIO | None = None) -> None:
 
 
 def end(within_s: float = ENDS_WITHIN_S) -> None:
-    """Writes what is counted and what is queued, for as long as that. Called at exit, too."""
+    """Writes counted and queued lines, for so long at the most. Called at exit, too."""
     with _repeats_lock:
         lines = _repeats.rest()
     _write_counted(lines)

@@ -52,7 +52,7 @@ class LogWriter:
             self._changed.notify_all()
 
     def close(self, within_s: float) -> None:
-        """Writes what is in the queue, for as long as that; the rest is lost with the process. A second call does not
+        """Writes the queue, for so long at the most; the rest is lost with the process. A second call does not
         wait again."""
         with self._changed:
             if self._is_closing:

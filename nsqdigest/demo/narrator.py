@@ -123,7 +123,7 @@ class Narrator:
             "Five services of a shop publish errors and warnings. The first error of a service is delivered at once; "
             "what follows is gathered, and comes as one digest every few seconds: you see what the webhook gets. On "
             "the way two events are broken, and Redis is stopped for a while: watch the daemon step back, probe and "
-            "recover. In the end each event is looked for, by its id, at the receiver."
+            "recover. At the end the demo looks for each event, by its id, at the receiver."
         )
         self._line()
 
@@ -149,7 +149,7 @@ class Narrator:
         self._speak("shop", "bad", f"publishes a broken event: {_text(body)}")
 
     def dead_letter(self, reason: str, detail: str) -> None:
-        self._speak("nsqd", "bad", f"has its dead letter: {reason}: {detail}", "nsqdigest.dead")
+        self._speak("nsqd", "bad", f"receives a dead letter: {reason}: {detail}", "nsqdigest.dead")
 
     # -- digests
 
@@ -273,7 +273,7 @@ _PHRASES: dict[str, Callable[[dict[str, Any]], str]] = {
         f"an nsqd announces an address that cannot be one: {fields['addresses']}"
     ),
     "scheduler.claim.released": lambda fields: (
-        f"takes up {fields['timelines']} digests again that Redis had handed out unheard"
+        f"takes up {fields['timelines']} digests again: Redis' answer to their claim was lost"
     ),
     "scheduler.store.failed": lambda _: "holds deliveries back until Redis answers",
     "scheduler.store.back": lambda fields: f"reaches Redis again after {fields['after_s']:.1f} s: deliveries go on",

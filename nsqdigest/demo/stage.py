@@ -111,4 +111,4 @@ class Stage:
         waiting = self._account.published - self._published_at_stop
         self._published_at_stop = None
         self._redis.resume()
-        self._narrator.phase(f"Redis goes on. {waiting} events were published meanwhile; nsqd has kept them.")
+        self._narrator.phase(f"Redis runs again. {waiting} events were published meanwhile; nsqd has kept them.")

@@ -9,7 +9,7 @@ Invariants:
 - Failures are logged on start, on change and hourly; recovery is logged once.
 
 Addresses come from `directory`, which gets the answers of `lookups`. Each subscribed connection goes to the owner, with
-RDY 0; what is sent over it, and what its messages mean, is the owner's business.
+RDY 0; all further commands over it, and its messages, are the owner's.
 """
 
 from __future__ import annotations

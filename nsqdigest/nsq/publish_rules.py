@@ -1,4 +1,4 @@
-"""What a publisher decides, without a socket (pure): how much in one command, which nsqd next, what a refusal means.
+"""The decisions of a publisher (pure): how much goes in one command, to which nsqd, and what a refusal means.
 
 nsqd accepts a command whole or not at all, and never tells beforehand how large a message (`--max-msg-size`) or the
 body of a command (`--max-body-size`) may be. So the publisher begins with nsqd's defaults, and a refusal that names
@@ -62,7 +62,7 @@ def count_of_next(bodies: Sequence[bytes], start: int, max_body_bytes: int) -> i
     return len(bodies) - start
 
 
-# -- what a refusal means
+# -- refusals
 
 
 def learned_max_body_bytes(error: NsqdRefused, count: int) -> int | None:
