@@ -149,7 +149,7 @@ class Narrator:
         self._speak("shop", "bad", f"publishes a broken event: {_text(body)}")
 
     def dead_letter(self, reason: str, detail: str) -> None:
-        self._speak("nsqd", "bad", f"receives a dead letter: {reason}: {detail}", "nsqdigest.dead")
+        self._speak("nsqd", "bad", f"receives its dead letter: {reason}: {detail}", "nsqdigest.dead")
 
     # -- digests
 
