@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 from nsqdigest.backoff import Controller, Decision, State
 from nsqdigest.base import log, tasks
-from nsqdigest.base.backoff_report import tell
+from nsqdigest.base.backoff_report import report_decision
 from nsqdigest.base.errors import NsqdigestError, NsqdRefused
 from nsqdigest.intake.batches import OVERSIZE_BYTES, Arrival, Commits, Verdict, possible_repeat_after_s
 from nsqdigest.intake.rdy import Planner, is_starved
 from nsqdigest.intake.routing import NAMES_BYTES
 from nsqdigest.nsq.connection import ConnectionOptions, NsqConnection
+from nsqdigest.nsq.connections import Connections
 from nsqdigest.nsq.directory import Directory
 from nsqdigest.nsq.frames import refused_id
-from nsqdigest.nsq.links import Links
 
 if TYPE_CHECKING:
     from nsqdigest.base.metrics import Metrics
@@ -76,7 +76,7 @@ class Consumer:
         self._controller = controller
         self._metrics = metrics
         self._uniform = uniform
-        self.links = Links(
+        self.links = Connections(
             topic,
             settings.channel,
             Directory(settings.nsqd_tcp_addresses, time.monotonic()),
@@ -177,7 +177,7 @@ class Consumer:
     def _hold(self) -> None:
         """Nothing new comes in from here on, and what comes all the same goes back."""
         self._draining = True
-        self.links.hold()
+        self.links.stop_connecting()
         self.pause()
 
     # -- the operator's word
@@ -355,7 +355,7 @@ class Consumer:
         if not decided:
             return False
         if not self._draining:  # `paused` is what an operator did, and a drain speaks for itself
-            tell(_log, self._metrics, "consumer.topic", self._controller, topic=self.topic)
+            report_decision(_log, self._metrics, "consumer.topic", self._controller, topic=self.topic)
         if self.decision.limit == 0:
             self._commits.give_back_waiting()
         self._apply()

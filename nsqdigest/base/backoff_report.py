@@ -1,4 +1,4 @@
-"""A controller's decisions as an operator sees them: the same words in the log and in the metrics, topic or sink.
+"""A controller's decisions in the log and in the metrics, under the same names, for a topic or a sink.
 
 A log event ends in the state: `consumer.topic.backoff`, `scheduler.sink.paused`.
 """
@@ -18,8 +18,8 @@ About = Literal["consumer.topic", "scheduler.sink"]
 _PREFIX: dict[About, str] = {"consumer.topic": "backoff", "scheduler.sink": "sink_backoff"}
 
 
-def show(metrics: Metrics, about: About, controller: Controller, **of: str) -> None:
-    """Its present state in the gauges, of the topic or sink that `of` names."""
+def set_gauges(metrics: Metrics, about: About, controller: Controller, **of: str) -> None:
+    """The present state, of the topic or sink that `of` names."""
     decision, prefix = controller.decision, _PREFIX[about]
     metrics.set(f"{prefix}_level", decision.level, **of)
     metrics.set(f"{prefix}_results_ignored_total", controller.ignored, **of)
@@ -27,13 +27,14 @@ def show(metrics: Metrics, about: About, controller: Controller, **of: str) -> N
         metrics.set(f"{prefix}_state", state is decision.state, **of, state=state)
 
 
-def tell(log: Log, metrics: Metrics, about: About, controller: Controller, **of: str) -> None:
+def report_decision(log: Log, metrics: Metrics, about: About, controller: Controller, **of: str) -> None:
+    """To be called once for each decision."""
     decision, prefix = controller.decision, _PREFIX[about]
     metrics.add(f"{prefix}_decisions_total", 1, **of, state=decision.state, reason=decision.reason)
-    # Probe after probe that nothing answers is what a quiet topic or sink looks like: no news.
-    say = log.debug if decision.reason is Reason.PROBE_LOST else log.info
+    # A quiet topic or sink lets one probe after the other expire: that is no news.
+    write = log.debug if decision.reason is Reason.PROBE_LOST else log.info
     if decision.state is State.BACKOFF and decision.reason is Reason.FAILED:
-        say = log.warning
+        write = log.warning
     fields: dict[str, Any] = {
         **of,
         "backoff_level": decision.level,
@@ -41,4 +42,4 @@ def tell(log: Log, metrics: Metrics, about: About, controller: Controller, **of:
         "reason": decision.reason,
         "wait_s": None if decision.wake_at_s is None else round(decision.wake_at_s - time.monotonic(), 3),
     }
-    say(f"{about}.{decision.state}", **fields)
+    write(f"{about}.{decision.state}", **fields)

@@ -1,4 +1,4 @@
-"""Log lines of which thousands may come: the first of a kind at once, then one per period with a count (pure).
+"""Log lines that may come by the thousand: the first of a kind at once, then one per period with a count (pure).
 
 Invariants:
 - The first of a kind is a line at once. The repeats within its period become one line when the period ends.

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from nsqdigest.backoff import Controller, State, retry_wait_ms
 from nsqdigest.base import log, tasks
-from nsqdigest.base.backoff_report import tell
+from nsqdigest.base.backoff_report import report_decision
 from nsqdigest.base.errors import StoreError
 from nsqdigest.delivery.claims import Claims, PartitionClaims, Taken
 from nsqdigest.delivery.conclusions import Conclusions
@@ -314,7 +314,7 @@ class Scheduler:
     # -- what comes back
 
     def _on_decision(self, outlet: Outlet) -> None:
-        tell(_log, self._metrics, "scheduler.sink", outlet.controller, sink=outlet.name)
+        report_decision(_log, self._metrics, "scheduler.sink", outlet.controller, sink=outlet.name)
         outlet.on_decision()
         self.wake()
 

@@ -25,7 +25,7 @@ from nsqdigest.doctor.reach import peer_of, resolve, try_to_reach
 from nsqdigest.nsq.connection import options_of
 from nsqdigest.nsq.directory import FILE, Named, read_answer, usual_host
 from nsqdigest.nsq.handshake import Established, refused_in_the_clear, shake_hands
-from nsqdigest.nsq.lookups import AT_ONCE, ask, open_session
+from nsqdigest.nsq.lookups import CONCURRENT_LOOKUPS, ask, open_session
 
 if TYPE_CHECKING:
     from nsqdigest.config import Config
@@ -127,7 +127,7 @@ class NsqExaminer:
         async with open_session() as session:
 
             async def look(address: Address) -> list[Finding]:
-                slots = asyncio.Semaphore(AT_ONCE)
+                slots = asyncio.Semaphore(CONCURRENT_LOOKUPS)
 
                 async def look_up(topic: str) -> Named:
                     async with slots:

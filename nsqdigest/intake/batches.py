@@ -246,7 +246,7 @@ class Commits:
             arrival = self._inbox.popleft()
             connection, messages = arrival.connection, arrival.messages
             if messages and now_s - arrival.received_s >= connection.msg_timeout_s:
-                connection.let_go(len(messages))
+                connection.forget_in_flight(len(messages))
                 self._metrics.add("messages_expired_total", len(messages), topic=self._topic)
                 _log.counted(
                     "warning",

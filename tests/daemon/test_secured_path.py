@@ -90,7 +90,7 @@ def test_a_refusal_is_told_once_and_the_daemon_waits_long_for_the_operator(
     daemon = secured(stage, tmp_path, certificates, ca_file=str(certificates.other_ca_file))
     daemon.launch()
     (said,) = wait_until(lambda: daemon.said("consumer.connection.failed"), 10.0, "the refusal")
-    assert "TLS failed: its certificate is of an authority that is not trusted here" in said["error"]
+    assert "TLS failed: its certificate is signed by an authority that is not trusted here" in said["error"]
     assert said["again_s"] > 10
     assert [line for line in daemon.said("library") if "tornado" in line["event"]] == []
     assert not daemon.is_ready()

@@ -133,7 +133,7 @@ def test_ctrl_c_while_the_store_is_stopped_starts_it_again(environ: dict[str, st
     demo.process.send_signal(signal.SIGINT)
     code, said, err = demo.end()
     assert (code, err) == (0, ""), said
-    assert "Redis goes on" in said
+    assert "Redis runs again" in said
     assert demo.left_behind == []
 
 

@@ -23,8 +23,9 @@ from nsqdigest.base.errors import NsqdigestError, NsqdRefused, PublishError
 from nsqdigest.config import Address, load
 from nsqdigest.daemon.life import Daemon
 from nsqdigest.delivery.sinks.table import KINDS
+from nsqdigest.nsq.commands import MAGIC_V2
 from nsqdigest.nsq.connection import ConnectionOptions, NsqConnection
-from nsqdigest.nsq.frames import MAGIC_V2, FrameType, Message, frame, message_frame
+from nsqdigest.nsq.frames import FrameType, Message, frame, message_frame
 from nsqdigest.nsq.publisher import Publisher
 from support.ports import HOST
 from support.stage import PROVE, TOPIC, Stage

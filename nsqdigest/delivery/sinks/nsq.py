@@ -124,7 +124,7 @@ class NsqTopic:
         *,
         uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
-        from nsqdigest.nsq.publisher import REST_CAP_MS, REST_WAITED_FOR_S, Bounds, Publisher
+        from nsqdigest.nsq.publisher import RETRY_CAP_MS, RETRY_WAITED_FOR_S, Bounds, Publisher
 
         self._settings = settings
         self._timeout_s = settings.timeout_ms / 1000
@@ -132,11 +132,11 @@ class NsqTopic:
             connections=settings.concurrency,
             commands=settings.concurrency,
             size_bytes=settings.concurrency * (settings.max_body_bytes + _COMMAND_BYTES),
-            room_within_s=self._timeout_s,
+            admitted_within_s=self._timeout_s,
             acknowledged_within_s=self._timeout_s,
             # Where there are several, one that rests costs no attempt its time. A single one rests no longer than a
             # publish waits: when to try is for the sink's controller to say, and its probe has to find out.
-            rest_cap_ms=REST_CAP_MS if len(settings.nsqd_tcp_addresses) > 1 else int(REST_WAITED_FOR_S * 1000),
+            retry_cap_ms=RETRY_CAP_MS if len(settings.nsqd_tcp_addresses) > 1 else int(RETRY_WAITED_FOR_S * 1000),
         )
         self._publisher = Publisher(options, metrics, bounds, uniform=uniform)
 

@@ -44,7 +44,7 @@ async def running(config: Config) -> AsyncIterator[Daemon]:
 
 
 def consumer_of(daemon: Daemon) -> Consumer:
-    (consumer,) = daemon.consumers
+    (consumer,) = daemon.parts.consumers
     return consumer
 
 
