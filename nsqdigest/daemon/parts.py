@@ -25,10 +25,9 @@ from nsqdigest.delivery.outlet import Outlet
 from nsqdigest.delivery.sinks.kind import SinkContext, SinkKinds
 from nsqdigest.delivery.sinks.table import KINDS
 from nsqdigest.delivery.timer import Scheduler
-from nsqdigest.intake.batches import UNDER_WAY
+from nsqdigest.intake.batches import CONCURRENT_WRITES
 from nsqdigest.intake.letters import DeadLetters
-from nsqdigest.intake.routing import EventLimits, EventRoute, Router
-from nsqdigest.intake.writer import FiledRoute
+from nsqdigest.intake.routing import IntakeRoute
 from nsqdigest.nsq.channel_depths import Depths
 from nsqdigest.nsq.connection import options_of
 from nsqdigest.nsq.lookups import Discovery
@@ -91,8 +90,8 @@ def build(config: Config, kinds: SinkKinds = KINDS, uniform: Uniform = random.un
             topic,
             config.nsq,
             options=options,
-            router=build_router(config, topic),
-            routes=filed_routes(config, topic, plans),
+            limits=config.limits,
+            routes=intake_routes(config, topic, plans),
             store=store.timelines,
             dead_letters=dead_letters,
             controller=_controller(config, config.nsq.max_in_flight, uniform),
@@ -154,7 +153,7 @@ def _store_connections(config: Config) -> int:
     """To one server: one for each call that can be under way, so that none waits for a connection: each digest, each
     part of a batch, the timer of each partition. They are opened when they are needed."""
     digests = sum(sink.concurrency for sink in config.sinks.values())
-    parts_of_batches = len(config.routes) * UNDER_WAY * config.redis.partition_count
+    parts_of_batches = len(config.routes) * CONCURRENT_WRITES * config.redis.partition_count
     return digests + min(parts_of_batches, INTAKE_CONNECTIONS) + config.redis.partition_count + 2
 
 
@@ -173,24 +172,13 @@ def _store_route(config: Config, route: Route, plan: Plan) -> StoreRoute:
 # -- intake
 
 
-def build_router(config: Config, topic: str) -> Router:
-    limits = config.limits
-    return Router(
-        [
-            EventRoute(number, route.name, route.match, route.timeline, route.key, route.timestamp)
-            for number, route in _routes_of(config, topic).items()
-        ],
-        EventLimits(limits.event_bytes, limits.key_bytes, limits.depth, limits.future_ms, limits.past_ms),
-    )
-
-
-def filed_routes(config: Config, topic: str, plans: Plans) -> dict[int, FiledRoute]:
-    return {number: FiledRoute(route.name, plans[route.policy]) for number, route in _routes_of(config, topic).items()}
-
-
-def _routes_of(config: Config, topic: str) -> dict[int, Route]:
-    """By their numbers in the file."""
-    return {number: route for number, route in enumerate(config.routes) if route.topic == topic}
+def intake_routes(config: Config, topic: str, plans: Plans) -> list[IntakeRoute]:
+    """With their numbers in the file."""
+    return [
+        IntakeRoute(number, route, plans[route.policy])
+        for number, route in enumerate(config.routes)
+        if route.topic == topic
+    ]
 
 
 # -- delivery

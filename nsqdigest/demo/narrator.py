@@ -260,9 +260,6 @@ _PHRASES: dict[str, Callable[[dict[str, Any]], str]] = {
     "consumer.topic.probing": lambda _: "probes with a single event",
     "consumer.topic.ramping": lambda _: "has recovered: takes 1 at a time, then 2, 4, 8 …",
     "consumer.topic.flowing": lambda fields: f"flows again: up to {fields['limit']} at a time",
-    "consumer.connection.stalled": lambda fields: (
-        f"gets nothing from {fields['nsqd']} for {fields['last_message_s']:.0f} s, while others flow"
-    ),
     "scheduler.sink.backoff": lambda fields: (
         f"holds digests for {fields['sink']} back (level {fields['backoff_level']}) for {fields['wait_s']:.1f} s"
     ),

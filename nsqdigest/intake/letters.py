@@ -1,7 +1,11 @@
-"""Messages that can never succeed: to the dead-letter topic of the nsqd they came from, with the reason.
+"""Dead letters: messages that can never succeed, published with the reason to a topic of the nsqd they came from.
 
-The letter is one JSON object whose body is base64, whole up to 700 KiB (so that the letter fits nsqd's default limit
-of 1 MiB), always with the whole body's length and hash. Only after nsqd acknowledged it may the message be finished.
+A letter is one JSON object. Its body is base64, whole up to 700 KiB (so that the letter fits nsqd's default limit of
+1 MiB), always with the whole body's length and hash.
+
+Invariant: a message may be finished only after nsqd acknowledged its letter; `publish` returns the others.
+
+Comes from `letter_queue`; goes to `nsq.publisher`.
 """
 
 from __future__ import annotations
@@ -16,8 +20,8 @@ import msgspec
 from nsqdigest.base.errors import NsqdigestError, PublishError
 
 if TYPE_CHECKING:
+    from nsqdigest.base.reasons import DeadLetterReason
     from nsqdigest.config import Address
-    from nsqdigest.intake.routing import Rejected
     from nsqdigest.nsq.frames import Message
     from nsqdigest.nsq.publisher import Publisher
 
@@ -34,12 +38,14 @@ class Whole(NamedTuple):
 
 class Letter(NamedTuple):
     message: Message
-    rejected: Rejected
+    reason: DeadLetterReason
+    detail: str
     whole: Whole | None = None
+    """None: the message still has its whole body."""
 
 
 def shortened(message: Message) -> Whole:
-    """Keeps of the body what a letter holds, and returns what the letter tells about all of it."""
+    """Cuts the message's body to what a letter holds. Returns the facts of the whole body."""
     whole = _whole(message.body)
     message.body = message.body[:BODY_BYTES]
     return whole
@@ -49,11 +55,12 @@ def _whole(body: bytes) -> Whole:
     return Whole(len(body), hashlib.sha256(body).hexdigest())
 
 
-class Kept(NamedTuple):
-    """Messages whose letters could not be sent: they must not be finished."""
+class Unsent(NamedTuple):
+    """Messages whose letters are not acknowledged: they must not be finished."""
 
     messages: list[Message]
     error: NsqdigestError
+    """Of the last of them."""
 
 
 class DeadLetters:
@@ -62,32 +69,32 @@ class DeadLetters:
         self._topic = topic
         self._channel = channel
 
-    async def publish(self, nsqd: Address, topic: str, letters: Sequence[Letter]) -> Kept | None:
-        """None: all of them are safe. Otherwise which are not, and (of the last of them) why."""
+    async def publish(self, nsqd: Address, topic: str, letters: Sequence[Letter]) -> Unsent | None:
+        """None: nsqd acknowledged all of them."""
         if not self._topic:
             error = NsqdigestError('nsq.dead_letter_topic is "": nowhere to put a message that can never succeed')
-            return Kept([letter.message for letter in letters], error)
+            return Unsent([letter.message for letter in letters], error)
         try:
             await self._publisher.publish(nsqd, self._topic, [self.encoded(nsqd, topic, letter) for letter in letters])
             return None
         except PublishError as error:
             if error.code != "E_BAD_MESSAGE":
-                return Kept([letter.message for letter in letters[error.acknowledged :]], error)
-            # nsqd takes a batch whole or not at all, and one letter too large for it spoils the others' way.
+                return Unsent([letter.message for letter in letters[error.acknowledged :]], error)
+            # nsqd accepts or refuses a batch as a whole: one letter that is too large stops the others.
             return await self._publish_one_by_one(nsqd, topic, letters[error.acknowledged :])
         except NsqdigestError as error:
-            return Kept([letter.message for letter in letters], error)
+            return Unsent([letter.message for letter in letters], error)
 
-    async def _publish_one_by_one(self, nsqd: Address, topic: str, letters: Sequence[Letter]) -> Kept | None:
-        kept: list[Message] = []
+    async def _publish_one_by_one(self, nsqd: Address, topic: str, letters: Sequence[Letter]) -> Unsent | None:
+        unsent: list[Message] = []
         last_error: NsqdigestError | None = None
         for letter in letters:
             try:
                 await self._publish_alone(nsqd, topic, letter)
             except NsqdigestError as error:
-                kept.append(letter.message)
+                unsent.append(letter.message)
                 last_error = error
-        return None if last_error is None else Kept(kept, last_error)
+        return None if last_error is None else Unsent(unsent, last_error)
 
     async def _publish_alone(self, nsqd: Address, topic: str, letter: Letter) -> None:
         """With less and less of the body, where nsqd allows only smaller messages."""
@@ -101,12 +108,12 @@ class DeadLetters:
                 return
 
     def encoded(self, nsqd: Address, topic: str, letter: Letter, body_bytes: int = BODY_BYTES) -> bytes:
-        message, rejected, whole = letter
+        message, reason, detail, whole = letter
         length, sha256 = whole or _whole(message.body)
         return msgspec.json.encode(
             {
-                "reason": rejected.reason,
-                "detail": rejected.detail,
+                "reason": reason,
+                "detail": detail,
                 "topic": topic,
                 "channel": self._channel,
                 "id": message.id.decode("ascii", "backslashreplace"),

@@ -1,168 +1,167 @@
-"""Files the records of a batch in the store: one call for each route and partition, all of them at a time.
+"""Writes the records of a batch to the store: one call for each route and partition, all of them concurrently.
 
 Invariants:
-- What the store did not acknowledge is unsafe, and nothing else is; a call that fails leaves the others alone.
+- What the store did not acknowledge is `not_stored`, and nothing else is; a call that fails leaves the others alone.
 - A failure of the store ends its own group: nothing is tried again here, a batch comes back through NSQ.
 - Only where the script itself failed (it met data that it cannot work with) is the call split, until the timelines
-  that it fails for are alone: sending part of an add again is harmless, for add is a join. Such a timeline's records
-  are refused only when the fault is shown to be its own: one of its own keys is of another type, or its neighbours went
-  in and none of the keys that they share is at fault. Else it is a failure like others: an outage dead-letters nothing.
+  that it fails for are alone. (To send a part of an add again is harmless: add is a join.) The records of such a
+  timeline are refused only when the fault is shown to be the timeline's own: one of its own keys has another type, or
+  its neighbours went in and none of the keys that they share is at fault. Otherwise it is a failure like others: an
+  outage dead-letters nothing.
+
+Comes from `batches`; goes to the store.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from nsqdigest.base import log
 from nsqdigest.base.errors import StoreError
 from nsqdigest.base.metrics import Metrics
-from nsqdigest.nsq.frames import Message
+from nsqdigest.intake.routing import IntakeRoute
 from nsqdigest.store.answers import Added
 from nsqdigest.store.packing import calls_of
 from nsqdigest.store.record import Record
-from nsqdigest.store.schedule import Plan
 from nsqdigest.store.timelines import Timelines
 
 _log = log.get("consumer")
 
 
-class FiledRoute(NamedTuple):
-    """Where a route's number leads."""
+class WriteResult(NamedTuple):
+    """What became of records, by their sources. A source of several records may be in both sets, or in one of them
+    while others of its records are stored."""
 
-    name: str
-    plan: Plan
+    not_stored: frozenset[object] = frozenset()
+    """At least one record of each is not known to be stored."""
+    refused: Mapping[object, str] = MappingProxyType({})
+    """At least one record of each can never be stored, and why."""
+    failure: StoreError | None = None
+    timelines_due: int = 0
+
+    @staticmethod
+    def merged(results: Sequence[WriteResult]) -> WriteResult:
+        """The first failure stands for all."""
+        if len(results) == 1:
+            return results[0]
+        return WriteResult(
+            frozenset().union(*(each.not_stored for each in results)),
+            {source: why for each in results for source, why in each.refused.items()},
+            next((each.failure for each in results if each.failure is not None), None),
+            sum(each.timelines_due for each in results),
+        )
 
 
-class Filed(NamedTuple):
-    """What became of a batch. Messages are known by their identity."""
-
-    unsafe: set[int]
-    """Of these something is not known to be stored."""
-    refused: dict[int, str]
-    """These cannot be stored, and why."""
-    failure: StoreError | None
-    due_at_once: int
+def _failed(records: Iterable[Record], failure: StoreError | None) -> WriteResult:
+    return WriteResult(not_stored=frozenset(record.source for record in records), failure=failure)
 
 
-class _Group(NamedTuple):
-    """Records of one route and partition. `owners` stands beside `records`: the message each came from."""
+class _Call(NamedTuple):
+    """Records of one route and partition."""
 
-    route: FiledRoute
+    route: IntakeRoute
     partition: int
     records: Sequence[Record]
-    owners: Sequence[Message]
 
-    def only(self, timelines: set[bytes]) -> _Group:
-        kept = [n for n, record in enumerate(self.records) if record.timeline in timelines]
-        return self._replace(records=[self.records[n] for n in kept], owners=[self.owners[n] for n in kept])
+    @property
+    def timelines(self) -> list[bytes]:
+        return list(dict.fromkeys(record.timeline for record in self.records))
+
+    def only(self, timelines: Iterable[bytes]) -> _Call:
+        wanted = set(timelines)
+        return self._replace(records=[record for record in self.records if record.timeline in wanted])
 
 
-class Filing:
-    def __init__(self, routes: Mapping[int, FiledRoute], store: Timelines, metrics: Metrics) -> None:
-        self._routes = routes
+class StoreWriter:
+    def __init__(self, routes: Sequence[IntakeRoute], store: Timelines, metrics: Metrics) -> None:
+        self._routes = {route.number: route for route in routes}
         self._store = store
         self._metrics = metrics
+        self._only_route = routes[0] if len(routes) == 1 and store.partitions == 1 else None
 
-    async def file(self, records: Sequence[Record], owners: Sequence[Message]) -> Filed:
-        """`owners` stands beside `records`."""
-        filed = Filed(set(), {}, None, 0)
-        groups = self._groups(records, owners)
+    async def write(self, records: Sequence[Record]) -> WriteResult:
+        groups = self._groups(records)
         if len(groups) == 1:
-            return await self._file_group(groups[0], filed)
+            return await self._write_group(groups[0])
         async with asyncio.TaskGroup() as together:
-            tasks = [together.create_task(self._file_group(group, Filed(set(), {}, None, 0))) for group in groups]
-        for each in (task.result() for task in tasks):
-            filed.unsafe.update(each.unsafe)
-            filed.refused.update(each.refused)
-            filed = filed._replace(
-                failure=filed.failure or each.failure, due_at_once=filed.due_at_once + each.due_at_once
-            )
-        return filed
+            tasks = [together.create_task(self._write_group(group)) for group in groups]
+        return WriteResult.merged([task.result() for task in tasks])
 
-    def _groups(self, records: Sequence[Record], owners: Sequence[Message]) -> list[_Group]:
-        if len(self._routes) == 1 and self._store.partitions == 1:
-            return [_Group(next(iter(self._routes.values())), 0, records, owners)] if records else []
-        groups: dict[tuple[int, int], tuple[list[Record], list[Message]]] = {}
-        for record, owner in zip(records, owners, strict=True):
-            partition = self._store.partition_of(record.timeline)
-            theirs, their_owners = groups.setdefault((record.route, partition), ([], []))
-            theirs.append(record)
-            their_owners.append(owner)
-        return [_Group(self._routes[route], partition, *lists) for (route, partition), lists in groups.items()]
+    def _groups(self, records: Sequence[Record]) -> list[_Call]:
+        if self._only_route is not None:
+            return [_Call(self._only_route, 0, records)] if records else []
+        groups: dict[tuple[int, int], list[Record]] = {}
+        for record in records:
+            groups.setdefault((record.route, self._store.partition_of(record.timeline)), []).append(record)
+        return [_Call(self._routes[route], partition, theirs) for (route, partition), theirs in groups.items()]
 
-    async def _file_group(self, group: _Group, filed: Filed) -> Filed:
-        start = 0
+    async def _write_group(self, group: _Call) -> WriteResult:
+        """Call after call; after a failure the rest is not sent."""
+        results: list[WriteResult] = []
         for records in calls_of(group.records):
-            call = group._replace(records=records, owners=group.owners[start : start + len(records)])
-            start += len(records)
-            if filed.failure is None:
-                filed = await self._file_call(call, filed)
+            if results and results[-1].failure is not None:
+                results.append(_failed(records, results[-1].failure))
             else:
-                filed.unsafe.update(map(id, call.owners))
-        return filed
+                results.append(await self._write_call(group._replace(records=records)))
+        return WriteResult.merged(results)
 
-    async def _file_call(self, call: _Group, filed: Filed) -> Filed:
+    async def _write_call(self, call: _Call) -> WriteResult:
         try:
-            added = await self._add(call)
+            return await self._add(call)
         except StoreError as error:
-            if error.is_damage:
-                return await self._split(call, filed, error)
-            filed.unsafe.update(map(id, call.owners))
-            return filed._replace(failure=error)
-        return filed._replace(due_at_once=filed.due_at_once + added.due_at_once)
+            return await self._split(call, error) if error.is_damage else _failed(call.records, error)
 
-    async def _add(self, call: _Group) -> Added:
+    async def _add(self, call: _Call) -> WriteResult:
         first = call.route.plan.beginning(self._store.clock.now_ms())
-        added = await self._store.add(call.route.name, call.partition, call.records, first)
-        self._count(call.route.name, added)
-        return added
+        added = await self._store.add(call.route.settings.name, call.partition, call.records, first)
+        self._count(call.route.settings.name, added)
+        return WriteResult(timelines_due=added.due_at_once)
 
     # -- a call that the script failed
 
-    async def _split(self, call: _Group, filed: Filed, error: StoreError) -> Filed:
-        failing: list[tuple[bytes, StoreError]] = []
+    async def _split(self, call: _Call, error: StoreError) -> WriteResult:
+        results: list[WriteResult] = []
+        failing: list[tuple[_Call, StoreError]] = []
         has_neighbours = False
+        failure: StoreError | None = None
         parts = [(call, error)]
         while parts:
             part, why = parts.pop()
-            if filed.failure is not None:
-                filed.unsafe.update(map(id, part.owners))
+            if failure is not None:
+                results.append(_failed(part.records, failure))
                 continue
-            timelines = list(dict.fromkeys(record.timeline for record in part.records))
+            timelines = part.timelines
             if len(timelines) == 1:
-                failing.append((timelines[0], why))
+                failing.append((part, why))
                 continue
             middle = len(timelines) // 2
-            for half in (part.only(set(timelines[:middle])), part.only(set(timelines[middle:]))):
+            for half in (part.only(timelines[:middle]), part.only(timelines[middle:])):
                 try:
-                    added = await self._add(half)
+                    results.append(await self._add(half))
+                    has_neighbours = True
                 except StoreError as again:
                     if again.is_damage:
                         parts.append((half, again))
                         continue
-                    filed.unsafe.update(map(id, half.owners))
-                    filed = filed._replace(failure=again)
-                else:
-                    has_neighbours = True
-                    filed = filed._replace(due_at_once=filed.due_at_once + added.due_at_once)
-        for timeline, why in failing:
-            filed = await self._judge(call.only({timeline}), filed, why, has_neighbours)
-        return filed
+                    failure = again
+                    results.append(_failed(half.records, again))
+        results += [await self._judge(part, why, has_neighbours) for part, why in failing]
+        return WriteResult.merged(results)
 
-    async def _judge(self, call: _Group, filed: Filed, error: StoreError, has_neighbours: bool) -> Filed:
-        """The records of one timeline that an add fails for."""
-        timeline = call.records[0].timeline
+    async def _judge(self, call: _Call, error: StoreError, has_neighbours: bool) -> WriteResult:
+        """The records of one timeline that an add fails for: refused, or a failure."""
+        [timeline] = call.timelines
         try:
-            wrong = await self._store.wrong_types(call.route.name, call.partition, timeline)
+            wrong = await self._store.wrong_types(call.route.settings.name, call.partition, timeline)
         except StoreError as unknown:
-            filed.unsafe.update(map(id, call.owners))
-            return filed._replace(failure=unknown)
+            return _failed(call.records, unknown)
         is_its_own = bool(wrong.own) or (has_neighbours and not wrong.shared)
         _log.error(
             "consumer.timeline.refused_by_store" if is_its_own else "consumer.store.damaged",
-            route=call.route.name,
+            route=call.route.settings.name,
             timeline=timeline.decode(),
             records=len(call.records),
             error=error,
@@ -171,12 +170,10 @@ class Filing:
             if wrong.shared or wrong.own
             else None,
         )
-        if is_its_own:
-            detail = ", ".join(wrong.own) or str(error)
-            filed.refused.update((id(owner), detail) for owner in call.owners)
-            return filed
-        filed.unsafe.update(map(id, call.owners))
-        return filed._replace(failure=error)
+        if not is_its_own:
+            return _failed(call.records, error)
+        detail = ", ".join(wrong.own) or str(error)
+        return WriteResult(refused={record.source: detail for record in call.records})
 
     # -- counting
 

@@ -37,8 +37,9 @@ _MESSAGE = struct.Struct(">iiqH16s")
 _SMALLEST_FRAME = 4
 
 
-class Message(msgspec.Struct, gc=False):
-    """One message as nsqd sent it. `id` and `timestamp_ns` together identify it: ids alone collide."""
+class Message(msgspec.Struct, gc=False, eq=False):
+    """One message as nsqd sent it; equal to itself alone. `id` and `timestamp_ns` together identify it: ids alone
+    collide."""
 
     id: bytes
     timestamp_ns: int

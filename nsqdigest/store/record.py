@@ -8,7 +8,8 @@ import msgspec
 
 
 class Record(msgspec.Struct, gc=False):
-    """One event in one timeline of one route. `possible_repeat`: it may have been stored, even delivered, before."""
+    """One event in one timeline of one route. `possible_repeat`: it may have been stored, even delivered, before.
+    `source`: what the caller made it from; the store never looks at it."""
 
     route: int
     timeline: bytes
@@ -16,6 +17,7 @@ class Record(msgspec.Struct, gc=False):
     timestamp_us: int
     value: bytes
     possible_repeat: bool
+    source: object = None
 
 
 class StoredRecord(NamedTuple):

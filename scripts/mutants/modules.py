@@ -6,6 +6,7 @@ real Redis or nsqd in this process. What needs a daemon of its own, a minute or 
 
 from __future__ import annotations
 
+ROUTING = ("tests/intake/test_routing.py", "tests/intake/test_routing_properties.py")
 TESTS: dict[str, tuple[str, ...]] = {
     "backoff": (
         "tests/base/test_backoff.py",
@@ -21,13 +22,21 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "delivery.verdicts": ("tests/delivery/test_verdicts.py",),
     "delivery.digest": ("tests/delivery/test_digest.py",),
-    "intake.routing": ("tests/intake/test_routing.py", "tests/intake/test_routing_properties.py"),
+    "intake.routing": ROUTING,
+    "intake.shapes": ROUTING,
+    "intake.names": ROUTING,
+    "intake.timestamps": ROUTING,
+    "intake.decoding": ("tests/intake/test_decoding.py", "tests/intake/test_batches.py"),
     "store.servers.client": ("tests/store/test_client.py",),
     "store.servers.base": ("tests/store/test_sentinel_discovery.py", "tests/store/test_cluster_discovery.py"),
     "store.servers.sentinel": ("tests/store/test_sentinel_discovery.py",),
     "store.servers.cluster": ("tests/store/test_cluster_discovery.py",),
     "intake.writer": ("tests/intake/test_writer.py",),
     "intake.batches": ("tests/intake/test_batches.py",),
+    "intake.batch": ("tests/intake/test_batch.py", "tests/intake/test_batches.py"),
+    "intake.oversize": ("tests/intake/test_oversize.py",),
+    "intake.letter_queue": ("tests/intake/test_letter_queue.py",),
+    "intake.late_answers": ("tests/intake/test_late_answers.py",),
     "delivery.timer": (
         "tests/delivery/test_timer.py",
         "tests/delivery/test_claims.py",

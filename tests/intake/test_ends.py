@@ -14,7 +14,7 @@ import pytest
 from nsqdigest.consumer import Consumer
 from nsqdigest.daemon import life as daemon_module
 from nsqdigest.daemon.life import Daemon
-from nsqdigest.intake.batches import Commits
+from nsqdigest.intake.batch import Batch
 from nsqdigest.intake.letters import DeadLetters
 from nsqdigest.intake.routing import Router
 from support.intake import config_of, consumer_of, in_flight_here, left_at_nsqd, running
@@ -64,7 +64,7 @@ def raising_once(what: Callable[..., Any], is_async: bool = False) -> tuple[Call
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(Consumer, "heard"), (Consumer, "finish"), (Commits, "_conclude")],
+    [(Consumer, "_judge"), (Consumer, "finish"), (Batch, "conclude")],
     ids=["the verdict", "finishing", "concluding"],
 )
 async def test_what_raises_behind_the_stores_answer_leaves_no_message_in_flight(
@@ -99,14 +99,10 @@ async def test_what_raises_on_the_way_of_a_letter_leaves_no_message_in_flight(
 async def test_a_body_that_the_program_fails_at_is_a_letter_and_its_neighbours_are_stored(
     ready: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    event = Router._event
+    def fails(*_: Any) -> Any:
+        raise RuntimeError("a mistake of the program")
 
-    def fails_at_poison(router: Router, body: bytes) -> Any:
-        if body == POISON:
-            raise RuntimeError("a mistake of the program")
-        return event(router, body)
-
-    monkeypatch.setattr(Router, "_event", fails_at_poison)
+    monkeypatch.setattr(Router, "_event_otherwise", fails)  # of the poison alone
     async with running(config_of(ready, AT_ONCE)) as daemon:
         await until(lambda: consumer_of(daemon).connected == 1, PATIENCE_S, "a connection")
         ready.nsqds[0].publish("events", POISON)
@@ -193,7 +189,7 @@ async def test_an_end_that_is_cut_off_at_any_await_and_begun_again_gives_everyth
             await daemon.stop()
             await until(lambda: left_at_nsqd(ready) == (0, MESSAGES), PATIENCE_S, f"all given back, cut off at {at}")
             assert daemon.parts.metrics.total("messages_requeued_total") == MESSAGES, at
-            assert [seat.in_flight for seat in consumer._seats if seat.in_flight] == [], at
+            assert [each.in_flight for each in consumer._connections if each.in_flight] == [], at
             ready.let_writes_go()
         if came_to_its_end:
             break

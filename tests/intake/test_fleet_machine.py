@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from nsqdigest.backoff import PROBE_MESSAGE_WITHIN_S, Curve, State, longest_recovery_s
-from nsqdigest.intake.rdy import LONGEST_TURN_S, RESERVED_S, SETTLE_S, UNWELL_AGAIN_S
+from nsqdigest.intake.rdy import LONGEST_TURN_S, REPLAN_S, RESERVED_S, UNWELL_AGAIN_S
 from support.fleet import LONGEST_ANSWER_S, LONGEST_WAY_S, MSG_TIMEOUT_S, Fleet, Link, Store
 
 pytestmark = pytest.mark.property
@@ -161,7 +161,7 @@ class FleetMachine(RuleBasedStateMachine):
         """One connection has messages, and a probe that finds none is tried on the next: it is found in one round.
         Besides it takes until one is idle, the way there and back, and the store's answer."""
         round_s = PROBE_MESSAGE_WITHIN_S * len(self.fleet.links)
-        answer_s = round_s + SETTLE_S + UNWELL_AGAIN_S + 2 * LONGEST_WAY_S + LONGEST_ANSWER_S
+        answer_s = round_s + REPLAN_S + UNWELL_AGAIN_S + 2 * LONGEST_WAY_S + LONGEST_ANSWER_S
         within_s = longest_recovery_s(self.curve, self.max_in_flight, answer_s, slow_start=self.slow_start)
         self.fleet.run(within_s, until=lambda: self.fleet.decision.state is State.FLOWING)
         assert self.fleet.decision.state is State.FLOWING

@@ -8,7 +8,8 @@ from functools import partial
 import pytest
 
 from nsqdigest.config import Address
-from nsqdigest.intake.batches import Arrival, possible_repeat_after_s
+from nsqdigest.consumer import POSSIBLE_REPEAT_FRACTION
+from nsqdigest.intake.batch import Arrival
 from support.daemon import Daemon
 from support.intake import config_of, consumer_of, running
 from support.servers import Nsqd
@@ -69,19 +70,21 @@ async def test_after_a_standstill_what_comes_may_be_a_repeat_whatever_the_msg_ti
         consumer = consumer_of(daemon)
         await until(lambda: consumer.connected == 2, what="both to be connected")
         arrivals: list[Arrival] = []
-        put = consumer._commits.put
+        put = consumer._batches.put
 
         def note(arrival: Arrival) -> None:
             arrivals.append(arrival)
             put(arrival)
 
-        monkeypatch.setattr(consumer._commits, "put", note)
-        monkeypatch.setattr(consumer, "_turned_s", consumer._turned_s - 10.0)
+        monkeypatch.setattr(consumer._batches, "put", note)
+        monkeypatch.setattr(consumer, "_ticked_s", consumer._ticked_s - 10.0)
         for nsqd in (impatient, patient):
             nsqd.publish(TOPIC, b'{"id":"1","timeline":"t"}')
         await until(lambda: len(arrivals) == 2, what="both messages")
-        held_s = {each.connection.address: each.connection.message_at_s - each.received_s for each in arrivals}
-        for connection in consumer.connections:
-            assert held_s[connection.address] == pytest.approx(possible_repeat_after_s(connection), abs=0.1)
-        assert len(held_s) == 2
-        assert Address(*patient.tcp_address) in held_s
+        assert {each.connection.address for each in arrivals} == {
+            Address(*nsqd.tcp_address) for nsqd in (impatient, patient)
+        }
+        for each in arrivals:
+            arrived_s, timeout_s = each.connection.message_at_s, each.connection.msg_timeout_s
+            assert each.repeat_at_s == pytest.approx(arrived_s, abs=0.1)
+            assert each.expired_at_s == pytest.approx(arrived_s + (1 - POSSIBLE_REPEAT_FRACTION) * timeout_s, abs=0.1)

@@ -13,7 +13,6 @@ from nsqdigest.base.reasons import DeadLetterReason
 from nsqdigest.config import Address
 from nsqdigest.demo.servers.nsqd import Connection, EmbeddedNsqd, Options
 from nsqdigest.intake.letters import DeadLetters, Letter
-from nsqdigest.intake.routing import Rejected
 from nsqdigest.nsq.connection import ConnectionOptions
 from nsqdigest.nsq.frames import Message
 from nsqdigest.nsq.publisher import Publisher
@@ -23,7 +22,6 @@ from support.servers import Nsqd
 pytestmark = pytest.mark.integration
 
 TOPIC = "dead"
-WHY = Rejected(DeadLetterReason.NOT_JSON, "it is not")
 
 
 @pytest.fixture
@@ -35,7 +33,7 @@ async def publisher() -> AsyncIterator[Publisher]:
 
 def letters_of(*sizes_bytes: int) -> list[Letter]:
     return [
-        Letter(Message(b"%016d" % number, 1_000 + number, 1, b"x" * size), WHY)
+        Letter(Message(b"%016d" % number, 1_000 + number, 1, b"x" * size), DeadLetterReason.NOT_JSON, "it is not")
         for number, size in enumerate(sizes_bytes)
     ]
 
@@ -54,8 +52,8 @@ async def test_a_letter_too_large_for_nsqd_is_shortened_and_the_others_stay_whol
 ) -> None:
     nsqd = nsqd_factory("--max-msg-size=3000")
     letters = letters_of(10, 100_000, 20)
-    kept = await DeadLetters(publisher, TOPIC, "ch").publish(Address(*nsqd.tcp_address), "events", letters)
-    assert kept is None
+    unsent = await DeadLetters(publisher, TOPIC, "ch").publish(Address(*nsqd.tcp_address), "events", letters)
+    assert unsent is None
     first, shortened, last = await sent(nsqd.tcp_address, 3)
     assert (first["length"], len(first["body"])) == (10, 16)
     assert (shortened["length"], len(shortened["body"])) == (100_000, 1_368)
@@ -74,17 +72,17 @@ async def test_what_was_acknowledged_before_a_failure_is_not_kept(publisher: Pub
     async with EmbeddedNsqd(Options()) as nsqd:
         nsqd.script.answer = hang_up_on_the_second
         letters = letters_of(*[700_000] * 12)
-        kept = await DeadLetters(publisher, TOPIC, "ch").publish(Address(*nsqd.tcp_address), "events", letters)
-        assert kept is not None
-        assert "nsqd may have it or not" in str(kept.error)
-        safe = await sent(nsqd.tcp_address, 12 - len(kept.messages))
+        unsent = await DeadLetters(publisher, TOPIC, "ch").publish(Address(*nsqd.tcp_address), "events", letters)
+        assert unsent is not None
+        assert "nsqd may have it or not" in str(unsent.error)
+        safe = await sent(nsqd.tcp_address, 12 - len(unsent.messages))
     assert [letter["id"].encode() for letter in safe] == [letter.message.id for letter in letters[: len(safe)]]
-    assert kept.messages == [letter.message for letter in letters[len(safe) :]]
+    assert unsent.messages == [letter.message for letter in letters[len(safe) :]]
 
 
 async def test_without_a_topic_all_are_kept(publisher: Publisher) -> None:
     letters = letters_of(1, 2)
-    kept = await DeadLetters(publisher, "", "ch").publish(Address("127.0.0.1", 1), "events", letters)
-    assert kept is not None
-    assert kept.messages == [letter.message for letter in letters]
-    assert "nowhere to put" in str(kept.error)
+    unsent = await DeadLetters(publisher, "", "ch").publish(Address("127.0.0.1", 1), "events", letters)
+    assert unsent is not None
+    assert unsent.messages == [letter.message for letter in letters]
+    assert "nowhere to put" in str(unsent.error)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nsqdigest.consumer import most_held_bytes
-from nsqdigest.intake import batches
+from nsqdigest.intake import oversize
 from nsqdigest.intake.letter_queue import PART_BYTES
 from nsqdigest.intake.letters import DeadLetters, Letter
 from support.intake import config_of, consumer_of, in_flight_here, left_at_nsqd, running
@@ -26,7 +26,7 @@ PATIENCE_S = 20.0
 async def test_messages_above_the_limit_are_held_within_bounds_and_become_letters_in_small_parts(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "OVERSIZE_BYTES", 4 * MIB)
+    monkeypatch.setattr(oversize, "OVERSIZE_BYTES", 4 * MIB)
     (nsqd, _) = stage.nsqd(), stage.receiver()
     may_publish = asyncio.Event()
     parts: list[list[int]] = []
@@ -44,13 +44,13 @@ async def test_messages_above_the_limit_are_held_within_bounds_and_become_letter
         for _ in range(OVERSIZE):
             nsqd.publish(TOPIC, b"x" * MIB)
         await until(lambda: [each.rdy for each in consumer.connections] == [0], PATIENCE_S, "RDY 0")
-        held_bytes = consumer._commits._letters.held_bytes
+        held_bytes = consumer._letters.held_bytes
         assert 2 * MIB < held_bytes <= 4 * MIB
         assert in_flight_here(consumer) == held_bytes // (700 * 1024)
         may_publish.set()
         await until(lambda: left_at_nsqd(stage) == (0, 0), PATIENCE_S, "every message to be a letter")
         assert daemon.parts.metrics.total("dead_letters_total") == OVERSIZE
-        assert consumer._commits._letters.held_bytes == 0
+        assert consumer._letters.held_bytes == 0
     assert max(map(len, parts)) == 1
 
 

@@ -8,18 +8,16 @@ from hypothesis import strategies as st
 
 from nsqdigest.backoff import Decision, Reason, State
 from nsqdigest.intake.rdy import (
-    FLOWS_WITHIN_S,
     LONGEST_TURN_S,
+    REPLAN_S,
     RESERVED_S,
-    SETTLE_S,
     SHORTEST_TURN_S,
-    STALLED_S,
     UNWELL_AGAIN_S,
     Plan,
     Planner,
     is_starved,
 )
-from support.fleet import Seat
+from support.fleet import Facts
 
 pytestmark = pytest.mark.unit
 
@@ -37,35 +35,35 @@ def probing(epoch: int = 1) -> Decision:
 BACKOFF = Decision(State.BACKOFF, 1, 0, 1, 2.0, Reason.FAILED)
 
 
-def seats(count: int, max_rdy: int = 2500) -> list[Seat]:
-    return [Seat(f"c{number}", max_rdy, message_at_s=number / 1000) for number in range(count)]
+def connections(count: int, max_rdy: int = 2500) -> list[Facts]:
+    return [Facts(f"c{number}", max_rdy, message_at_s=number / 1000) for number in range(count)]
 
 
 class Sender:
     """Sends what a planner says, in simulated time."""
 
-    def __init__(self, *connections: Seat) -> None:
-        self.planner: Planner[Seat] = Planner()
-        self.seats = list(connections)
+    def __init__(self, *connections: Facts) -> None:
+        self.planner: Planner[Facts] = Planner()
+        self.connections = list(connections)
         self.again_at_s: float | None = None
 
     def plan(self, decision: Decision, now_s: float) -> Sent:
-        plan: Plan[Seat] = self.planner.plan(decision, self.seats, now_s)
+        plan: Plan[Facts] = self.planner.plan(decision, self.connections, now_s)
         self.again_at_s = plan.again_at_s
-        sent = [(seat.name, count) for seat, count in plan.changes]
-        for seat, count in plan.changes:
-            seat.rdy = count
+        sent = [(connection.name, count) for connection, count in plan.changes]
+        for connection, count in plan.changes:
+            connection.rdy = count
         return sent
 
     def plan_held_back(self, decision: Decision, now_s: float) -> Sent:
-        plan: Plan[Seat] = self.planner.plan(decision, self.seats, now_s, is_held_back=True)
+        plan: Plan[Facts] = self.planner.plan(decision, self.connections, now_s, is_held_back=True)
         self.again_at_s = plan.again_at_s
-        for seat, count in plan.changes:
-            seat.rdy = count
-        return [(seat.name, count) for seat, count in plan.changes]
+        for connection, count in plan.changes:
+            connection.rdy = count
+        return [(connection.name, count) for connection, count in plan.changes]
 
     def rdys(self) -> list[int]:
-        return [seat.rdy for seat in self.seats]
+        return [connection.rdy for connection in self.connections]
 
 
 # -- places for all
@@ -75,27 +73,27 @@ class Sender:
     ("limit", "wanted"), [(9, [3, 3, 3]), (10, [4, 3, 3]), (11, [4, 4, 3]), (3, [1, 1, 1]), (2500, [834, 833, 833])]
 )
 def test_the_remainder_is_spread(limit: int, wanted: list[int]) -> None:
-    sender = Sender(*seats(3))
+    sender = Sender(*connections(3))
     sender.plan(flowing(limit), 10.0)
     assert sender.rdys() == wanted
 
 
 @given(st.integers(0, 10_000), st.lists(st.integers(1, 3_000), max_size=12))
 def test_as_much_as_may_be_is_given_out_and_never_more(limit: int, max_rdys: list[int]) -> None:
-    sender = Sender(*(Seat(f"c{number}", max_rdy) for number, max_rdy in enumerate(max_rdys)))
+    sender = Sender(*(Facts(f"c{number}", max_rdy) for number, max_rdy in enumerate(max_rdys)))
     sender.plan(flowing(limit), 10.0)
     assert sum(sender.rdys()) == min(limit, sum(max_rdys))
-    assert all(seat.rdy <= seat.max_rdy for seat in sender.seats)
+    assert all(connection.rdy <= connection.max_rdy for connection in sender.connections)
 
 
 def test_what_one_may_not_have_goes_to_those_that_may_have_more() -> None:
-    sender = Sender(Seat("large"), Seat("small", 10), Seat("other"))
+    sender = Sender(Facts("large"), Facts("small", 10), Facts("other"))
     sender.plan(flowing(100), 10.0)
     assert sender.rdys() == [45, 10, 45]
 
 
 def test_only_differences_are_sent() -> None:
-    sender = Sender(*seats(2))
+    sender = Sender(*connections(2))
     assert sender.plan(flowing(10), 10.0) == [("c0", 5), ("c1", 5)]
     assert sender.plan(flowing(10), 11.0) == []
 
@@ -107,14 +105,14 @@ def test_without_connections_there_is_nothing_to_send_or_to_wait_for() -> None:
 
 
 def test_a_limit_of_0_lowers_all_and_waits_for_nothing() -> None:
-    sender = Sender(*seats(3))
+    sender = Sender(*connections(3))
     sender.plan(flowing(9), 10.0)
     assert sender.plan(BACKOFF, 11.0) == [("c0", 0), ("c1", 0), ("c2", 0)]
     assert sender.again_at_s is None
 
 
 def test_lowered_ones_are_sent_before_raised_ones() -> None:
-    first, second = seats(2)
+    first, second = connections(2)
     sender = Sender(first, second)
     first.is_well = False
     sender.plan(flowing(4), 10.0)
@@ -126,9 +124,9 @@ def test_lowered_ones_are_sent_before_raised_ones() -> None:
 
 
 def test_what_was_lowered_stays_reserved_for_a_second() -> None:
-    sender = Sender(*seats(1))
+    sender = Sender(*connections(1))
     sender.plan(flowing(10), 10.0)
-    sender.seats.append(Seat("late"))
+    sender.connections.append(Facts("late"))
     assert sender.plan(flowing(10), 20.0) == [("c0", 5)]
     assert sender.again_at_s == 20.0 + RESERVED_S
     assert sender.plan(flowing(10), 20.999) == []
@@ -137,40 +135,40 @@ def test_what_was_lowered_stays_reserved_for_a_second() -> None:
 
 
 def test_a_reserve_lasts_from_the_last_lowering_on() -> None:
-    sender = Sender(*seats(1))
+    sender = Sender(*connections(1))
     sender.plan(flowing(10), 10.0)
     sender.plan(flowing(8), 20.0)
     sender.plan(flowing(6), 20.9)
-    sender.seats.append(Seat("late", 1))
+    sender.connections.append(Facts("late", 1))
     assert sender.plan(flowing(10), 21.5) == [("c0", 9)]
     assert sender.again_at_s == 20.9 + RESERVED_S
 
 
 def test_what_is_in_flight_takes_up_room_also_above_the_rdy() -> None:
-    busy, idle = seats(2)
+    busy, idle = connections(2)
     sender = Sender(busy)
     sender.plan(flowing(10), 10.0)
     busy.in_flight = 8
-    sender.seats.append(idle)
+    sender.connections.append(idle)
     sender.plan(flowing(10), 20.0)
     assert sender.plan(flowing(10), 21.0) == [("c1", 2)]
-    assert sender.again_at_s == 21.0 + SETTLE_S
+    assert sender.again_at_s == 21.0 + REPLAN_S
 
 
 def test_what_a_lost_connection_handed_over_takes_up_room_until_it_is_done() -> None:
-    gone, other = Seat("gone"), Seat("other", 2500)
+    gone, other = Facts("gone"), Facts("other", 2500)
     sender = Sender(gone, other)
     sender.plan(flowing(10), 10.0)
     gone.is_well, gone.in_flight = False, 5
     sender.plan(flowing(10), 20.0)
     sender.plan(flowing(10), 22.0)
     assert sender.rdys() == [0, 5]
-    sender.seats.remove(gone)
+    sender.connections.remove(gone)
     assert sender.plan(flowing(10), 23.0) == [("other", 10)]
 
 
 def test_a_rdy_that_its_own_reserve_covers_needs_no_other_room() -> None:
-    sender = Sender(*seats(2))
+    sender = Sender(*connections(2))
     sender.plan(flowing(20), 10.0)
     sender.plan(BACKOFF, 11.0)
     assert sender.plan(flowing(4), 11.5) == [("c0", 2), ("c1", 2)]
@@ -180,12 +178,14 @@ def test_a_rdy_that_its_own_reserve_covers_needs_no_other_room() -> None:
 
 
 def test_too_few_places_go_to_those_that_waited_longest() -> None:
-    sender = Sender(Seat("late", message_at_s=9.0), Seat("first", message_at_s=1.0), Seat("second", message_at_s=2.0))
+    sender = Sender(
+        Facts("late", message_at_s=9.0), Facts("first", message_at_s=1.0), Facts("second", message_at_s=2.0)
+    )
     assert sender.plan(flowing(2), 10.0) == [("first", 1), ("second", 1)]
 
 
 def test_a_turn_that_brings_nothing_is_short() -> None:
-    sender = Sender(*seats(2))
+    sender = Sender(*connections(2))
     assert sender.plan(flowing(1), 10.0) == [("c0", 1)]
     assert sender.again_at_s == 10.0 + SHORTEST_TURN_S
     assert sender.plan(flowing(1), 10.9) == []
@@ -194,19 +194,19 @@ def test_a_turn_that_brings_nothing_is_short() -> None:
 
 
 def test_a_turn_that_brings_messages_is_longer() -> None:
-    sender = Sender(*seats(2))
+    sender = Sender(*connections(2))
     sender.plan(flowing(1), 10.0)
-    sender.seats[0].message_at_s = 10.5
+    sender.connections[0].message_at_s = 10.5
     assert sender.plan(flowing(1), 11.0) == []
     assert sender.again_at_s == 10.0 + LONGEST_TURN_S
     assert sender.plan(flowing(1), 15.0) == [("c0", 0)]
 
 
 def test_the_one_with_the_longest_turn_is_the_first_to_give_up_its_place() -> None:
-    sender = Sender(*seats(2))
+    sender = Sender(*connections(2))
     sender.plan(flowing(1), 10.0)
     sender.plan(flowing(2), 10.5)
-    sender.seats.append(Seat("c2"))
+    sender.connections.append(Facts("c2"))
     assert sender.plan(flowing(2), 20.0) == [("c0", 0)]
     assert sender.plan(flowing(2), 21.0) == [("c1", 0), ("c2", 1)]
 
@@ -215,20 +215,20 @@ def test_the_one_with_the_longest_turn_is_the_first_to_give_up_its_place() -> No
 @pytest.mark.parametrize("busy", [True, False])
 def test_none_waits_longer_than_the_bound(places: int, count: int, busy: bool) -> None:
     """Asked again only when the planner said so."""
-    sender = Sender(*seats(count))
+    sender = Sender(*connections(count))
     rounds = -(-(count - places) // places)
     bound_s = RESERVED_S + rounds * (LONGEST_TURN_S + RESERVED_S)
-    served_s = dict.fromkeys(sender.seats, 10.0)
+    served_s = dict.fromkeys(sender.connections, 10.0)
     now_s = 10.0
     while now_s < 10.0 + 5 * bound_s:
-        had = [seat for seat in sender.seats if seat.rdy]
+        had = [connection for connection in sender.connections if connection.rdy]
         sender.plan(flowing(places), now_s)
         assert sum(sender.rdys()) <= places
-        for seat in sender.seats:
-            if seat.rdy or seat in had:
-                served_s[seat] = now_s
-            if seat.rdy and busy:
-                seat.message_at_s = now_s + 0.001
+        for connection in sender.connections:
+            if connection.rdy or connection in had:
+                served_s[connection] = now_s
+            if connection.rdy and busy:
+                connection.message_at_s = now_s + 0.001
         assert max(now_s - at_s for at_s in served_s.values()) <= bound_s + 0.001
         assert sender.again_at_s is not None
         now_s = sender.again_at_s
@@ -238,18 +238,18 @@ def test_none_waits_longer_than_the_bound(places: int, count: int, busy: bool) -
 
 
 def test_a_connection_that_is_not_well_gets_nothing() -> None:
-    well, unwell = seats(2)
+    well, unwell = connections(2)
     unwell.is_well = False
     sender = Sender(well, unwell)
     assert sender.plan(flowing(10), 10.0) == [("c0", 10)]
 
 
 def test_a_silent_connection_is_looked_at_again_though_nobody_tells_that_it_is_well() -> None:
-    sender = Sender(*seats(1))
-    sender.seats[0].is_well = False
+    sender = Sender(*connections(1))
+    sender.connections[0].is_well = False
     sender.plan(flowing(10), 10.0)
     assert sender.again_at_s == 10.0 + UNWELL_AGAIN_S
-    sender.seats[0].is_well = True
+    sender.connections[0].is_well = True
     assert sender.plan(flowing(10), 11.0) == [("c0", 10)]
     assert sender.again_at_s is None
 
@@ -258,73 +258,73 @@ def test_a_silent_connection_is_looked_at_again_though_nobody_tells_that_it_is_w
 
 
 def test_one_connection_is_armed_that_which_has_waited_longest() -> None:
-    sender = Sender(Seat("late", message_at_s=9.0), Seat("first", message_at_s=1.0))
+    sender = Sender(Facts("late", message_at_s=9.0), Facts("first", message_at_s=1.0))
     sender.plan(BACKOFF, 10.0)
     assert sender.plan(probing(), 10.5) == [("first", 1)]
-    assert sender.planner.armed is sender.seats[1]
+    assert sender.planner.armed is sender.connections[1]
 
 
 def test_all_others_are_lowered_before_one_is_armed() -> None:
-    sender = Sender(*seats(3))
+    sender = Sender(*connections(3))
     sender.plan(flowing(9), 10.0)
-    sender.seats[0].in_flight = 1
+    sender.connections[0].in_flight = 1
     assert sender.plan(probing(), 11.0) == [("c0", 0), ("c2", 0), ("c1", 1)]
 
 
 def test_the_next_probe_is_on_another_connection() -> None:
-    sender = Sender(*seats(2))
+    sender = Sender(*connections(2))
     sender.plan(probing(1), 10.0)
     assert sender.plan(probing(2), 12.0) == [("c0", 0), ("c1", 1)]
     assert sender.plan(probing(3), 14.0) == [("c1", 0), ("c0", 1)]
 
 
 def test_the_armed_one_stays_while_the_epoch_does() -> None:
-    sender = Sender(*seats(2))
+    sender = Sender(*connections(2))
     sender.plan(probing(), 10.0)
-    sender.seats[0].message_at_s = 10.5
+    sender.connections[0].message_at_s = 10.5
     assert sender.plan(probing(), 11.0) == []
 
 
 def test_a_connection_that_is_not_well_is_never_armed() -> None:
-    sender = Sender(*seats(2))
-    sender.seats[0].is_well = False
+    sender = Sender(*connections(2))
+    sender.connections[0].is_well = False
     assert sender.plan(probing(), 10.0) == [("c1", 1)]
 
 
 def test_a_connection_with_something_in_flight_is_not_armed() -> None:
-    sender = Sender(*seats(2))
-    sender.seats[0].in_flight = 1
+    sender = Sender(*connections(2))
+    sender.connections[0].in_flight = 1
     assert sender.plan(probing(), 10.0) == [("c1", 1)]
 
 
 def test_where_none_is_idle_one_is_armed_as_soon_as_it_is() -> None:
-    sender = Sender(*seats(2))
-    sender.seats[0].in_flight = sender.seats[1].in_flight = 2
+    sender = Sender(*connections(2))
+    sender.connections[0].in_flight = sender.connections[1].in_flight = 2
     assert sender.plan(probing(), 10.0) == []
-    assert sender.again_at_s == 10.0 + SETTLE_S
-    sender.seats[1].in_flight = 0
+    assert sender.again_at_s == 10.0 + REPLAN_S
+    sender.connections[1].in_flight = 0
     assert sender.plan(probing(), 10.1) == [("c1", 1)]
     assert sender.again_at_s is None
 
 
 def test_another_is_armed_when_the_armed_one_falls_silent_before_its_message() -> None:
-    sender = Sender(*seats(2))
+    sender = Sender(*connections(2))
     sender.plan(probing(), 10.0)
-    sender.seats[0].is_well = False
+    sender.connections[0].is_well = False
     assert sender.plan(probing(), 11.0) == [("c0", 0), ("c1", 1)]
 
 
 def test_after_the_probe_came_no_other_is_armed_in_its_epoch() -> None:
-    sender = Sender(*seats(2))
+    sender = Sender(*connections(2))
     sender.plan(probing(), 10.0)
-    assert sender.planner.admitted(probing(), sender.seats[0], 1, 1) == 1
-    sender.seats[0].is_well = False
+    assert sender.planner.admitted(probing(), sender.connections[0], 1, 1) == 1
+    sender.connections[0].is_well = False
     assert sender.plan(probing(), 11.0) == []
-    assert sender.planner.admitted(probing(), sender.seats[1], 1, 2) == 0
+    assert sender.planner.admitted(probing(), sender.connections[1], 1, 2) == 0
 
 
 def test_no_connection_is_armed_once_the_probe_is_over() -> None:
-    sender = Sender(*seats(2))
+    sender = Sender(*connections(2))
     sender.plan(probing(), 10.0)
     sender.plan(BACKOFF, 11.0)
     assert sender.planner.armed is None
@@ -337,97 +337,46 @@ def test_no_connection_is_armed_once_the_probe_is_over() -> None:
     ("count", "in_flight", "admitted"), [(3, 3, 3), (3, 10, 3), (3, 11, 2), (3, 13, 0), (3, 99, 0)]
 )
 def test_what_comes_above_the_limit_goes_back(count: int, in_flight: int, admitted: int) -> None:
-    sender = Sender(*seats(1))
+    sender = Sender(*connections(1))
     sender.plan(flowing(10), 10.0)
-    assert sender.planner.admitted(flowing(10), sender.seats[0], count, in_flight) == admitted
+    assert sender.planner.admitted(flowing(10), sender.connections[0], count, in_flight) == admitted
 
 
 def test_in_a_backoff_everything_goes_back() -> None:
-    sender = Sender(*seats(1))
+    sender = Sender(*connections(1))
     sender.plan(BACKOFF, 10.0)
-    assert sender.planner.admitted(BACKOFF, sender.seats[0], 5, 5) == 0
+    assert sender.planner.admitted(BACKOFF, sender.connections[0], 5, 5) == 0
 
 
 def test_the_first_message_on_the_armed_connection_is_the_probe() -> None:
-    sender = Sender(*seats(2))
+    sender = Sender(*connections(2))
     sender.plan(probing(), 10.0)
-    armed, other = sender.seats
+    armed, other = sender.connections
     assert sender.planner.admitted(probing(), other, 3, 3) == 0
     assert sender.planner.admitted(probing(), armed, 3, 3) == 1
     assert sender.planner.admitted(probing(), armed, 3, 4) == 0
 
 
 def test_each_epoch_has_its_own_probe() -> None:
-    sender = Sender(*seats(1))
+    sender = Sender(*connections(1))
     for epoch in (1, 2):
         sender.plan(probing(epoch), 10.0 + epoch)
-        assert sender.planner.admitted(probing(epoch), sender.seats[0], 1, 1) == 1
+        assert sender.planner.admitted(probing(epoch), sender.connections[0], 1, 1) == 1
 
 
-# -- what to say
-
-
-def stalled_at(sender: Sender, *looks_s: float, busy: Seat | None) -> list[tuple[float, str]]:
-    """Asked each second up to the last of them; `busy` gets messages all along."""
-    said = []
-    for now_s in range(int(looks_s[0]), int(looks_s[1]) + 1):
-        if busy is not None:
-            busy.message_at_s = now_s
-        said += [(float(now_s), seat.name) for seat in sender.planner.stalled(sender.seats, float(now_s))]
-    return said
-
-
-def test_a_connection_that_gets_nothing_while_others_flow_is_told_of_once() -> None:
-    sender = Sender(*seats(2))
-    sender.plan(flowing(10), 10.0)
-    assert stalled_at(sender, 11.0, 300.0, busy=sender.seats[0]) == [(11.0 + STALLED_S, "c1")]
-
-
-def test_where_nothing_flows_nothing_is_stalled() -> None:
-    sender = Sender(*seats(2))
-    sender.plan(flowing(10), 10.0)
-    assert stalled_at(sender, 11.0, 300.0, busy=None) == []
-
-
-def test_after_a_silence_of_all_the_first_message_of_one_says_nothing_of_the_others() -> None:
-    sender = Sender(*seats(2))
-    sender.plan(flowing(10), 10.0)
-    stalled_at(sender, 11.0, 300.0, busy=None)
-    assert stalled_at(sender, 301.0, 301.0 + STALLED_S - 1, busy=sender.seats[0]) == []
-
-
-def test_connections_that_only_come_and_go_are_no_flow() -> None:
-    quiet = Seat("quiet", message_at_s=10.0)
-    sender = Sender(quiet)
-    sender.plan(flowing(10), 10.0)
-    now_s = 100.0
-    while now_s < 100.0 + 2 * STALLED_S:
-        sender.seats = [quiet, Seat("new", message_at_s=now_s)]
-        sender.plan(flowing(10), now_s)
-        now_s += RESERVED_S
-        sender.plan(flowing(10), now_s)
-        assert sender.rdys() == [5, 5]
-        assert sender.planner.stalled(sender.seats, now_s) == []
-        now_s += FLOWS_WITHIN_S - 2 * RESERVED_S
-
-
-def test_without_a_rdy_nothing_is_stalled() -> None:
-    sender = Sender(*seats(2))
-    sender.plan(flowing(10), 10.0)
-    sender.plan(BACKOFF, 11.0)
-    assert stalled_at(sender, 12.0, 200.0, busy=sender.seats[0]) == []
+# -- starved and held back
 
 
 @pytest.mark.parametrize(
     ("rdy", "in_flight", "starved"), [(100, 84, False), (100, 85, True), (1, 1, True), (1, 0, False), (0, 3, False)]
 )
 def test_a_connection_near_its_rdy_is_starved(rdy: int, in_flight: int, starved: bool) -> None:
-    assert is_starved([Seat("idle", rdy=10), Seat("busy", rdy=rdy, in_flight=in_flight)]) is starved
+    assert is_starved([Facts("idle", rdy=10), Facts("busy", rdy=rdy, in_flight=in_flight)]) is starved
 
 
 @pytest.mark.parametrize("decision", [flowing(10), probing()], ids=["flowing", "probing"])
 def test_while_something_is_held_back_nothing_is_asked_for_and_then_as_before(decision: Decision) -> None:
-    sender = Sender(*seats(2))
+    sender = Sender(*connections(2))
     sender.plan(decision, 0.0)
     before = sender.rdys()
     assert sum(before) > 0

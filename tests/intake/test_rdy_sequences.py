@@ -22,17 +22,15 @@ from nsqdigest.config import Address, Nsq
 from nsqdigest.consumer import Consumer
 from nsqdigest.demo.servers.nsqd import Connection, EmbeddedNsqd, Options
 from nsqdigest.intake.letters import DeadLetters
-from nsqdigest.intake.routing import EventLimits, EventRoute, Router
-from nsqdigest.intake.writer import FiledRoute
 from nsqdigest.nsq.connection import ConnectionOptions, options_of
 from nsqdigest.nsq.frames import FrameType, frame
 from nsqdigest.nsq.publisher import Publisher
 from nsqdigest.store.route import StoreRoute
-from nsqdigest.store.schedule import Plan
 from nsqdigest.store.store import Store
 from support import settings
 from support.ports import HOST
 from support.proxy import Mode, Proxy
+from support.routes import LIMITS, intake_route
 from support.servers import RedisServer
 from support.stores import redis_settings
 from support.waiting import NotInTime, until
@@ -73,8 +71,8 @@ class Intake:
             TOPIC,
             settings,
             options=options_of(settings),
-            router=Router([EventRoute(0, "r", (), "{user}", "", "")], EventLimits(65536, 256, 64, 300_000, 0)),
-            routes={0: FiledRoute("r", Plan(POLICY))},
+            limits=LIMITS,
+            routes=[intake_route(policy=POLICY)],
             store=self.store.timelines,
             dead_letters=DeadLetters(self._publisher, settings.dead_letter_topic, CHANNEL),
             controller=controller,

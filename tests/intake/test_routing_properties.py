@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import pytest
@@ -10,21 +11,23 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nsqdigest.base.templates import Template, TemplateError, check_path
-from nsqdigest.intake.routing import EventLimits, EventRoute, Rejected, Router
+from nsqdigest.intake.routing import Router
 from nsqdigest.nsq.frames import Message
 from nsqdigest.store.record import Record
+from support import routes
+from support.routes import Refused, intake_route, routed
 
 pytestmark = pytest.mark.property
 
 NOW_MS = 1_700_000_000_000
 DEPTH = 5
-LIMITS = EventLimits(event_bytes=4096, key_bytes=64, depth=DEPTH, future_ms=300_000, past_ms=0)
+LIMITS = replace(routes.LIMITS, event_bytes=4096, key_bytes=64, depth=DEPTH)
 NAMES = ("user", "at", "kind", "a", "é")
 ROUTER = Router(
     [
-        EventRoute(0, "all", (), "all", "", ""),
-        EventRoute(1, "user", (), "u:{user}", "{user}-{a}", ""),
-        EventRoute(2, "at", [("kind", ("error", 1, True, 1.5))], "{user.a}", "", "at"),
+        intake_route("all", name="all"),
+        intake_route("u:{user}", number=1, name="user", key="{user}-{a}"),
+        intake_route("{user.a}", number=2, name="at", match=[("kind", ("error", 1, True, 1.5))], timestamp="at"),
     ],
     LIMITS,
 )
@@ -70,9 +73,8 @@ def broken(draw: st.DrawFn) -> bytes:
 bodies = written | broken() | st.binary(max_size=60)
 
 
-def filed(body: bytes) -> tuple[Rejected | int, list[Record]]:
-    records: list[Record] = []
-    return ROUTER.records_of(Message(b"0" * 16, NOW_MS * 1_000_000, 1, body), NOW_MS, False, records.append), records
+def filed(body: bytes) -> tuple[Refused | int, list[Record]]:
+    return routed(ROUTER, Message(b"0" * 16, NOW_MS * 1_000_000, 1, body), NOW_MS)
 
 
 def refuse_constant(word: str) -> NoReturn:
@@ -93,7 +95,7 @@ def depth_of(value: Any) -> int:
 @example(b'{"user":"u","kind":"error","at":-1e308}')
 def test_whatever_comes_is_answered_and_nothing_is_raised(body: bytes) -> None:
     answer, records = filed(body)
-    if isinstance(answer, Rejected):
+    if isinstance(answer, Refused):
         assert answer.detail
     else:
         assert answer == len(records)
@@ -155,7 +157,7 @@ def test_any_text_is_a_template_that_a_route_can_have_or_says_why_not(text: str)
     template = parsed(text)
     assert template
     if isinstance(template, Template):
-        Router([EventRoute(0, "r", (), text, text, "")], LIMITS)
+        Router([intake_route(text, key=text)], LIMITS)
         assert all(check_path(field) for field in template.fields)
 
 

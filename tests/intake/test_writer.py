@@ -1,8 +1,8 @@
-"""filing.py against real Redis: all partitions at a time, and records that the script cannot work with."""
+"""The writes of a batch on a real Redis: all partitions at a time, and records that the script cannot work with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,15 +10,16 @@ import redis
 
 from nsqdigest.base.errors import StoreError
 from nsqdigest.base.metrics import Metrics
-from nsqdigest.intake.writer import Filed, FiledRoute, Filing
+from nsqdigest.intake.writer import StoreWriter, WriteResult
 from nsqdigest.nsq.frames import Message
 from nsqdigest.store.answers import Added
 from nsqdigest.store.packing import RECORDS_PER_CALL
 from nsqdigest.store.record import Record
-from nsqdigest.store.schedule import Plan, Schedule
+from nsqdigest.store.schedule import Schedule
 from nsqdigest.store.store import Store
 from support import settings
 from support.ports import HOST
+from support.routes import intake_route
 from support.servers import RedisServer
 from support.store import Scripts
 from support.stores import PLAN, OpenStore, limited_url, rec
@@ -45,18 +46,22 @@ class Batch:
 
     def __init__(self, *timelines: bytes, route: int = 0) -> None:
         self.records = [rec(b"%d" % n, timeline=name) for n, name in enumerate(timelines)]
-        for record in self.records:
+        for n, record in enumerate(self.records):
             record.route = route
-        self.owners = [Message(b"%016d" % n, n, 1, b"{}") for n in range(len(timelines))]
+            record.source = Message(b"%016d" % n, n, 1, b"{}")
         self.metrics = Metrics()
 
-    def timelines_of(self, identities: set[int]) -> list[bytes]:
-        pairs = zip(self.records, self.owners, strict=True)
-        return sorted({record.timeline for record, owner in pairs if id(owner) in identities})
+    @property
+    def sources(self) -> list[object]:
+        return [record.source for record in self.records]
 
-    async def file(self, store: Store, routes: Sequence[str] = ("r",)) -> Filed:
-        filed_routes = {number: FiledRoute(name, Plan(POLICY)) for number, name in enumerate(routes)}
-        return await Filing(filed_routes, store.timelines, self.metrics).file(self.records, self.owners)
+    def timelines_of(self, sources: Iterable[object]) -> list[bytes]:
+        wanted = set(sources)
+        return sorted({record.timeline for record in self.records if record.source in wanted})
+
+    async def write(self, store: Store, routes: Sequence[str] = ("r",)) -> WriteResult:
+        intake_routes = [intake_route(number=number, name=name, policy=POLICY) for number, name in enumerate(routes)]
+        return await StoreWriter(intake_routes, store.timelines, self.metrics).write(self.records)
 
 
 def plant(plain: Scripts, kind: str, timeline: bytes | None = None) -> None:
@@ -74,8 +79,8 @@ async def test_a_batch_of_several_routes_and_partitions_goes_in_whole(open_store
     batch = Batch(*names(100))
     for record in batch.records[::2]:
         record.route = 1
-    filed = await batch.file(store, ("r", "s"))
-    assert filed == Filed(set(), {}, None, 100)
+    written = await batch.write(store, ("r", "s"))
+    assert written == WriteResult(timelines_due=100)
     assert ((await store.operations.ledger("r"))["added"], (await store.operations.ledger("s"))["added"]) == (50, 50)
     assert batch.metrics.total("records_added_total") == 100
 
@@ -88,21 +93,22 @@ async def test_only_what_was_planted_is_refused(
     for timeline in planted:
         plant(plain, kind, timeline)
     batch = Batch(*names(64))
-    filed = await batch.file(store)
-    assert (filed.unsafe, filed.failure) == (set(), None)
-    assert batch.timelines_of(set(filed.refused)) == sorted(planted)
+    written = await batch.write(store)
+    assert not written.not_stored
+    assert written.failure is None
+    assert batch.timelines_of(written.refused) == sorted(planted)
     assert (await store.operations.ledger("r")).get("added", 0) == 64 - len(planted)
     assert [record.msg for record in caplog.records] == ["consumer.timeline.refused_by_store"] * len(planted)
     wanted = "zset" if kind == "set" else "hash"
-    assert f"{{test:0}}:{kind}:r:{planted[0].decode()} is a list, not a {wanted}" in filed.refused.values()
+    assert f"{{test:0}}:{kind}:r:{planted[0].decode()} is a list, not a {wanted}" in written.refused.values()
 
 
 async def test_several_records_of_a_planted_timeline_go_together(store: Store, plain: Scripts) -> None:
     plant(plain, "set", b"t1")
     batch = Batch(b"t0", b"t1", b"t2", b"t1", b"t1")
-    filed = await batch.file(store)
-    assert filed.refused.keys() == {id(batch.owners[n]) for n in (1, 3, 4)}
-    assert filed.due_at_once == 2
+    written = await batch.write(store)
+    assert written.refused.keys() == {batch.sources[n] for n in (1, 3, 4)}
+    assert written.timelines_due == 2
 
 
 @pytest.mark.parametrize("kind", ["waiting", "schedule", "ledger", "count"])
@@ -111,32 +117,32 @@ async def test_where_a_key_is_planted_that_all_share_nothing_is_refused(
 ) -> None:
     plant(plain, kind)
     for batch in (Batch(*names(4)), Batch(b"t")):
-        filed = await batch.file(store)
-        assert filed.refused == {}
-        assert filed.unsafe == {id(owner) for owner in batch.owners}
-        assert filed.failure is not None
-        assert filed.failure.reason == "redis-script"
+        written = await batch.write(store)
+        assert written.refused == {}
+        assert written.not_stored == set(batch.sources)
+        assert written.failure is not None
+        assert written.failure.reason == "redis-script"
     assert {record.msg for record in caplog.records} == {"consumer.store.damaged"}
 
 
 async def test_a_shared_key_that_only_some_of_them_touch_is_not_their_fault(store: Store, plain: Scripts) -> None:
     """The losses: only a record that another supersedes is counted there, and after it was stored."""
     first = Batch(b"t1")
-    await first.file(store)
+    await first.write(store)
     plant(plain, "losses")
     batch = Batch(b"t0", b"t1")
     batch.records[1] = Record(0, b"t1", first.records[0].key, 9_000, b"newer", False)
-    filed = await batch.file(store)
-    assert filed.refused == {}
+    written = await batch.write(store)
+    assert written.refused == {}
     assert plain.open_set(b"t1") == {first.records[0].key: (9_000, b"newer")}
 
 
 async def test_once_mended_it_goes_in(store: Store, plain: Scripts) -> None:
     plant(plain, "set", b"t1")
     batch = Batch(*names(3))
-    assert len((await batch.file(store)).refused) == 1
+    assert len((await batch.write(store)).refused) == 1
     plain.command("DEL", plain.key("set", "r", b"t1"))
-    assert await batch.file(store) == Filed(set(), {}, None, 1)
+    assert await batch.write(store) == WriteResult(timelines_due=1)
 
 
 def script_calls(server: RedisServer) -> int:
@@ -152,13 +158,13 @@ async def test_other_failures_are_never_split(
     store = open_store(server.url)
     await store.start()
     warm = Batch(b"t")
-    await warm.file(store)
+    await warm.write(store)
     server.cli("CONFIG", "SET", *setting)
     before = script_calls(server)
     batch = Batch(*names(64))
-    filed = await batch.file(store)
+    written = await batch.write(store)
     assert script_calls(server) - before == 1
-    assert (filed.refused, len(filed.unsafe)) == ({}, 64)
+    assert (written.refused, len(written.not_stored)) == ({}, 64)
 
 
 async def test_a_failure_on_the_way_leaves_the_rest_unsafe_and_refuses_nothing(
@@ -177,12 +183,12 @@ async def test_a_failure_on_the_way_leaves_the_rest_unsafe_and_refuses_nothing(
 
     monkeypatch.setattr(store.timelines, "add", add_or_fail)
     batch = Batch(*names(8))
-    filed = await batch.file(store)
-    assert filed.refused == {}
-    assert filed.failure is not None
-    assert filed.failure.reason == "redis-timeout"
-    assert b"t0" in batch.timelines_of(filed.unsafe)
-    safe = set(names(8)) - set(batch.timelines_of(filed.unsafe))
+    written = await batch.write(store)
+    assert written.refused == {}
+    assert written.failure is not None
+    assert written.failure.reason == "redis-timeout"
+    assert b"t0" in batch.timelines_of(written.not_stored)
+    safe = set(names(8)) - set(batch.timelines_of(written.not_stored))
     assert all(plain.open_set(timeline) for timeline in safe)
 
 
@@ -210,17 +216,18 @@ async def test_a_timeline_that_fails_beside_others_that_do_not_is_at_fault(
 ) -> None:
     let_add_fail(monkeypatch, store, {b"t1": "redis-script"})
     batch = Batch(b"t0", b"t1", b"t2")
-    filed = await batch.file(store)
-    assert filed == Filed(set(), {id(batch.owners[1]): "redis-script: t1"}, None, 2)
+    written = await batch.write(store)
+    assert written == WriteResult(refused={batch.sources[1]: "redis-script: t1"}, timelines_due=2)
 
 
 async def test_a_timeline_that_fails_alone_may_not_be_at_fault(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     let_add_fail(monkeypatch, store, {b"t0": "redis-script"})
     batch = Batch(b"t0", b"t0")
-    filed = await batch.file(store)
-    assert (filed.refused, filed.unsafe) == ({}, {id(owner) for owner in batch.owners})
-    assert filed.failure is not None
-    assert filed.failure.reason == "redis-script"
+    written = await batch.write(store)
+    assert not written.refused
+    assert written.not_stored == set(batch.sources)
+    assert written.failure is not None
+    assert written.failure.reason == "redis-script"
 
 
 async def test_a_timeline_that_fails_while_a_shared_key_is_wrong_may_not_be_at_fault(
@@ -230,9 +237,10 @@ async def test_a_timeline_that_fails_while_a_shared_key_is_wrong_may_not_be_at_f
     plant(plain, "losses")
     let_add_fail(monkeypatch, store, {b"t1": "redis-script"})
     batch = Batch(b"t0", b"t1")
-    filed = await batch.file(store)
-    assert (filed.refused, filed.unsafe) == ({}, {id(batch.owners[1])})
-    assert filed.failure is not None
+    written = await batch.write(store)
+    assert not written.refused
+    assert written.not_stored == {batch.sources[1]}
+    assert written.failure is not None
 
 
 async def test_where_it_may_not_look_at_the_keys_nobody_is_at_fault(
@@ -244,10 +252,11 @@ async def test_where_it_may_not_look_at_the_keys_nobody_is_at_fault(
     redis_server.cli("ACL", "SETUSER", "blind", "-type")
     let_add_fail(monkeypatch, store, {b"t1": "redis-script"})
     batch = Batch(b"t0", b"t1")
-    filed = await batch.file(store)
-    assert (filed.refused, filed.unsafe) == ({}, {id(batch.owners[1])})
-    assert filed.failure is not None
-    assert filed.failure.reason == "redis-auth"
+    written = await batch.write(store)
+    assert not written.refused
+    assert written.not_stored == {batch.sources[1]}
+    assert written.failure is not None
+    assert written.failure.reason == "redis-auth"
 
 
 async def test_after_another_failure_a_call_is_not_split_any_further(
@@ -261,12 +270,13 @@ async def test_after_another_failure_a_call_is_not_split_any_further(
         asked.append({record.timeline for record in records})
         raise StoreError(next(reasons), "")
 
-    monkeypatch.setattr(store.timelines, "add", fail)
-    filed = await batch.file(store)
+    monkeypatch.setattr(store, "add", fail)
+    written = await batch.write(store)
     assert asked == [set(names(4)), {b"t0", b"t1"}, {b"t2", b"t3"}]
-    assert (filed.refused, filed.unsafe) == ({}, {id(owner) for owner in batch.owners})
-    assert filed.failure is not None
-    assert filed.failure.reason == "redis-timeout"
+    assert not written.refused
+    assert written.not_stored == set(batch.sources)
+    assert written.failure is not None
+    assert written.failure.reason == "redis-timeout"
 
 
 # -- which records go where
@@ -290,8 +300,8 @@ async def test_each_record_goes_to_its_route_and_partition(
     batch = Batch(*names(20))
     for record in batch.records[::routes]:
         record.route = routes - 1
-    filed = await batch.file(store, called)
-    assert filed == Filed(set(), {}, None, 20)
+    written = await batch.write(store, called)
+    assert written == WriteResult(timelines_due=20)
     assert gone == {
         (called[each.route], store.timelines.partition_of(each.timeline), each.timeline) for each in batch.records
     }
@@ -307,16 +317,16 @@ async def test_a_failure_in_one_partition_leaves_the_others_alone(
     assert len(in_0) > 1
     refused = min(in_1)
     let_add_fail(monkeypatch, store, dict.fromkeys(in_0, "redis-timeout") | {refused: "redis-script"})
-    filed = await batch.file(store)
-    assert batch.timelines_of(filed.unsafe) == sorted(in_0)
-    assert batch.timelines_of(set(filed.refused)) == [refused]
-    assert filed.failure is not None
-    assert filed.failure.reason == "redis-timeout"
-    assert filed.due_at_once == 40 - len(in_0) - 1
+    written = await batch.write(store)
+    assert batch.timelines_of(written.not_stored) == sorted(in_0)
+    assert batch.timelines_of(written.refused) == [refused]
+    assert written.failure is not None
+    assert written.failure.reason == "redis-timeout"
+    assert written.timelines_due == 40 - len(in_0) - 1
 
 
 async def test_nothing_is_filed_without_a_call(store: Store) -> None:
-    assert await Batch().file(store) == Filed(set(), {}, None, 0)
+    assert await Batch().write(store) == WriteResult()
 
 
 async def test_what_a_later_call_of_a_batch_refuses_is_told_of_its_own_message(
@@ -324,9 +334,10 @@ async def test_what_a_later_call_of_a_batch_refuses_is_told_of_its_own_message(
 ) -> None:
     let_add_fail(monkeypatch, store, {b"t": "redis-script"})
     batch = Batch(*[b"many"] * RECORDS_PER_CALL, b"t", b"many")
-    filed = await batch.file(store)
-    assert filed.refused == {id(batch.owners[RECORDS_PER_CALL]): "redis-script: t"}
-    assert (filed.unsafe, filed.failure) == (set(), None)
+    written = await batch.write(store)
+    assert written.refused == {batch.sources[RECORDS_PER_CALL]: "redis-script: t"}
+    assert not written.not_stored
+    assert written.failure is None
 
 
 async def test_after_a_failure_the_calls_that_follow_are_not_made(
@@ -334,9 +345,9 @@ async def test_after_a_failure_the_calls_that_follow_are_not_made(
 ) -> None:
     asked = let_add_fail(monkeypatch, store, {b"first": "redis-timeout"})
     batch = Batch(*[b"first"] * RECORDS_PER_CALL, b"second", b"third")
-    filed = await batch.file(store)
+    written = await batch.write(store)
     assert asked == [{b"first"}]
-    assert batch.timelines_of(filed.unsafe) == [b"first", b"second", b"third"]
+    assert batch.timelines_of(written.not_stored) == [b"first", b"second", b"third"]
 
 
 # -- what is counted
@@ -351,7 +362,7 @@ async def test_what_was_not_kept_is_counted_with_its_reason(
     for timelines in ([b"t"] * 3, [b"t", b"another", b"a-third"]):
         batch = Batch(*timelines)
         batch.metrics = metrics
-        await batch.file(store)
+        await batch.write(store)
         found = {
             reason: metrics.value("records_not_kept_total", route="r", reason=reason)
             for reason in ("superseded", "capacity", "timelines")

@@ -13,18 +13,18 @@ import pytest
 from nsqdigest.backoff import Curve, Decision, Reason, State, longest_recovery_s
 from nsqdigest.intake.rdy import Planner
 from support.controllers import LEVEL_CAP, MAX_IN_FLIGHT, backoff_over, controller, fail, probing, succeed, wake_at
-from support.fleet import MSG_TIMEOUT_S, Fleet, Seat, Store
+from support.fleet import MSG_TIMEOUT_S, Facts, Fleet, Store
 
 pytestmark = pytest.mark.lineage
 
 MULTIPLIER_S, MAXIMUM_S = 1.0, 120.0
 
 
-def connections(count: int) -> list[Seat]:
-    return [Seat(f"nsqd-{number}") for number in range(count)]
+def connections(count: int) -> list[Facts]:
+    return [Facts(f"nsqd-{number}") for number in range(count)]
 
 
-def rdy_of(decision: Decision, seats: list[Seat], planner: Planner[Seat], now_s: float) -> list[int]:
+def rdy_of(decision: Decision, seats: list[Facts], planner: Planner[Facts], now_s: float) -> list[int]:
     for seat, count in planner.plan(decision, seats, now_s).changes:
         seat.rdy = count
     return [seat.rdy for seat in seats]
@@ -47,7 +47,7 @@ def test_the_wait_is_the_multiplier_times_two_to_the_counter_up_to_the_maximum()
 def test_failures_give_rdy_0_1_0_1_and_successes_0_1_until_all(levels: int) -> None:
     """The sequence that both test against a scripted nsqd, on one connection."""
     ctl = controller(5, slow_start=False)
-    seats, planner = connections(1), Planner[Seat]()
+    seats, planner = connections(1), Planner[Facts]()
     sequence = rdy_of(ctl.decision, seats, planner, 0.0)
 
     def then(now_s: float) -> None:
@@ -74,7 +74,7 @@ def test_failures_give_rdy_0_1_0_1_and_successes_0_1_until_all(levels: int) -> N
 
 def test_at_0_all_connections_share_max_in_flight_again() -> None:
     ctl, now_s = probing()
-    seats, planner = connections(3), Planner[Seat]()
+    seats, planner = connections(3), Planner[Facts]()
     assert sorted(rdy_of(ctl.decision, seats, planner, now_s)) == [0, 0, 1]
     succeed(ctl, now_s)
     while ctl.decision.state is State.RAMPING:
@@ -86,7 +86,7 @@ def test_at_0_all_connections_share_max_in_flight_again() -> None:
 
 def test_without_a_connection_the_probe_waits_for_one() -> None:
     ctl, now_s = probing()
-    planner = Planner[Seat]()
+    planner = Planner[Facts]()
     assert rdy_of(ctl.decision, [], planner, now_s) == []
     ctl.tick(wake_at(ctl.decision))
     assert rdy_of(ctl.decision, connections(1), planner, now_s + 2.0) == [1]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
+from typing import Any
 
 import pytest
+from msgspec.structs import astuple
 from nsq import protocol
 
 from nsqdigest.base.errors import NsqdigestError, ProtocolError
@@ -36,17 +38,17 @@ STREAM = b"".join(
         message_frame(BINARY),
     )
 )
-MESSAGES = [FIRST, EMPTY, BINARY]
+MESSAGES = [astuple(message) for message in (FIRST, EMPTY, BINARY)]
 OTHERS = [(0, b"OK"), (0, HEARTBEAT), (1, b"E_FIN_FAILED FIN 0 failed"), (0, b"")]
 
 
-def fed(*pieces: bytes, limit_bytes: int = LIMIT_BYTES) -> tuple[list[Message], list[tuple[int, bytes]]]:
+def fed(*pieces: bytes, limit_bytes: int = LIMIT_BYTES) -> tuple[list[tuple[Any, ...]], list[tuple[int, bytes]]]:
     splitter = FrameSplitter(limit_bytes)
-    messages: list[Message] = []
+    messages: list[tuple[Any, ...]] = []
     others: list[tuple[int, bytes]] = []
     for piece in pieces:
         new_messages, new_others = splitter.feed(piece)
-        messages += new_messages
+        messages += map(astuple, new_messages)
         others += new_others
     assert splitter._held_bytes == 0
     return messages, others
@@ -71,7 +73,8 @@ def test_a_frame_that_is_not_complete_is_held() -> None:
     whole = message_frame(FIRST)
     assert splitter.feed(whole[:-1]) == ([], [])
     assert splitter._held_bytes == len(whole) - 1
-    assert splitter.feed(whole[-1:]) == ([FIRST], [])
+    [message], others = splitter.feed(whole[-1:])
+    assert (astuple(message), others) == (astuple(FIRST), [])
 
 
 def test_an_empty_read_changes_nothing() -> None:

@@ -7,6 +7,7 @@ import contextlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import astuple
 
 from nsqdigest.base.errors import ProtocolError
 from nsqdigest.nsq.frames import FrameSplitter, FrameType, Message, frame, message_frame
@@ -45,7 +46,7 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut(
         seen_others += new_others
         position += size
         turn += 1
-    assert seen_messages == [item for item in items if isinstance(item, Message)]
+    assert list(map(astuple, seen_messages)) == [astuple(item) for item in items if isinstance(item, Message)]
     assert seen_others == [item for item in items if not isinstance(item, Message)]
     assert splitter._held_bytes == 0
 

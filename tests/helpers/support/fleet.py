@@ -26,7 +26,7 @@ LONGEST_WAY_S = 0.05
 
 
 @dataclass(eq=False)
-class Seat:
+class Facts:
     """A connection, as the planner sees it."""
 
     name: str = ""
@@ -37,7 +37,7 @@ class Seat:
     is_well: bool = True
 
 
-class Link(Seat):
+class Link(Facts):
     """Both ends of a connection. `known_rdy` and `handed` are nsqd's, which hears of everything a little later."""
 
     def __init__(self, name: str, max_rdy: int, depth: int, now_s: float) -> None:
