@@ -24,11 +24,10 @@ from support.daemon import run_command, toml
 from support.ports import HOST, free_port
 from support.servers import RedisServer
 from support.store import Scripts
-from support.stores import PLAN, OpenStore, add, limited_url, open_store, rec, redis_settings
+from support.stores import PLAN, OpenStore, add, limited_url, rec, redis_settings
 
 pytestmark = pytest.mark.integration
 
-__all__ = ["open_store"]
 LEASE_MS = 60_000
 OLD = StoreRoute("old", capacity=1000, increment_ms=0, dedupe_window_ms=0)
 
@@ -63,11 +62,6 @@ async def fill(store: Store) -> None:
         elif name == b"out":
             await open_next(store, "id-2")
     await add(store, rec(timeline=b"left"), route="old")
-
-
-@pytest.fixture
-def plain(redis_client: redis.Redis) -> Scripts:
-    return Scripts(redis_client)
 
 
 @pytest.fixture
