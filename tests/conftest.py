@@ -37,9 +37,9 @@ from support.servers import (
     started_servers,
 )
 from support.stage import stage
-from support.stores import open_store
+from support.stores import open_store, plain, store, store_routes, store_url
 
-__all__ = ["open_store", "stage"]
+__all__ = ["open_store", "plain", "stage", "store", "store_routes", "store_url"]
 
 ServerT = TypeVar("ServerT", bound=Server)
 NsqdFactory = Callable[..., Nsqd]

@@ -32,14 +32,12 @@ from support.stores import (
     close_digest,
     limited_url,
     open_digest,
-    open_store,
     rec,
     redis_settings,
 )
 
 pytestmark = pytest.mark.integration
 
-__all__ = ["open_store"]
 LEASE_MS = 60_000
 OLD = StoreRoute("old", capacity=1000, increment_ms=0, dedupe_window_ms=0)
 
@@ -75,11 +73,6 @@ async def fill(store: Store) -> None:
         elif name == b"out":
             await open_next(store, "id-2")
     await add(store, rec(timeline=b"left"), route="old")
-
-
-@pytest.fixture
-def plain(redis_client: redis.Redis) -> Scripts:
-    return Scripts(redis_client)
 
 
 @pytest.fixture

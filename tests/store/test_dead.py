@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import redis
 
 from nsqdigest.store.answers import Ended
 from nsqdigest.store.dead import Dead, Details, Revival
@@ -18,11 +17,10 @@ from nsqdigest.store.schedule import Schedule
 from nsqdigest.store.store import Store
 from support.servers import RedisServer
 from support.store import Scripts, inconsistencies
-from support.stores import OpenStore, add, bury_digest, close_digest, limited_url, open_digest, open_store, rec
+from support.stores import USERS, OpenStore, add, bury_digest, close_digest, open_digest, rec, url_as
 
 pytestmark = pytest.mark.integration
 
-__all__ = ["open_store"]
 LEASE_MS = 60_000
 LONG_AGO_MS = 1_600_000_000_000
 
@@ -55,18 +53,9 @@ async def bury(store: Store, digest_id: str, timeline: str = "t", partition: int
     return dead
 
 
-@pytest.fixture(params=["anybody", "with the rights that docs/redis.md gives"])
-async def store(
-    open_store: OpenStore, redis_url: str, shared_redis: RedisServer, request: pytest.FixtureRequest
-) -> Store:
-    store = open_store(redis_url if request.param == "anybody" else limited_url(shared_redis))
-    await store.start()
-    return store
-
-
-@pytest.fixture
-def plain(redis_client: redis.Redis) -> Scripts:
-    return Scripts(redis_client)
+@pytest.fixture(params=USERS)
+def store_url(redis_url: str, shared_redis: RedisServer, request: pytest.FixtureRequest) -> str:
+    return url_as(request.param, shared_redis, redis_url)
 
 
 async def test_what_is_told_of_a_dead_digest_is_what_it_was_buried_with(store: Store) -> None:

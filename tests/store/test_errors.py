@@ -34,19 +34,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.every_redis]
 LEASE_MS = 60_000
 
 
-@pytest.fixture
-async def store(open_store: OpenStore, redis_url: str) -> Store:
-    store = open_store(redis_url)
-    await store.start()
-    return store
-
-
-@pytest.fixture
-def plain(redis_client: redis.Redis) -> Scripts:
-    """The same database, as the headers of the scripts describe it."""
-    return Scripts(redis_client)
-
-
 async def claim_one(store: Store) -> Claim:
     (claim,) = (await store.digests.claim(0, [("r", 0)], [500], LEASE_MS)).claims
     return claim

@@ -11,11 +11,10 @@ from nsqdigest.store.keys import SCHEMA
 from nsqdigest.store.namespace import Layout, Namespace, reading
 from support.ports import HOST, free_port
 from support.store import Scripts
-from support.stores import OpenStore, open_store, redis_settings
+from support.stores import OpenStore, redis_settings
 
 pytestmark = pytest.mark.integration
 
-__all__ = ["open_store"]
 SOURCE = "nsqdigest.toml"
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
-import redis
 
 from nsqdigest.audit.ledger import balances
 from nsqdigest.store.head import Head
@@ -17,23 +16,23 @@ from nsqdigest.store.schedule import Schedule
 from nsqdigest.store.store import Store
 from support.servers import RedisServer
 from support.store import Scripts, inconsistencies
-from support.stores import PLAN, OpenStore, add, close_digest, limited_url, open_digest, open_store, rec
+from support.stores import PLAN, USERS, OpenStore, add, close_digest, open_digest, rec, url_as
 
 pytestmark = pytest.mark.integration
 
-__all__ = ["open_store"]
 LEASE_MS = 60_000
 HOUR_MS = 3_600_000
 OLD = StoreRoute("old", capacity=1000, increment_ms=0, dedupe_window_ms=600_000)
 
 
-@pytest.fixture(params=["anybody", "with the rights that docs/redis.md gives"])
-async def store(
-    open_store: OpenStore, redis_url: str, shared_redis: RedisServer, request: pytest.FixtureRequest
-) -> Store:
-    store = open_store(redis_url if request.param == "anybody" else limited_url(shared_redis), [PLAN, OLD])
-    await store.start()
-    return store
+@pytest.fixture(params=USERS)
+def store_url(redis_url: str, shared_redis: RedisServer, request: pytest.FixtureRequest) -> str:
+    return url_as(request.param, shared_redis, redis_url)
+
+
+@pytest.fixture
+def store_routes() -> Sequence[StoreRoute]:
+    return PLAN, OLD
 
 
 @pytest.fixture
@@ -42,11 +41,6 @@ async def parted(open_store: OpenStore, redis_url: str) -> Store:
     store = open_store(redis_url, [PLAN, OLD], partitions=8)
     await store.start()
     return store
-
-
-@pytest.fixture
-def plain(redis_client: redis.Redis) -> Scripts:
-    return Scripts(redis_client)
 
 
 async def fill(store: Store, route: str, timelines: int, records: int = 2, after_ms: int = 0) -> None:

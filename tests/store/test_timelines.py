@@ -6,7 +6,6 @@ import asyncio
 import random
 
 import pytest
-import redis
 
 from nsqdigest.audit.ledger import balances
 from nsqdigest.base.errors import StoreError
@@ -23,6 +22,7 @@ from support.servers import RedisServer
 from support.store import Rec, Scripts, inconsistencies
 from support.stores import (
     PLAN,
+    USERS,
     OpenStore,
     T,
     add,
@@ -30,9 +30,9 @@ from support.stores import (
     close_digest,
     defer_digest,
     fail_digest,
-    limited_url,
     open_digest,
     rec,
+    url_as,
 )
 from support.waiting import until
 
@@ -41,20 +41,9 @@ pytestmark = pytest.mark.integration
 LEASE_MS = 60_000
 
 
-@pytest.fixture(params=["anybody", "with the rights that docs/redis.md gives"])
-async def store(
-    open_store: OpenStore, redis_url: str, shared_redis: RedisServer, request: pytest.FixtureRequest
-) -> Store:
-    """What most tests here use; each of them as a user with all rights, and as one with no more than needed."""
-    store = open_store(redis_url if request.param == "anybody" else limited_url(shared_redis))
-    await store.start()
-    return store
-
-
-@pytest.fixture
-def plain(redis_client: redis.Redis) -> Scripts:
-    """The same database, as the headers of the scripts describe it."""
-    return Scripts(redis_client)
+@pytest.fixture(params=USERS)
+def store_url(redis_url: str, shared_redis: RedisServer, request: pytest.FixtureRequest) -> str:
+    return url_as(request.param, shared_redis, redis_url)
 
 
 async def claim_one(store: Store, lease_ms: int = LEASE_MS, partition: int = 0) -> Claim:

@@ -1,4 +1,9 @@
-"""nsqdigest's own store for one test: `Timelines` on a server of the test's choice, and records to put into it."""
+"""nsqdigest's own store for one test, and records to put into it.
+
+- `open_store`: makes stores on any server; they are closed after the test.
+- `store`: one that is started, at `store_url` with `store_routes`. A module that needs other ones overrides those two.
+- `plain`: the same database, for commands and single scripts.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
+import redis
 
 from nsqdigest.config import Redis as RedisSettings
 from nsqdigest.store.answers import Added, Claim, Ended, NotOpened
@@ -18,6 +24,7 @@ from nsqdigest.store.schedule import Schedule
 from nsqdigest.store.store import Store
 from support.ports import HOST
 from support.servers import ROOT, RedisServer
+from support.store import Scripts
 
 PLAN = StoreRoute("r", capacity=1000, increment_ms=0, dedupe_window_ms=600_000)
 T = b"t"
@@ -27,14 +34,14 @@ _RIGHTS = re.compile(r"ACL SETUSER nsqdigest on (.*?)\n\n", re.DOTALL)
 
 
 def redis_settings(url: str, **settings: Any) -> RedisSettings:
-    said: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "namespace": "test",
         "timeout_ms": 5000,
         "partitions": 1,
         "durability": "reply",
         "replicas": 1,
     }
-    return RedisSettings(url=url, **(said | settings))
+    return RedisSettings(url=url, **(defaults | settings))
 
 
 @pytest.fixture
@@ -58,6 +65,28 @@ async def open_store() -> AsyncIterator[OpenStore]:
         await store.close(5)
 
 
+@pytest.fixture
+def store_url(redis_url: str) -> str:
+    return redis_url
+
+
+@pytest.fixture
+def store_routes() -> Sequence[StoreRoute]:
+    return (PLAN,)
+
+
+@pytest.fixture
+async def store(open_store: OpenStore, store_url: str, store_routes: Sequence[StoreRoute]) -> Store:
+    store = open_store(store_url, store_routes)
+    await store.start()
+    return store
+
+
+@pytest.fixture
+def plain(redis_client: redis.Redis) -> Scripts:
+    return Scripts(redis_client)
+
+
 def rec(
     key: bytes = b"k", at_ms: int = 1, value: bytes = b"{}", timeline: bytes = T, possible_repeat: bool = False
 ) -> Record:
@@ -74,6 +103,14 @@ def rights() -> list[str]:
     found = _RIGHTS.search((ROOT / "docs" / "redis.md").read_text(encoding="utf-8"))
     assert found is not None, "docs/redis.md has no ACL SETUSER nsqdigest"
     return found[1].replace("\\\n", " ").split()
+
+
+USERS = ("anybody", "with the rights that docs/redis.md gives")
+"""Who uses the store: a user with all rights, or one with no more than required."""
+
+
+def url_as(user: str, server: RedisServer, redis_url: str) -> str:
+    return redis_url if user == USERS[0] else limited_url(server)
 
 
 def limited_url(server: RedisServer) -> str:
