@@ -14,6 +14,7 @@ import random
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -41,6 +42,16 @@ def find_binary(name: str) -> str:
     if found is None:
         raise BenchError(f"{name} is not in .servers/bin, on PATH, or in NSQDIGEST_SERVERS; run `make setup`")
     return found
+
+
+def installed_daemon() -> str:
+    """The console script of the environment that this runs in."""
+    program = Path(sys.executable).with_name("nsqdigest")
+    if not program.exists():
+        raise BenchError(
+            f"there is no nsqdigest beside {sys.executable}; run `make install`, then use .venv/bin/python"
+        )
+    return str(program)
 
 
 def free_port(but: int = 0) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import redis
 
-from bench.servers import ROOT, BenchError, Nsqd, find_binary, nsqd, process, redis_server
+from bench.servers import ROOT, BenchError, Nsqd, find_binary, installed_daemon, nsqd, process, redis_server
 from bench.throughput.meter import CHANNEL, TOPIC, evaluate, peak_rss_bytes, publish_backlog, watch
 from bench.throughput.report import Round
 
@@ -144,11 +144,6 @@ def _common_options(dash: str, place: Place) -> list[str]:
 
 
 def daemon_command(place: Place) -> list[str]:
-    program = Path(sys.executable).with_name("nsqdigest")
-    if not program.exists():
-        raise BenchError(
-            f"there is no nsqdigest beside {sys.executable}; run `make install`, then use .venv/bin/python"
-        )
     file = place.folder / "nsqdigest.toml"
     text = CONFIG.format(
         nsqd=place.nsqd,
@@ -159,7 +154,7 @@ def daemon_command(place: Place) -> list[str]:
         folder=place.folder,
     )
     file.write_text(text, "utf-8")
-    return [str(program), "run", "-c", str(file)]
+    return [installed_daemon(), "run", "-c", str(file)]
 
 
 def script_counts(client: redis.Redis) -> dict[str, int]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import redis
 
@@ -105,7 +106,15 @@ def watch(
         time.sleep(LOOK_EVERY_S)
 
 
-def when(looks: list[Look], finished: float, value: Callable[[Look], float]) -> float:
+class Progress(Protocol):
+    @property
+    def finished(self) -> int: ...
+
+
+LookT = TypeVar("LookT", bound=Progress)
+
+
+def when(looks: Sequence[LookT], finished: float, value: Callable[[LookT], float]) -> float:
     """What `value` was when so many events were finished, on the line between the two looks around that moment."""
     before = looks[0]
     for look in looks:

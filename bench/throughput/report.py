@@ -23,7 +23,8 @@ GOALS: Goals = (("c", "a", 20.0), ("c", "b", 3.0), ("c", "d", 10.0))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One lane, once. CPU is per event. `counts` is what stood in Redis afterwards: each must be `events`."""
+    """One lane, once. CPU and Redis' commands are per event. `counts` is what was found afterwards: each must be
+    `events`."""
 
     events: int
     events_per_s: float
@@ -33,6 +34,8 @@ class Round:
     peak_rss_bytes: int
     most_in_flight: int
     counts: Mapping[str, int]
+    receiver_us: float = 0.0
+    commands: float = 0.0
 
     @property
     def complete(self) -> bool:
