@@ -162,7 +162,7 @@ def nsqd(folder: Path, messages: int, *options: str) -> Iterator[Nsqd]:
     with process(command, folder, "nsqd.log") as child:
         server = Nsqd(child.pid, tcp_port, http_port)
         try:
-            _wait_until_up(server.is_up, child, folder / "nsqd.log")
+            wait_until_up(server.is_up, child, folder / "nsqd.log")
             yield server
         finally:
             server.close()
@@ -184,11 +184,11 @@ def redis_server(folder: Path) -> Iterator[tuple[int, redis.Redis]]:
             except redis.ConnectionError:
                 return False
 
-        _wait_until_up(is_up, child, folder / "redis.log")
+        wait_until_up(is_up, child, folder / "redis.log")
         yield port, client
 
 
-def _wait_until_up(is_up: Callable[[], bool], child: subprocess.Popen[bytes], log: Path) -> None:
+def wait_until_up(is_up: Callable[[], bool], child: subprocess.Popen[bytes], log: Path) -> None:
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while not is_up():
         if child.poll() is not None or time.monotonic() > deadline_s:

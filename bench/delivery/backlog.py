@@ -25,14 +25,18 @@ EVENT_BYTES = 250
 EVENTS_PER_BLOCK = 15_000
 INTAKE_AT_LEAST_PER_S = 20_000
 STALL_S = 30.0
+MOST_WAITING = 500_000
+"""In nsqd, whose memory is the machine's, too."""
 
-_EVENT = b'{"id":"e%010d","user":{"id":"u%08d"},"level":"error","message":"payment was refused by the bank","stack":"%s"}'
+_EVENT = (
+    b'{"id":"e%010d","user":{"id":"u%08d"},"level":"error","message":"payment was refused by the bank","stack":"%s"}'
+)
 _STACK = b"checkout.py:212 pay / gateway.py:88 charge / bank.py:41 post / " * 4
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """`dump` is Redis' file with all of it; `delay_s` is the policy's, with which it was taken in."""
+    """`dump` is Redis' file with all of it; `due_s` is when (monotonic) all of it is due."""
 
     timelines: int
     dump: Path
@@ -79,6 +83,8 @@ def take_in(folder: Path, queue: Nsqd, redis_port: int, client: redis.Redis, tim
     queue.create(EVENTS, CHANNEL)
     with daemon(folder, text, "intake") as child:
         for block in blocks(events, timelines):
+            while queue.channel(EVENTS, CHANNEL).depth > MOST_WAITING:
+                time.sleep(0.02)
             queue.publish(EVENTS, block)
         moved_s, finished = time.monotonic(), 0
         while finished < events:

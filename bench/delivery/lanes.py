@@ -25,6 +25,10 @@ from bench.throughput.report import Round
 
 AT_A_TIME = 8
 """Of every client; it is the default of the product's sinks."""
+BULLMQ_BEST = 32
+"""Of 8, 32 and 100, when it posts; a null job is as quick with 8."""
+METRICS_EVERY_S = 0.3
+"""Reading the metrics is work for the daemon, too."""
 BULLMQ = ROOT / ".servers" / "bullmq"
 Counts = Callable[[], dict[str, int]]
 Started = tuple[Watched, Counts]
@@ -33,12 +37,14 @@ Start = Callable[[Stage, int], AbstractContextManager[Started]]
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """`start` runs the consumer and gives what to watch and what must be counted when it is done."""
+    """`start` runs the consumer and gives what to watch and what must be counted when it is done. A fast one delivers
+    `times` as many, so that it is busy for some seconds, past the warming up of its compiler."""
 
     key: str
     title: str
     start: Start
     uses_backlog: bool = False
+    times: int = 1
 
 
 def body() -> bytes:
@@ -97,7 +103,8 @@ def to_null(on: Stage, digests: int) -> Iterator[Started]:
         return int(sum(map(float, found)))
 
     with daemon(on.folder, on.config(FILE_SINK.format(path="/dev/null"), admin=admin), "daemon") as child:
-        yield Watched(child, on.folder / "daemon.log", on.client, count), lambda: {"delivered": count()}
+        watched = Watched(child, on.folder / "daemon.log", on.client, count, look_every_s=METRICS_EVERY_S)
+        yield watched, lambda: {"delivered": count()}
 
 
 @contextmanager
@@ -180,18 +187,21 @@ LANES = [
     Lane("log", "nsqdigest, log to a file", to_file, uses_backlog=True),
     Lane("webhook", "nsqdigest, webhook", to_webhook, uses_backlog=True),
     Lane("nsq", "nsqdigest, nsq", to_nsq, uses_backlog=True),
-    Lane("bull", "BullMQ, null jobs", bullmq(posts=False)),
-    Lane("bullpost", "BullMQ, posting", bullmq(posts=True)),
-    Lane("aiohttp", "bare aiohttp", bare("aiohttp")),
-    Lane("protocol", "bare asyncio.Protocol", bare("protocol")),
-    Lane("floor", "bare Redis commands", least_of_redis),
+    Lane("bull", "BullMQ, null jobs", bullmq(posts=False), times=3),
+    Lane("bullpost", "BullMQ, posting", bullmq(posts=True), times=2),
+    Lane("bull32", f"BullMQ, {BULLMQ_BEST} posts at a time", bullmq(posts=True, at_a_time=BULLMQ_BEST), times=2),
+    Lane("aiohttp", "bare aiohttp", bare("aiohttp"), times=2),
+    Lane("protocol", "bare asyncio.Protocol", bare("protocol"), times=5),
+    Lane("floor", "bare Redis commands", least_of_redis, times=5),
 ]
 
 
 def install_bullmq() -> None:
     made = subprocess.run([ROOT / "scripts" / "node-install", "bench/delivery/bullmq", BULLMQ.name], check=False)
     if made.returncode != 0:
-        raise BenchError("BullMQ was not installed (above is why); --lanes without bull and bullpost does without it")
+        raise BenchError(
+            "BullMQ was not installed (above is why); --lanes without bull, bullpost and bull32 does without it"
+        )
 
 
 def run_round(lane: Lane, digests: int, backlog: Backlog | None) -> Round:

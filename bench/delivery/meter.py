@@ -38,6 +38,7 @@ class Watched:
     client: redis.Redis
     count: Callable[[], int]
     receiver_pid: int = 0
+    look_every_s: float = LOOK_EVERY_S
 
 
 def commands_of(stats: Mapping[str, Mapping[str, int]]) -> int:
@@ -70,7 +71,7 @@ def watch(watched: Watched, digests: int) -> list[Look]:
             moved_s = looks[-1].at_s
         elif looks[-1].at_s - moved_s > STALL_S:
             raise BenchError(f"nothing moved for {STALL_S:g} s at {looks[-1].finished}:\n{tail(watched.log)}")
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(watched.look_every_s)
     return looks
 
 

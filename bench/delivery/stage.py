@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +19,18 @@ from typing import Any
 
 import redis
 
-from bench.servers import HOST, BenchError, Nsqd, free_port, installed_daemon, nsqd, process, redis_server, tail
+from bench.servers import (
+    HOST,
+    BenchError,
+    Nsqd,
+    free_port,
+    installed_daemon,
+    nsqd,
+    process,
+    redis_server,
+    tail,
+    wait_until_up,
+)
 
 HERE = Path(__file__).resolve().parent
 EVENTS, MORE, DIGESTS, CHANNEL = "events", "more", "digests", "bench"
@@ -100,6 +110,13 @@ class Receiver:
         self.url = f"http://{HOST}:{port}/hook"
         self._http = http.client.HTTPConnection(HOST, port, timeout=30)
 
+    def is_up(self) -> bool:
+        try:
+            return bool(self.ask("/stats"))
+        except OSError:
+            self._http.close()
+            return False
+
     def ask(self, path: str) -> Any:
         self._http.request("GET", path)
         return json.loads(self._http.getresponse().read())
@@ -115,16 +132,8 @@ class Receiver:
 def receiver(folder: Path) -> Iterator[Receiver]:
     port = free_port()
     with process([sys.executable, str(HERE / "receiver.py"), "--port", str(port)], folder, "receiver.log") as child:
-        server, deadline_s = Receiver(child.pid, port), time.monotonic() + 10
-        while True:
-            try:
-                server.ask("/stats")
-                break
-            except OSError as error:
-                server.close()
-                if time.monotonic() > deadline_s:
-                    raise BenchError(f"the receiver did not start:\n{tail(folder / 'receiver.log')}") from error
-                time.sleep(0.02)
+        server = Receiver(child.pid, port)
+        wait_until_up(server.is_up, child, folder / "receiver.log")
         try:
             yield server
         finally:

@@ -180,10 +180,10 @@ def into_readme(readme: str, lanes: Mapping[str, LaneRounds], machine: Mapping[s
     return f"{before}{README_BLOCK[0]}\n{block}\n\n{README_BLOCK[1]}{behind}"
 
 
-def every_round(lanes: Mapping[str, LaneRounds]) -> list[str]:
-    most = max(len(lane.rounds) for lane in lanes.values())
+def every_round(lanes: Mapping[str, LaneRounds], what: str = "events") -> list[str]:
+    most = max((len(lane.rounds) for lane in lanes.values()), default=0)
     header = " | ".join(str(number) for number in range(1, most + 1))
-    lines = [f"| events/s in round | events | {header} |", "|---|--:|" + "--:|" * most]
+    lines = [f"| {what}/s in round | {what} | {header} |", "|---|--:|" + "--:|" * most]
     for lane in lanes.values():
         cells = " | ".join(f"{one.events_per_s:,.0f}" for one in lane.rounds)
         lines.append(f"| {lane.key} | {lane.rounds[0].events:,} | {cells} |")
@@ -222,7 +222,9 @@ def markdown(
     return "\n".join(parts) + "\n"
 
 
-def appendix(lanes: Mapping[str, LaneRounds], machine: Mapping[str, str], notes: Iterable[str]) -> list[str]:
+def appendix(
+    lanes: Mapping[str, LaneRounds], machine: Mapping[str, str], notes: Iterable[str], what: str = "events"
+) -> list[str]:
     return [
         "## Notes",
         "",
@@ -230,7 +232,7 @@ def appendix(lanes: Mapping[str, LaneRounds], machine: Mapping[str, str], notes:
         "",
         "## Every round",
         "",
-        *every_round(lanes),
+        *every_round(lanes, what),
         "",
         "## Machine and versions",
         "",
