@@ -11,6 +11,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -41,10 +42,11 @@ class Look:
 
 
 def children(pid: int) -> list[int]:
-    """Those alive, of all threads of the process."""
+    """Those alive, of all threads of the process. A thread may end while this reads."""
     found: list[int] = []
     for listing in Path(f"/proc/{pid}/task").glob("*/children"):
-        found += map(int, listing.read_text("ascii").split())
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found += map(int, listing.read_text("ascii").split())
     return found
 
 
