@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from bench.delivery.backlog import Backlog, blocks, take_in
+from bench.delivery.backlog import Backlog, blocks, delay_s, take_in
 from bench.delivery.report import CatchUp, Instant, Pair, Shares, Waits
 from bench.delivery.stage import CHANNEL, EVENTS, MORE, Stage, daemon, stage
 from bench.servers import HOST, BenchError
@@ -110,7 +110,7 @@ def rss_bytes(pid: int) -> int:
 def catch_up(timelines: int, limit_s: float) -> CatchUp:
     """Delivers so many timelines, or what it can within the limit, and looks at the memory meanwhile."""
     with stage() as on:
-        due_s = take_in(on.folder, on.nsqd, on.redis_port, on.client, timelines)
+        due_s = take_in(on.folder, on.nsqd, (on.redis_port, on.client), timelines, delay_s(timelines))
         Backlog(timelines, on.folder, due_s).wait_until_due()
         with daemon(on.folder, on.config(on.webhook), "daemon") as child:
             return CatchUp(timelines, tuple(_instants(on, child, timelines, limit_s)))
