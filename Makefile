@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup setup-demo setup-dev setup-bench setup-servers install demo test test-lowest lint mutants prove bench \
-	bench-fleet bench-planner bench-timelines bench-transport bench-http backoff-page metrics-page example-file river clean
+	bench-delivery bench-fleet bench-planner bench-timelines bench-transport bench-http backoff-page metrics-page example-file river clean
 
 VENV := .venv
 LOWEST_VENV := .venv-lowest
@@ -69,6 +69,9 @@ test-lowest: setup ## run the tests with the lowest versions that pyproject.toml
 
 bench: setup-bench setup-servers install ## measure throughput beside peers; writes the table and the picture
 	$(VENV)/bin/python -m bench.throughput $(ARGS)
+
+bench-delivery: setup-bench setup-servers install ## measure how fast digests go out, beside BullMQ (needs Node.js); writes the page
+	$(VENV)/bin/python -m bench.delivery $(ARGS)
 
 bench-fleet: setup-dev ## simulate a thousand daemons and a sick store; writes the tables and the pictures
 	$(VENV)/bin/python -m bench.fleet $(ARGS)

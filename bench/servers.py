@@ -11,6 +11,8 @@ import http.client
 import json
 import os
 import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,11 +27,25 @@ from support.servers import ROOT
 from support.waiting import NotInTime
 
 __all__ = [
-    "HOST", "ROOT", "BenchError", "Channel", "Nsqd", "find_binary", "free_port", "nsqd", "process", "redis_server",
+    "HOST",
+    "ROOT",
+    "BenchError",
+    "Channel",
+    "Nsqd",
+    "find_binary",
+    "free_port",
+    "installed_daemon",
+    "nsqd",
+    "process",
+    "redis_server",
     "tail",
+    "wait_until_up",
 ]  # fmt: skip
 
 STOP_TIMEOUT_S = 20.0
+SLOW_ANSWER_S = 300.0
+"""SAVE of a large backlog holds Redis for long."""
+START_TIMEOUT_S = 10.0
 
 
 class BenchError(Exception):
@@ -41,6 +57,24 @@ def find_binary(name: str) -> str:
         return str(servers.find_binary(name))
     except servers.MissingServer as error:
         raise BenchError(str(error)) from None
+
+
+def installed_daemon() -> str:
+    """The console script of the environment that this runs in."""
+    program = Path(sys.executable).with_name("nsqdigest")
+    if not program.exists():
+        raise BenchError(
+            f"there is no nsqdigest beside {sys.executable}; run `make install`, then use .venv/bin/python"
+        )
+    return str(program)
+
+
+def wait_until_up(is_up: Callable[[], bool], child: subprocess.Popen[bytes], log: Path) -> None:
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while not is_up():
+        if child.poll() is not None or time.monotonic() > deadline_s:
+            raise BenchError(f"{child.args!r} did not start:\n{tail(log)}")
+        time.sleep(0.02)
 
 
 @contextmanager
@@ -150,7 +184,7 @@ def redis_server(folder: Path) -> Iterator[tuple[int, redis.Redis]]:
     """Yields (port, client)."""
     with (
         _started(servers.RedisServer, folder) as server,
-        redis.Redis(host=HOST, port=server.port, decode_responses=True) as client,
+        redis.Redis(host=HOST, port=server.port, decode_responses=True, socket_timeout=SLOW_ANSWER_S) as client,
     ):
         yield server.port, client
 

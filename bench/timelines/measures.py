@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from typing import Any, cast
 
 import redis
 
-from bench.servers import BenchError, nsqd, process, redis_server, tail
+from bench.servers import BenchError, installed_daemon, nsqd, process, redis_server, tail
 from bench.timelines.report import Costs, Idle, Size
 from bench.timelines.stores import (
     BATCH,
@@ -156,9 +155,7 @@ async def _sizes(port: int, client: redis.Redis, counts: list[int], rounds: int,
 
 
 def idle(seconds: float) -> Idle:
-    program = Path(sys.executable).with_name("nsqdigest")
-    if not program.exists():
-        raise BenchError(f"there is no nsqdigest beside {sys.executable}; run `make install`")
+    program = installed_daemon()
     with ExitStack() as stack:
         name = stack.enter_context(tempfile.TemporaryDirectory(prefix="nsqdigest-bench-", ignore_cleanup_errors=True))
         folder = Path(name)
@@ -168,7 +165,7 @@ def idle(seconds: float) -> Idle:
         text = CONFIG.format(nsqd=queue.tcp_address, redis_port=port, partitions=PARTITIONS, folder=folder)
         file.write_text(text + "".join(ROUTE_CONFIG.format(number=number) for number in range(ROUTES)), "utf-8")
         for number in range(DAEMONS):
-            stack.enter_context(process([str(program), "run", "-c", str(file)], folder, f"daemon-{number}.log"))
+            stack.enter_context(process([program, "run", "-c", str(file)], folder, f"daemon-{number}.log"))
             _wait_for(folder / f"daemon-{number}.log", b"daemon.started")
         asyncio.run(_one_waiting_everywhere(port))
         time.sleep(2)
