@@ -56,6 +56,8 @@ SUSPECT_FOR_S = 1.0
 FAREWELL_S = 1.0
 """nsqd gets so long to answer CLS, and to read the rest, when nothing else is waited for."""
 
+NS_PER_S = 1_000_000_000
+
 _log = log.get("consumer")
 
 
@@ -312,7 +314,7 @@ class Consumer:
 
     def _observe(self, result: BatchResult) -> None:
         now_ns = time.time_ns()
-        ages_s = [(now_ns - message.timestamp_ns) * 1e-9 for _, messages in result.finish for message in messages]
+        ages_s = [(now_ns - message.timestamp_ns) / NS_PER_S for _, messages in result.finish for message in messages]
         if ages_s:
             self._metrics.observe("message_age_seconds", *ages_s, topic=self.topic)
             self._metrics.observe("batch_messages", len(ages_s), topic=self.topic)

@@ -30,7 +30,7 @@ from nsqdigest.store.servers.rights import Rights
 if TYPE_CHECKING:
     from nsqdigest.config import Redis as RedisSettings
     from nsqdigest.store.servers.facts import RedisClock
-    from nsqdigest.store.servers.node import Command
+    from nsqdigest.store.servers.resp import Command
 
 _CONNECTIONS_TO_READ = 8
 
@@ -131,7 +131,7 @@ class Namespace:
     # -- calls to one partition
 
     async def run(
-        self, partition: int, script: str, keys: Sequence[bytes], arguments: Command, *, durable: bool = False
+        self, partition: int, script: str, keys: Command, arguments: Command, *, durable: bool = False
     ) -> list[Any]:
         """Runs a script on keys of one partition. `durable`: the caller will FIN, or send a digest, on this answer, so
         wait for the replicas that redis.durability asks for. Raises `StoreError` unsent while the store is unfit."""

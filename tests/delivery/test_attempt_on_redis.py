@@ -25,7 +25,8 @@ from nsqdigest.store.answers import Claim, Opened
 from nsqdigest.store.digests import Digests
 from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Plan
-from nsqdigest.store.servers.node import Command, Node
+from nsqdigest.store.servers.node import Node
+from nsqdigest.store.servers.resp import Command
 from nsqdigest.store.store import Store
 from support.settings import POLICY, ROUTE, SINK
 from support.store import Scripts

@@ -24,7 +24,8 @@ from nsqdigest.delivery.timer import Scheduler
 from nsqdigest.store.record import Record
 from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Plan, Schedule
-from nsqdigest.store.servers.node import Command, Node
+from nsqdigest.store.servers.node import Node
+from nsqdigest.store.servers.resp import Command
 from nsqdigest.store.store import Store
 from support.ports import HOST
 from support.proxy import Mode, Proxy

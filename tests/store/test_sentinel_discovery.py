@@ -11,7 +11,8 @@ import pytest
 
 from nsqdigest.config import Address
 from nsqdigest.store.servers import base
-from nsqdigest.store.servers.node import Command, Node
+from nsqdigest.store.servers.node import Node
+from nsqdigest.store.servers.resp import Command
 from support.ports import HOST, free_port
 from support.scripted_redis import Answer, Words
 from support.scripted_sets import (

@@ -20,7 +20,8 @@ from typing import Any
 from redis.exceptions import AskError
 
 from nsqdigest.base.errors import Applied, StoreError
-from nsqdigest.store.servers.node import Command, Node
+from nsqdigest.store.servers.node import Node
+from nsqdigest.store.servers.resp import Command
 from nsqdigest.store.servers.translation import translate
 
 _NO_CLUSTER_URL = "write redis+cluster:// instead of redis:// in redis.url"

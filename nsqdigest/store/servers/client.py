@@ -28,7 +28,8 @@ from nsqdigest.store import scripts
 from nsqdigest.store.servers.base import Servers
 from nsqdigest.store.servers.cluster import Cluster
 from nsqdigest.store.servers.facts import RedisClock, ServerFacts
-from nsqdigest.store.servers.node import Command, Node
+from nsqdigest.store.servers.node import Node
+from nsqdigest.store.servers.resp import Command, count_of
 from nsqdigest.store.servers.sentinel import Sentinels
 from nsqdigest.store.servers.single import SingleServer
 from nsqdigest.store.servers.translation import translate
@@ -126,13 +127,13 @@ class RedisClient:
     # -- calls
 
     async def run(
-        self, tag: bytes, name: str, keys: Sequence[bytes], arguments: Command, *, durable: bool = False
+        self, tag: bytes, name: str, keys: Command, arguments: Command, *, durable: bool = False
     ) -> list[Any]:
         """Runs a script of lua/ on keys of the partition that the tag names. `durable`: the caller will FIN, or send a
         digest, on this answer, so wait for the replicas that redis.durability asks for. Every durable script writes at
         each call, a repeated one too: WAIT returns at once on a connection that wrote nothing."""
         script = scripts.load(name)
-        unit: list[Command] = [[b"EVALSHA", script.sha, len(keys), *keys, *arguments]]
+        unit: list[Command] = [[b"EVALSHA", script.sha, count_of(keys), *keys, *arguments]]
         waits = durable and self._replicas > 0
         if waits:
             unit.append([b"WAIT", self._replicas, self._wait_ms])

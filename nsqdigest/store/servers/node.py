@@ -11,18 +11,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-import hiredis
 from redis import asyncio as redis_asyncio
 from redis import exceptions as redis_errors
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from nsqdigest.store.servers.resp import encode
+
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
 
     from nsqdigest.config import Address
-
-Command = Sequence[bytes | str | int]
+    from nsqdigest.store.servers.resp import Command
 
 _CONNECT_S = 2.0
 
@@ -73,7 +73,7 @@ class Node:
         try:
             if self._generation_of.setdefault(connection, generation) != self._generation:
                 await self._reconnect(connection)
-            await connection.send_packed_command([_pack(command) for command in commands], check_health=False)
+            await connection.send_packed_command([encode(command) for command in commands], check_health=False)
             answers: list[Any] = []
             for _ in commands:
                 try:
@@ -109,7 +109,3 @@ class Node:
     async def close(self) -> None:
         with suppress(redis_errors.RedisError, OSError):  # of a server that does not answer: the connection is gone
             await self._pool.disconnect()
-
-
-def _pack(command: Command) -> bytes:
-    return hiredis.pack_command(tuple(command))  # type: ignore[arg-type,no-any-return]

@@ -14,7 +14,8 @@ from nsqdigest.base.errors import Applied, StoreError
 from nsqdigest.config import Address, redis_urls
 from nsqdigest.store.servers import base
 from nsqdigest.store.servers.base import DiscoveredServers, reason_of
-from nsqdigest.store.servers.node import Command, Node
+from nsqdigest.store.servers.node import Node
+from nsqdigest.store.servers.resp import Command
 
 
 class Sentinels(DiscoveredServers):

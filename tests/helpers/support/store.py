@@ -134,13 +134,14 @@ def batch_of(records: Iterable[Rec]) -> tuple[list[bytes], list[bytes], bytes, l
     first = [name for name in by_timeline if name not in second]
     packed = bytearray()
     values: list[bytes] = []
+    records = [record for name in (*first, *second) for record in by_timeline[name]]
     for name in (*first, *second):
         packed += struct.pack(">H", len(by_timeline[name]))
-        for record in by_timeline[name]:
-            if name in second:
-                packed += struct.pack("B", record.repeat)
-            packed += struct.pack(">H", len(record.key)) + record.key + b"%017d" % -record.timestamp_ms
-            values.append(record.value)
+    for record in records:
+        packed += struct.pack(">H", len(record.key)) + record.key + b"%017d" % -record.timestamp_ms
+        values.append(record.value)
+    for name in second:
+        packed += bytes(record.repeat for record in by_timeline[name])
     return first, second, bytes(packed), values
 
 

@@ -23,7 +23,7 @@ from nsqdigest.store.keys import shown_timeline
 from nsqdigest.store.record import Record, StoredRecord
 from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.servers.client import RedisClient
-from nsqdigest.store.servers.node import Command
+from nsqdigest.store.servers.resp import Command, count_of
 from nsqdigest.store.store import Store
 from support.cutting_off import text_cut_off
 from support.store import NOW_MS
@@ -76,7 +76,7 @@ class TimedClient(RedisClient):
         self.clock = LaggingClock(self.world, self.lag_ms)  # type: ignore[assignment]
 
     async def run(
-        self, tag: bytes, name: str, keys: Sequence[bytes], arguments: Command, *, durable: bool = False
+        self, tag: bytes, name: str, keys: Command, arguments: Command, *, durable: bool = False
     ) -> list[Any]:
         """A script that asks for Redis' clock has '' as its first argument."""
         asks_for_time = bool(arguments) and arguments[0] == b""
@@ -87,7 +87,7 @@ class TimedClient(RedisClient):
         if fate is Fate.CUT_OFF:
             self.world.was_cut_off = True
             text = text_cut_off(name, self.world.writes)
-            (answer,) = await self.send(tag, [[b"EVAL", text, len(keys), *keys, *told]])
+            (answer,) = await self.send(tag, [[b"EVAL", text, count_of(keys), *keys, *told]])
             return list(answer)
         answer = await super().run(tag, name, keys, told, durable=durable)
         if fate is Fate.UNHEARD:
