@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup setup-demo setup-dev setup-bench setup-servers install demo test test-lowest lint mutants prove bench \
-	bench-fleet bench-planner bench-timelines bench-transport backoff-page metrics-page clean
+	bench-delivery bench-fleet bench-planner bench-timelines bench-transport bench-http backoff-page metrics-page example-file river clean
 
 VENV := .venv
 LOWEST_VENV := .venv-lowest
@@ -48,10 +48,11 @@ demo: setup-demo install ## run the whole of it on this machine for about 30 s (
 test: setup install ## run the tests against real servers (ARGS="-k claim -x" goes to pytest)
 	NSQDIGEST_TEST_INSTALLED=1 $(VENV)/bin/$(PYTEST) $(ARGS)
 
-lint: setup-dev ## check style, types and the shell scripts
+lint: setup-dev ## check style, types, unused code and the shell scripts
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
+	$(VENV)/bin/vulture
 	for script in .ci/run scripts/lib.sh $$(grep -l -d skip '^#!.*bash' scripts/*); do bash -n "$$script" || exit 1; done
 
 mutants: setup ## break the package in many ways, one at a time; the tests are to notice (ARGS="events", ARGS="--list")
@@ -69,6 +70,9 @@ test-lowest: setup ## run the tests with the lowest versions that pyproject.toml
 bench: setup-bench setup-servers install ## measure throughput beside peers; writes the table and the picture
 	$(VENV)/bin/python -m bench.throughput $(ARGS)
 
+bench-delivery: setup-bench setup-servers install ## measure how fast digests go out, beside BullMQ (needs Node.js); writes the page
+	$(VENV)/bin/python -m bench.delivery $(ARGS)
+
 bench-fleet: setup-dev ## simulate a thousand daemons and a sick store; writes the tables and the pictures
 	$(VENV)/bin/python -m bench.fleet $(ARGS)
 
@@ -81,8 +85,17 @@ backoff-page: setup-dev ## write docs/backoff.md and its pictures from the table
 metrics-page: setup-dev ## write docs/metrics.md from the table of metrics
 	$(VENV)/bin/python -m scripts.metrics_page
 
+example-file: setup-dev ## write config/nsqdigest.toml from the declared options
+	$(VENV)/bin/python -m scripts.example_file
+
+river: setup install ## write the way of one event and of one digest into docs/how-it-works.md, traced at run time
+	$(VENV)/bin/python -m scripts.river --write
+
 bench-transport: setup-bench setup-servers install ## measure the connection to nsqd alone, beside pynsq's
 	$(VENV)/bin/python -m bench.transport $(ARGS)
+
+bench-http: setup-bench install ## measure our HTTP client beside others; writes the table
+	$(VENV)/bin/python -m bench.http $(ARGS)
 
 bench-timelines: setup-bench setup-servers install ## measure what timelines cost Redis; writes the table and the picture
 	$(VENV)/bin/python -m bench.timelines $(ARGS)

@@ -1,6 +1,6 @@
-"""A fresh nsqd and a fresh Redis for one measurement, ended with it.
+"""A fresh nsqd and a fresh Redis for one measurement, ended with it: the servers of the tests (`support.servers`), set
+up to be measured.
 
-Real binaries only: `.servers/bin` of this repository, then PATH, then the folder that NSQDIGEST_SERVERS names.
 Nothing is kept on disk on purpose: nsqd holds the whole backlog in memory and Redis saves nothing, in every lane alike,
 so that the disk of the machine is not what is measured.
 """
@@ -10,23 +10,42 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import random
-import shutil
-import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 
-ROOT = Path(__file__).resolve().parent.parent
-HOST = "127.0.0.1"
-START_TIMEOUT_S = 10.0
+from support import keeper, servers
+from support.ports import HOST, free_port
+from support.servers import ROOT
+from support.waiting import NotInTime
+
+__all__ = [
+    "HOST",
+    "ROOT",
+    "BenchError",
+    "Channel",
+    "Nsqd",
+    "find_binary",
+    "free_port",
+    "installed_daemon",
+    "nsqd",
+    "process",
+    "redis_server",
+    "tail",
+    "wait_until_up",
+]  # fmt: skip
+
 STOP_TIMEOUT_S = 20.0
+SLOW_ANSWER_S = 300.0
+"""SAVE of a large backlog holds Redis for long."""
+START_TIMEOUT_S = 10.0
 
 
 class BenchError(Exception):
@@ -34,25 +53,28 @@ class BenchError(Exception):
 
 
 def find_binary(name: str) -> str:
-    folders = [ROOT / ".servers" / "bin", *map(Path, os.get_exec_path())]
-    if named := os.environ.get("NSQDIGEST_SERVERS"):
-        folders.append(Path(named))
-    found = shutil.which(name, path=os.pathsep.join(str(folder) for folder in folders))
-    if found is None:
-        raise BenchError(f"{name} is not in .servers/bin, on PATH, or in NSQDIGEST_SERVERS; run `make setup`")
-    return found
+    try:
+        return str(servers.find_binary(name))
+    except servers.MissingServer as error:
+        raise BenchError(str(error)) from None
 
 
-def free_port(but: int = 0) -> int:
-    """From below the range of outgoing connections: a client that knocks before the server is up, inside that range,
-    can be given the very port and connect to itself."""
-    while True:
-        port = random.randrange(10_000, 32_000)
-        if port == but:
-            continue
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind((HOST, port))
-            return port
+def installed_daemon() -> str:
+    """The console script of the environment that this runs in."""
+    program = Path(sys.executable).with_name("nsqdigest")
+    if not program.exists():
+        raise BenchError(
+            f"there is no nsqdigest beside {sys.executable}; run `make install`, then use .venv/bin/python"
+        )
+    return str(program)
+
+
+def wait_until_up(is_up: Callable[[], bool], child: subprocess.Popen[bytes], log: Path) -> None:
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while not is_up():
+        if child.poll() is not None or time.monotonic() > deadline_s:
+            raise BenchError(f"{child.args!r} did not start:\n{tail(log)}")
+        time.sleep(0.02)
 
 
 @contextmanager
@@ -60,8 +82,10 @@ def process(command: list[str], folder: Path, log_name: str) -> Iterator[subproc
     """Runs it in `folder`, its output in `log_name` there, and ends it: TERM, and KILL when that is not enough."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("NSQDIGEST")}
     with (folder / log_name).open("wb") as log:
-        child = subprocess.Popen(
-            command, cwd=folder, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+        child = keeper.kept(
+            subprocess.Popen(
+                command, cwd=folder, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            )
         )
         try:
             yield child
@@ -72,6 +96,7 @@ def process(command: list[str], folder: Path, log_name: str) -> Iterator[subproc
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()
+            keeper.ended(child)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +126,6 @@ class Nsqd:
             raise BenchError(f"nsqd answered {answer.status} to {method} {path}: {data[:200]!r}")
         return data
 
-    def is_up(self) -> bool:
-        try:
-            return self._ask("GET", "/ping") == b"OK"
-        except OSError:
-            self._http.close()
-            return False
-
     def create(self, topic: str, channel: str) -> None:
         self._ask("POST", f"/topic/create?topic={topic}")
         self._ask("POST", f"/channel/create?topic={topic}&channel={channel}")
@@ -133,56 +151,42 @@ class Nsqd:
         self._http.close()
 
 
+ServerT = TypeVar("ServerT", bound=servers.Server)
+
+
+@contextmanager
+def _started(kind: Callable[..., ServerT], folder: Path, *options: str) -> Iterator[ServerT]:
+    """Nothing of it is wanted afterwards, so it is killed."""
+    try:
+        server = kind(folder, *options)
+        server.start()
+    except (servers.ServerError, NotInTime) as error:
+        raise BenchError(str(error)) from None
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
 @contextmanager
 def nsqd(folder: Path, messages: int, *options: str) -> Iterator[Nsqd]:
     """One that keeps `messages` of a topic, and as many of a channel, in memory. Options are its own flags."""
-    tcp_port = free_port()
-    http_port = free_port(but=tcp_port)
-    command = [
-        find_binary("nsqd"),
-        f"--tcp-address={HOST}:{tcp_port}",
-        f"--http-address={HOST}:{http_port}",
-        f"--broadcast-address={HOST}",
-        f"--data-path={folder}",
-        f"--mem-queue-size={messages}",
-        "--log-level=warn",
-        *options,
-    ]
-    with process(command, folder, "nsqd.log") as child:
-        server = Nsqd(child.pid, tcp_port, http_port)
+    with _started(servers.Nsqd, folder, f"--mem-queue-size={messages}", "--log-level=warn", *options) as server:
+        client = Nsqd(server.pid, *server.ports)
         try:
-            _wait_until_up(server.is_up, child, folder / "nsqd.log")
-            yield server
+            yield client
         finally:
-            server.close()
+            client.close()
 
 
 @contextmanager
 def redis_server(folder: Path) -> Iterator[tuple[int, redis.Redis]]:
-    """Answers (port, client)."""
-    port = free_port()
-    command = [find_binary("redis-server"), "--port", str(port), "--bind", HOST, "--dir", str(folder)]
+    """Yields (port, client)."""
     with (
-        process([*command, "--save", "", "--appendonly", "no"], folder, "redis.log") as child,
-        redis.Redis(host=HOST, port=port, decode_responses=True) as client,
+        _started(servers.RedisServer, folder) as server,
+        redis.Redis(host=HOST, port=server.port, decode_responses=True, socket_timeout=SLOW_ANSWER_S) as client,
     ):
-
-        def is_up() -> bool:
-            try:
-                return bool(client.ping())
-            except redis.ConnectionError:
-                return False
-
-        _wait_until_up(is_up, child, folder / "redis.log")
-        yield port, client
-
-
-def _wait_until_up(is_up: Callable[[], bool], child: subprocess.Popen[bytes], log: Path) -> None:
-    deadline_s = time.monotonic() + START_TIMEOUT_S
-    while not is_up():
-        if child.poll() is not None or time.monotonic() > deadline_s:
-            raise BenchError(f"{child.args!r} did not start:\n{tail(log)}")
-        time.sleep(0.02)
+        yield server.port, client
 
 
 def tail(log: Path, lines: int = 15) -> str:

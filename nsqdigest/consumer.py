@@ -10,8 +10,8 @@ Invariants:
   lowered, nsqd would hand over the next message.
 - Messages of a closed connection count against the limit until they are finished or given back.
 
-Connections come from `nsq.links`. Messages go to `intake.batches` and come back as a `BatchResult`; dead letters go to
-`intake.letter_queue`.
+Connections come from `nsq.connections`. Messages go to `intake.batches` and come back as a `BatchResult`; dead letters
+go to `intake.letter_queue`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from nsqdigest.intake.rdy import Planner, is_starved
 from nsqdigest.intake.routing import IntakeRoute, Router
 from nsqdigest.intake.writer import StoreWriter
 from nsqdigest.nsq.connection import ConnectionOptions, NsqConnection
+from nsqdigest.nsq.connections import Connections
 from nsqdigest.nsq.directory import Directory
 from nsqdigest.nsq.frames import refused_id
-from nsqdigest.nsq.links import Links
 
 if TYPE_CHECKING:
     from nsqdigest.base.metrics import Metrics
@@ -55,6 +55,8 @@ SUSPECT_FOR_S = 1.0
 """After a standstill, messages that arrive for so long may have waited in the socket."""
 FAREWELL_S = 1.0
 """nsqd gets so long to answer CLS, and to read the rest, when nothing else is waited for."""
+
+NS_PER_S = 1_000_000_000
 
 _log = log.get("consumer")
 
@@ -88,7 +90,7 @@ class Consumer:
         self._uniform = uniform
         self._on_due = on_due
         """Called when a timeline is due that was not before."""
-        self.links = Links(
+        self.links = Connections(
             topic,
             settings.channel,
             Directory(settings.nsqd_tcp_addresses, time.monotonic()),
@@ -129,11 +131,6 @@ class Consumer:
     @property
     def controller(self) -> Controller:
         return self._controller
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether an operator paused it."""
-        return self.decision.state is State.PAUSED and not self._draining
 
     @property
     def in_flight(self) -> int:
@@ -201,7 +198,7 @@ class Consumer:
     def _stop_intake(self) -> None:
         """No new connections, RDY 0, and messages that still arrive go back."""
         self._draining = True
-        self.links.hold()
+        self.links.stop_connecting()
         self.pause()
 
     def pause(self) -> bool:
@@ -317,7 +314,7 @@ class Consumer:
 
     def _observe(self, result: BatchResult) -> None:
         now_ns = time.time_ns()
-        ages_s = [(now_ns - message.timestamp_ns) * 1e-9 for _, messages in result.finish for message in messages]
+        ages_s = [(now_ns - message.timestamp_ns) / NS_PER_S for _, messages in result.finish for message in messages]
         if ages_s:
             self._metrics.observe("message_age_seconds", *ages_s, topic=self.topic)
             self._metrics.observe("batch_messages", len(ages_s), topic=self.topic)
@@ -392,7 +389,7 @@ class Consumer:
         """After the controller was told a fact: if it decided anew, reports and applies the decision."""
         if not decided:
             return False
-        if not self._draining:  # `paused` is what an operator did, and a drain has log lines of its own
+        if not self._draining:  # `paused` is what an operator did, and a drain speaks for itself
             report_decision(_log, self._metrics, "consumer.topic", self._controller, topic=self.topic)
         if self.decision.limit == 0:
             self._batches.give_back_waiting()

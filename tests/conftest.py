@@ -25,6 +25,7 @@ import redis
 import redis.asyncio
 from hypothesis import HealthCheck, Phase, settings
 
+from support.keeper import end_with_parent
 from support.servers import (
     REDIS_BINARIES,
     MissingServer,
@@ -36,9 +37,9 @@ from support.servers import (
     started_servers,
 )
 from support.stage import stage
-from support.stores import open_store
+from support.stores import open_store, plain, store, store_routes, store_url
 
-__all__ = ["open_store", "stage"]
+__all__ = ["open_store", "plain", "stage", "store", "store_routes", "store_url"]
 
 ServerT = TypeVar("ServerT", bound=Server)
 NsqdFactory = Callable[..., Nsqd]
@@ -54,6 +55,9 @@ settings.register_profile(
     "first-failure", settings.get_profile("normal"), phases=[Phase.explicit, Phase.generate], database=None
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "normal"))
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    end_with_parent()  # a worker whose pytest is killed would go on for up to 15 s
 
 
 # -- the rule for servers that are missing

@@ -15,7 +15,14 @@ from pathlib import Path
 from bench.runs import chosen, interleaved, machine_facts
 from bench.servers import ROOT, BenchError
 from bench.throughput.backlog import TIMELINES
-from bench.throughput.lanes import MAX_IN_FLIGHT, Lane, all_lanes, build_go_consumer, run_round
+from bench.throughput.lanes import (
+    BENTHOS_THREADS,
+    MAX_IN_FLIGHT,
+    Lane,
+    all_lanes,
+    build_go_consumers,
+    run_round,
+)
 from bench.throughput.report import LaneRounds, Round, into_readme, losses, markdown, picture_svg
 
 DEFAULT_OUT = ROOT / "docs" / "measured"
@@ -25,19 +32,22 @@ NOTES = [
     f"Backlogs of JSON events over {TIMELINES:,} timelines, in the channel before the consumer starts; fresh nsqd and "
     "Redis each round; consumer, nsqd and Redis share the machine.",
     "The rate is the slope between 10 % and 90 % of the backlog finished, by nsqd's counters. CPU is of the same span.",
-    "Lanes a and b make one script call per event (SETEX, ZADD, EXPIRE, two ZSCORE, GET, ZADD); a with all that is in "
-    "flight at once, b with 256 concurrent handlers.",
-    "Lane c is the daemon with a config file. Its policy has `immediate = false` and delays beyond the run: like a and "
-    "b it takes in and delivers nothing. Newer-wins, capacity, schedule and ledger are kept.",
+    "Lanes a, b and d make one script call per event (SETEX, ZADD, EXPIRE, two ZSCORE, GET, ZADD); a with all that is "
+    f"in flight at once, b with 256 concurrent handlers, d with {BENTHOS_THREADS} threads of its pipeline.",
+    "Lane c is the daemon with a config file. Its policy has `immediate = false` and delays beyond the run: like "
+    "the others it takes in and delivers nothing. Newer-wins, capacity, schedule and ledger are kept.",
     "Peak RSS is the consumer's VmHWM, start-up included.",
 ]
 
 
 def machine(lanes: list[Lane], rounds: int) -> dict[str, str]:
     facts = machine_facts(rounds, ("nsqd", "redis-server"), ("pynsq", "tornado", "redis", "hiredis", "msgspec"))
-    if any(lane.key == "b" for lane in lanes):
-        pinned = re.findall(r"^\t(\S+) (v\S+)$", (ROOT / "bench/go/go.mod").read_text("utf-8"), re.MULTILINE)
-        facts["lane b"] = ", ".join(f"{name} {release}" for name, release in pinned)
+    for key, module in (("b", "bench/go"), ("d", "bench/benthos")):
+        if any(lane.key == key for lane in lanes):
+            pinned = re.findall(
+                r"^(?:require |\t)(\S+) (v\S+)$", (ROOT / module / "go.mod").read_text("utf-8"), re.MULTILINE
+            )
+            facts[f"lane {key}"] = ", ".join(f"{name} {release}" for name, release in pinned)
     return facts
 
 
@@ -59,7 +69,7 @@ def main() -> int:
     options = argparse.ArgumentParser(prog="python -m bench.throughput", description=__doc__)
     options.add_argument("--rounds", type=int, default=7, help="how often each lane is run (default 7)")
     options.add_argument("--events-scale", type=float, default=1.0, help="multiplies the backlogs (default 1)")
-    options.add_argument("--lanes", default="a,b,c,c64", help="a, b, c, c64 (c with 64 KiB events); default all")
+    options.add_argument("--lanes", default="", help="a, b, c, d, c64 (c with 64 KiB events); default all")
     options.add_argument("--quick", action="store_true", help="one round of a tenth of the events")
     options.add_argument(
         "--out", type=Path, help="folder of the table and the picture (default: docs/measured, for a whole run only)"
@@ -69,8 +79,7 @@ def main() -> int:
     scale = QUICK_SCALE if given.quick else given.events_scale
     try:
         lanes = chosen(all_lanes(scale), given.lanes)
-        if any(lane.key == "b" for lane in lanes):
-            build_go_consumer()
+        build_go_consumers(lanes)
         facts = machine(lanes, rounds)
         results = run_all(lanes, rounds)
     except BenchError as error:

@@ -5,21 +5,23 @@ All of them read the same backlog with the same max_in_flight from a fresh nsqd,
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import redis
 
-from bench.servers import ROOT, BenchError, Nsqd, find_binary, nsqd, process, redis_server
+from bench.servers import ROOT, BenchError, Nsqd, find_binary, installed_daemon, nsqd, process, redis_server
 from bench.throughput.meter import CHANNEL, TOPIC, evaluate, peak_rss_bytes, publish_backlog, watch
 from bench.throughput.report import Round
 
 MAX_IN_FLIGHT = 2500
 GO_CONSUMER = "throughput-consumer"
+BENTHOS = "throughput-benthos"
 HERE = Path(__file__).resolve().parent
 SCRIPT = HERE / "add.lua"
 
@@ -56,6 +58,34 @@ listen = ""
 format = "json"
 """
 
+# Lane d: what a user of Benthos configures. Its input gives one message to each thread of the pipeline at a time.
+BENTHOS_CONFIG = """\
+http: {{enabled: false}}
+logger: {{level: warn}}
+input:
+  nsq:
+    nsqd_tcp_addresses: ["{nsqd}"]
+    lookupd_http_addresses: []
+    topic: {topic}
+    channel: {channel}
+    user_agent: bench
+    max_in_flight: {max_in_flight}
+pipeline:
+  threads: {threads}
+  processors:
+    - redis_script:
+        url: redis://127.0.0.1:{redis_port}
+        script: {script}
+        keys_mapping: |
+          let name = "user:" + this.user.id
+          root = ["r:" + $name + ":" + @nsq_id, "t:" + $name, "waiting", "ready", "l:" + $name]
+        args_mapping: |
+          root = [@nsq_id, content().string(), @nsq_timestamp.number() / 1000000000, 3600, "user:" + this.user.id]
+output: {{drop: {{}}}}
+"""
+BENTHOS_THREADS = 16
+"""The fastest of 2, 16, 64 and 256."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -87,6 +117,21 @@ def go_command(place: Place) -> list[str]:
     return [find_binary(GO_CONSUMER), f"-redis=127.0.0.1:{place.redis_port}", *_common_options("-", place)]
 
 
+def benthos_command(place: Place) -> list[str]:
+    file = place.folder / "benthos.yaml"
+    text = BENTHOS_CONFIG.format(
+        nsqd=place.nsqd,
+        channel=CHANNEL,
+        topic=TOPIC,
+        max_in_flight=MAX_IN_FLIGHT,
+        threads=BENTHOS_THREADS,
+        redis_port=place.redis_port,
+        script=json.dumps(SCRIPT.read_text("utf-8")),
+    )
+    file.write_text(text, "utf-8")
+    return [find_binary(BENTHOS), "-c", str(file)]
+
+
 def _common_options(dash: str, place: Place) -> list[str]:
     values = {
         "nsqd": place.nsqd,
@@ -99,11 +144,6 @@ def _common_options(dash: str, place: Place) -> list[str]:
 
 
 def daemon_command(place: Place) -> list[str]:
-    program = Path(sys.executable).with_name("nsqdigest")
-    if not program.exists():
-        raise BenchError(
-            f"there is no nsqdigest beside {sys.executable}; run `make install`, then use .venv/bin/python"
-        )
     file = place.folder / "nsqdigest.toml"
     text = CONFIG.format(
         nsqd=place.nsqd,
@@ -114,11 +154,11 @@ def daemon_command(place: Place) -> list[str]:
         folder=place.folder,
     )
     file.write_text(text, "utf-8")
-    return [str(program), "run", "-c", str(file)]
+    return [installed_daemon(), "run", "-c", str(file)]
 
 
 def script_counts(client: redis.Redis) -> dict[str, int]:
-    """Lanes a and b have one key a record, one index a timeline, and the waiting schedule."""
+    """Lanes a, b and d have one key a record, one index a timeline, and the waiting schedule."""
     timelines = int(client.zcard("waiting"))
     return {"records": int(client.dbsize()) - timelines - (1 if timelines else 0)}
 
@@ -164,6 +204,14 @@ def all_lanes(scale: float) -> list[Lane]:
             counts=ledger_counts,
         ),
         Lane(
+            key="d",
+            title="Benthos nsq + redis_script",
+            events=scaled(120_000),
+            event_bytes=250,
+            command=benthos_command,
+            counts=script_counts,
+        ),
+        Lane(
             key="c64",
             title="nsqdigest run, 64 KiB events",
             events=2 * MAX_IN_FLIGHT,
@@ -174,10 +222,12 @@ def all_lanes(scale: float) -> list[Lane]:
     ]
 
 
-def build_go_consumer() -> None:
-    built = subprocess.run([ROOT / "scripts" / "go-build", "bench/go", GO_CONSUMER], check=False)
-    if built.returncode != 0:
-        raise BenchError("the consumer of lane b was not built (above is why); --lanes a,c does without it")
+def build_go_consumers(lanes: Iterable[Lane]) -> None:
+    """Those of lanes b and d, as far as they are run."""
+    keys = {lane.key for lane in lanes}
+    for key, module, name in (("b", "bench/go", GO_CONSUMER), ("d", "bench/benthos", BENTHOS)):
+        if key in keys and subprocess.run([ROOT / "scripts" / "go-build", module, name], check=False).returncode != 0:
+            raise BenchError(f"{name} of lane {key} was not built (above is why); --lanes a,c does without it")
 
 
 def run_round(lane: Lane) -> Round:

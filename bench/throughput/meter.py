@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import redis
 
@@ -40,10 +42,11 @@ class Look:
 
 
 def children(pid: int) -> list[int]:
-    """Those alive, of all threads of the process."""
+    """Those alive, of all threads of the process. A thread may end while this reads."""
     found: list[int] = []
     for listing in Path(f"/proc/{pid}/task").glob("*/children"):
-        found += map(int, listing.read_text("ascii").split())
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found += map(int, listing.read_text("ascii").split())
     return found
 
 
@@ -105,7 +108,15 @@ def watch(
         time.sleep(LOOK_EVERY_S)
 
 
-def when(looks: list[Look], finished: float, value: Callable[[Look], float]) -> float:
+class Progress(Protocol):
+    @property
+    def finished(self) -> int: ...
+
+
+LookT = TypeVar("LookT", bound=Progress)
+
+
+def when(looks: Sequence[LookT], finished: float, value: Callable[[LookT], float]) -> float:
     """What `value` was when so many events were finished, on the line between the two looks around that moment."""
     before = looks[0]
     for look in looks:

@@ -18,12 +18,13 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 TO = "\N{EN DASH}"
 Goals = Sequence[tuple[str, str, float]]
 """(lane, peer, how many times as fast at least)."""
-GOALS: Goals = (("c", "a", 20.0), ("c", "b", 3.0))
+GOALS: Goals = (("c", "a", 20.0), ("c", "b", 3.0), ("c", "d", 10.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One lane, once. CPU is per event. `counts` is what stood in Redis afterwards: each must be `events`."""
+    """One lane, once. CPU and Redis' commands are per event. `counts` is what was found afterwards: each must be
+    `events`."""
 
     events: int
     events_per_s: float
@@ -33,6 +34,8 @@ class Round:
     peak_rss_bytes: int
     most_in_flight: int
     counts: Mapping[str, int]
+    receiver_us: float = 0.0
+    commands: float = 0.0
 
     @property
     def complete(self) -> bool:
@@ -166,9 +169,8 @@ def into_readme(readme: str, lanes: Mapping[str, LaneRounds], machine: Mapping[s
             f"{lane.spread(lambda one: one.peak_rss_bytes / MIB).median:.0f}",
         )
         rows.append(f"| {lane.title} | {' | '.join(figures)} |")
-    compared = " and ".join(
-        f"{ratio.spread.median:.1f} times as many as {lanes[ratio.peer].title}" for ratio in ratios(lanes)
-    )
+    times = [f"{ratio.spread.median:.1f} times as many as {lanes[ratio.peer].title}" for ratio in ratios(lanes)]
+    compared = " and ".join(filter(None, (", ".join(times[:-1]), *times[-1:])))
     said = prose(
         f"Medians on {machine['machine']}, shared by nsqd, Redis and the consumer, with 250-byte JSON events over "
         f"10,000 timelines: `nsqdigest run` takes in {compared}. "
@@ -178,10 +180,10 @@ def into_readme(readme: str, lanes: Mapping[str, LaneRounds], machine: Mapping[s
     return f"{before}{README_BLOCK[0]}\n{block}\n\n{README_BLOCK[1]}{behind}"
 
 
-def every_round(lanes: Mapping[str, LaneRounds]) -> list[str]:
-    most = max(len(lane.rounds) for lane in lanes.values())
+def every_round(lanes: Mapping[str, LaneRounds], what: str = "events") -> list[str]:
+    most = max((len(lane.rounds) for lane in lanes.values()), default=0)
     header = " | ".join(str(number) for number in range(1, most + 1))
-    lines = [f"| events/s in round | events | {header} |", "|---|--:|" + "--:|" * most]
+    lines = [f"| {what}/s in round | {what} | {header} |", "|---|--:|" + "--:|" * most]
     for lane in lanes.values():
         cells = " | ".join(f"{one.events_per_s:,.0f}" for one in lane.rounds)
         lines.append(f"| {lane.key} | {lane.rounds[0].events:,} | {cells} |")
@@ -220,7 +222,9 @@ def markdown(
     return "\n".join(parts) + "\n"
 
 
-def appendix(lanes: Mapping[str, LaneRounds], machine: Mapping[str, str], notes: Iterable[str]) -> list[str]:
+def appendix(
+    lanes: Mapping[str, LaneRounds], machine: Mapping[str, str], notes: Iterable[str], what: str = "events"
+) -> list[str]:
     return [
         "## Notes",
         "",
@@ -228,7 +232,7 @@ def appendix(lanes: Mapping[str, LaneRounds], machine: Mapping[str, str], notes:
         "",
         "## Every round",
         "",
-        *every_round(lanes),
+        *every_round(lanes, what),
         "",
         "## Machine and versions",
         "",
@@ -293,7 +297,7 @@ def _cpu(lanes: list[LaneRounds], top: float, what: str, ours: Collection[str], 
 
 def picture_svg(lanes: Mapping[str, LaneRounds]) -> str:
     """Of the lanes with the same events: the pass with large ones is about memory, and is in the table."""
-    shown = [lane for lane in lanes.values() if lane.key in ("a", "b", "c")]
+    shown = [lane for lane in lanes.values() if lane.key in ("a", "b", "c", "d")]
     times = " · ".join(f"{ratio.spread.median:.1f} {TIMES} lane {ratio.peer}" for ratio in ratios(lanes))
     return drawn_svg(shown, "Event", ("c",), (REDIS, NSQD), f"nsqdigest: {times}" if times else "")
 

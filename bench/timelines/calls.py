@@ -11,9 +11,10 @@ from bench.timelines.measures import fresh_redis
 from bench.timelines.report import Call
 from bench.timelines.stores import BATCH, CLAIM, PLAN, ROUTE, VALUE, at_once, claim, later, open_one, store_on
 from nsqdigest.store import scripts
+from nsqdigest.store.digests import Ending
 from nsqdigest.store.packing import BYTES_PER_CALL
 from nsqdigest.store.record import Record
-from nsqdigest.store.timelines import Timelines
+from nsqdigest.store.store import Store
 
 Timed = Callable[[Awaitable[object]], Awaitable[float]]
 
@@ -27,80 +28,80 @@ def records(
     return [Record(0, timeline, b"%010d" % number, number, value, repeat) for number in range(first, first + count)]
 
 
-async def add_new(store: Timelines, timed: Timed) -> float:
+async def add_new(store: Store, timed: Timed) -> float:
     mine = [Record(0, b"user:%d" % number, b"k", 1, VALUE, False) for number in range(BATCH)]
-    return await timed(store.add(ROUTE, 0, mine, later(store)))
+    return await timed(store.timelines.add(ROUTE, 0, mine, later(store)))
 
 
-async def add_to_full(store: Timelines, timed: Timed) -> float:
+async def add_to_full(store: Store, timed: Timed) -> float:
     """Each takes the place of the oldest."""
-    await store.add(ROUTE, 0, records(0, BATCH), later(store))
-    return await timed(store.add(ROUTE, 0, records(BATCH, BATCH), later(store)))
+    await store.timelines.add(ROUTE, 0, records(0, BATCH), later(store))
+    return await timed(store.timelines.add(ROUTE, 0, records(BATCH, BATCH), later(store)))
 
 
-async def add_known(store: Timelines, timed: Timed) -> float:
+async def add_known(store: Store, timed: Timed) -> float:
     """Each is newer than the one of its key."""
-    await store.add(ROUTE, 0, records(0, BATCH), later(store))
+    await store.timelines.add(ROUTE, 0, records(0, BATCH), later(store))
     newer = [Record(0, b"t", record.key, record.timestamp_us + BATCH, VALUE, False) for record in records(0, BATCH)]
-    return await timed(store.add(ROUTE, 0, newer, later(store)))
+    return await timed(store.timelines.add(ROUTE, 0, newer, later(store)))
 
 
-async def add_repeats(store: Timelines, timed: Timed) -> float:
+async def add_repeats(store: Store, timed: Timed) -> float:
     """Of a digest that is being delivered, each has to be looked up."""
-    await store.add(ROUTE, 0, records(0, BATCH), at_once(store))
+    await store.timelines.add(ROUTE, 0, records(0, BATCH), at_once(store))
     await open_one(store, (await claim(store))[0])
-    return await timed(store.add(ROUTE, 0, records(0, BATCH, repeat=True), later(store)))
+    return await timed(store.timelines.add(ROUTE, 0, records(0, BATCH, repeat=True), later(store)))
 
 
-async def add_large(store: Timelines, timed: Timed) -> float:
+async def add_large(store: Store, timed: Timed) -> float:
     large = records(0, BYTES_PER_CALL // LARGE_BYTES, value=b'"' + b"x" * (LARGE_BYTES - 2) + b'"')
-    return await timed(store.add(ROUTE, 0, large, later(store)))
+    return await timed(store.timelines.add(ROUTE, 0, large, later(store)))
 
 
-async def claim_many(store: Timelines, timed: Timed) -> float:
+async def claim_many(store: Store, timed: Timed) -> float:
     for first in range(0, 20 * BATCH, BATCH):
         mine = [Record(0, b"user:%d" % (first + number), b"k", 1, b"{}", False) for number in range(BATCH)]
-        await store.add(ROUTE, 0, mine, at_once(store))
+        await store.timelines.add(ROUTE, 0, mine, at_once(store))
     return await timed(claim(store, CLAIM))
 
 
-async def open_large(store: Timelines, timed: Timed) -> float:
-    await store.add(ROUTE, 0, records(0, BATCH), at_once(store))
+async def open_large(store: Store, timed: Timed) -> float:
+    await store.timelines.add(ROUTE, 0, records(0, BATCH), at_once(store))
     return await timed(open_one(store, (await claim(store))[0]))
 
 
-async def merge_large(store: Timelines, timed: Timed) -> float:
-    await store.add(ROUTE, 0, records(0, BATCH), at_once(store))
+async def merge_large(store: Store, timed: Timed) -> float:
+    await store.timelines.add(ROUTE, 0, records(0, BATCH), at_once(store))
     await open_one(store, claimed := (await claim(store))[0])
-    await store.add(ROUTE, 0, records(BATCH, BATCH), later(store))
+    await store.timelines.add(ROUTE, 0, records(BATCH, BATCH), later(store))
     return await timed(open_one(store, claimed))
 
 
-async def close_large(store: Timelines, timed: Timed) -> float:
+async def close_large(store: Store, timed: Timed) -> float:
     """With as many remembered of the digest before."""
     for first in (0, BATCH):
-        await store.add(ROUTE, 0, records(first, BATCH), at_once(store))
+        await store.timelines.add(ROUTE, 0, records(first, BATCH), at_once(store))
         claimed = (await claim(store))[0]
         opened = await open_one(store, claimed)
-        closing = store.close_digest(claimed, opened.id, at_once(store))
+        closing = store.digests.finish(0, [Ending.close(claimed, opened.id, at_once(store))])
         if first:
             return await timed(closing)
         await closing
     raise AssertionError
 
 
-async def maintain_many(store: Timelines, timed: Timed) -> float:
+async def maintain_many(store: Store, timed: Timed) -> float:
     mine = [Record(0, b"user:%d" % number, b"k", 1, b"{}", False) for number in range(BATCH)]
-    await store.add(ROUTE, 0, mine, at_once(store))
-    await store.claim(0, [(ROUTE, 0)], [BATCH], 0)
-    return await timed(store.maintenance(0, [ROUTE], 60_000))
+    await store.timelines.add(ROUTE, 0, mine, at_once(store))
+    await store.digests.claim(0, [(ROUTE, 0)], [BATCH], 0)
+    return await timed(store.upkeep.maintain(0, [ROUTE], 60_000))
 
 
-async def delete_large(store: Timelines, timed: Timed) -> float:
-    await store.add(ROUTE, 0, records(0, BATCH), at_once(store))
+async def delete_large(store: Store, timed: Timed) -> float:
+    await store.timelines.add(ROUTE, 0, records(0, BATCH), at_once(store))
     await open_one(store, (await claim(store))[0])
-    await store.add(ROUTE, 0, records(BATCH, BATCH), later(store))
-    return await timed(store.operators.delete(ROUTE, "t"))
+    await store.timelines.add(ROUTE, 0, records(BATCH, BATCH), later(store))
+    return await timed(store.operations.delete(ROUTE, "t"))
 
 
 CALLS = (
@@ -112,7 +113,7 @@ CALLS = (
     ("claim: 200 of 10,000 due", "claim", PLAN, claim_many),
     ("open: 500 records", "open", PLAN, open_large),
     ("open: 500 newer records merged with 500", "open", PLAN._replace(merges=True), merge_large),
-    ("close: 500 records, 500 remembered", "close", PLAN, close_large),
+    ("finish: 500 records, 500 remembered", "finish", PLAN, close_large),
     ("maintenance: 500 leases", "maintenance", PLAN, maintain_many),
     ("delete: 500 records and 500 in a digest", "delete", PLAN, delete_large),
 )

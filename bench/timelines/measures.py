@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from typing import Any, cast
 
 import redis
 
-from bench.servers import BenchError, nsqd, process, redis_server, tail
+from bench.servers import BenchError, installed_daemon, nsqd, process, redis_server, tail
 from bench.timelines.report import Costs, Idle, Size
 from bench.timelines.stores import (
     BATCH,
@@ -27,10 +26,10 @@ from bench.timelines.stores import (
     later,
     store_on,
 )
-from nsqdigest.store.answers import RoutePlan
 from nsqdigest.store.record import Record
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Schedule
-from nsqdigest.store.timelines import Timelines
+from nsqdigest.store.store import Store
 
 TIMELINES = 10_000
 DAEMONS, PARTITIONS, ROUTES = 10, 32, 50
@@ -103,14 +102,14 @@ def _plain(client: redis.Redis, events: Events, batches: int) -> float:
     return took_us / (batches * BATCH)
 
 
-async def _adds(store: Timelines, client: redis.Redis, events: Events, batches: int, first: Schedule) -> float:
+async def _adds(store: Store, client: redis.Redis, events: Events, batches: int, first: Schedule) -> float:
     began_us = cpu_us(client)
     for _ in range(batches):
-        await store.add(ROUTE, 0, events.batch(), first)
+        await store.timelines.add(ROUTE, 0, events.batch(), first)
     return (cpu_us(client) - began_us) / (batches * BATCH)
 
 
-async def _digests(store: Timelines, client: redis.Redis, most: int) -> float:
+async def _digests(store: Store, client: redis.Redis, most: int) -> float:
     """Delivers what is due, so many at most. Returns the CPU per digest."""
     delivered, began_us = 0, cpu_us(client)
     while delivered < most and (claims := await claim(store)):
@@ -136,14 +135,14 @@ async def _sizes(port: int, client: redis.Redis, counts: list[int], rounds: int,
             await store.look()  # its layout is written again
             empty_bytes = client.info("memory")["used_memory"]
             for batch in Events(count).each_once():
-                await store.add(ROUTE, 0, batch, later(store))
+                await store.timelines.add(ROUTE, 0, batch, later(store))
             per_timeline = (client.info("memory")["used_memory"] - empty_bytes) / count
             events, add_us, digest_us = Events(count, seed=count), list[float](), list[float]()
             for number in range(rounds):
                 add_us.append(await _adds(store, client, events, batches, later(store)))
                 for first in range(0, 2 * CLAIM, CLAIM):
                     names = [b"due:%d:%d" % (number, first + name) for name in range(CLAIM)]
-                    await store.add(
+                    await store.timelines.add(
                         ROUTE, 0, [Record(0, name, b"k", 1, b"{}", False) for name in names], at_once(store)
                     )
                 digest_us.append(await _digests(store, client, 2 * CLAIM))
@@ -156,9 +155,7 @@ async def _sizes(port: int, client: redis.Redis, counts: list[int], rounds: int,
 
 
 def idle(seconds: float) -> Idle:
-    program = Path(sys.executable).with_name("nsqdigest")
-    if not program.exists():
-        raise BenchError(f"there is no nsqdigest beside {sys.executable}; run `make install`")
+    program = installed_daemon()
     with ExitStack() as stack:
         name = stack.enter_context(tempfile.TemporaryDirectory(prefix="nsqdigest-bench-", ignore_cleanup_errors=True))
         folder = Path(name)
@@ -168,7 +165,7 @@ def idle(seconds: float) -> Idle:
         text = CONFIG.format(nsqd=queue.tcp_address, redis_port=port, partitions=PARTITIONS, folder=folder)
         file.write_text(text + "".join(ROUTE_CONFIG.format(number=number) for number in range(ROUTES)), "utf-8")
         for number in range(DAEMONS):
-            stack.enter_context(process([str(program), "run", "-c", str(file)], folder, f"daemon-{number}.log"))
+            stack.enter_context(process([program, "run", "-c", str(file)], folder, f"daemon-{number}.log"))
             _wait_for(folder / f"daemon-{number}.log", b"daemon.started")
         asyncio.run(_one_waiting_everywhere(port))
         time.sleep(2)
@@ -184,11 +181,11 @@ def _wait_for(log: Path, words: bytes) -> None:
 
 
 async def _one_waiting_everywhere(port: int) -> None:
-    plans = [RoutePlan(f"route-{number}", 500, 0, 0) for number in range(ROUTES)]
+    plans = [StoreRoute(f"route-{number}", 500, 0, 0) for number in range(ROUTES)]
     async with store_on(port, plans, namespace="nsqdigest", partitions=PARTITIONS) as store:
         for partition in range(PARTITIONS):
             for plan in plans:
-                await store.add(plan.name, partition, [Record(0, b"t", b"k", 1, b"{}", False)], later(store))
+                await store.timelines.add(plan.name, partition, [Record(0, b"t", b"k", 1, b"{}", False)], later(store))
 
 
 def _look(client: redis.Redis, seconds: float) -> Idle:

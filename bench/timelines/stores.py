@@ -11,14 +11,17 @@ import redis
 from bench.servers import HOST
 from nsqdigest.config import Redis as RedisSettings
 from nsqdigest.delivery.ids import uuid7
-from nsqdigest.store.answers import Claim, Opened, RoutePlan
+from nsqdigest.store.answers import Claim
+from nsqdigest.store.digests import Ending, Opening
+from nsqdigest.store.head import Head
 from nsqdigest.store.packing import first_page, next_page
 from nsqdigest.store.record import Record
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Schedule
-from nsqdigest.store.timelines import Timelines
+from nsqdigest.store.store import Store
 
 ROUTE = "events"
-PLAN = RoutePlan(ROUTE, capacity=500, increment_ms=30_000, dedupe_window_ms=900_000)
+PLAN = StoreRoute(ROUTE, capacity=500, increment_ms=30_000, dedupe_window_ms=900_000)
 LEASE_MS = 60_000
 DAY_MS = 86_400_000
 FIRST_US = 1_700_000_000_000_000
@@ -29,13 +32,13 @@ VALUE = b'{"id":"e000000001","service":"checkout","message":"' + 197 * b"." + b'
 
 @asynccontextmanager
 async def store_on(
-    port: int, plans: Sequence[RoutePlan] = (PLAN,), namespace: str = "bench", partitions: int = 1
-) -> AsyncIterator[Timelines]:
+    port: int, plans: Sequence[StoreRoute] = (PLAN,), namespace: str = "bench", partitions: int = 1
+) -> AsyncIterator[Store]:
     settings = RedisSettings(
         url=f"redis://{HOST}:{port}/0", namespace=namespace, timeout_ms=60_000, durability="reply", replicas=1,
         partitions=partitions,
     )  # fmt: skip
-    store = Timelines(settings, plans, 100_000_000)
+    store = Store(settings, plans, 100_000_000)
     await store.start()
     yield store
     await store.close(5)
@@ -69,35 +72,36 @@ class Events:
         return Record(0, timeline, b"%016x:%010d" % (number, number), FIRST_US + number, VALUE, False)
 
 
-def later(store: Timelines) -> Schedule:
+def later(store: Store) -> Schedule:
     """Not during this measurement."""
     at_ms = store.clock.now_ms() + DAY_MS
     return Schedule(at_ms, at_ms + DAY_MS)
 
 
-def at_once(store: Timelines) -> Schedule:
+def at_once(store: Store) -> Schedule:
     at_ms = store.clock.now_ms()
     return Schedule(at_ms, at_ms)
 
 
-async def claim(store: Timelines, most: int = CLAIM) -> list[Claim]:
-    return (await store.claim(0, [(ROUTE, 0)], [most], LEASE_MS)).claims
+async def claim(store: Store, most: int = CLAIM) -> list[Claim]:
+    return (await store.digests.claim(0, [(ROUTE, 0)], [most], LEASE_MS)).claims
 
 
-async def open_one(store: Timelines, claimed: Claim) -> Opened:
+async def open_one(store: Store, claimed: Claim) -> Head:
     now_ms = store.clock.now_ms()
-    opened = await store.open(claimed, LEASE_MS, uuid7(now_ms, random.getrandbits(74)), [now_ms])
-    assert isinstance(opened, Opened)
+    opening = Opening(claimed, uuid7(now_ms, random.getrandbits(74)))
+    (opened,) = await store.digests.open(0, [opening], {ROUTE: [now_ms]}, LEASE_MS)
+    assert isinstance(opened, Head)
     return opened
 
 
-async def deliver(store: Timelines, claimed: Claim) -> None:
+async def deliver(store: Store, claimed: Claim) -> None:
     """As the daemon does it, but for the receiver."""
     opened = await open_one(store, claimed)
     start, count = 0, first_page(opened.total)
     while start < opened.total:
-        page = await store.page(claimed, opened, start, count)
+        page = await store.digests.page(claimed, opened, start, count)
         assert page
         start += len(page)
         count = next_page(start, start * len(VALUE), opened.total - start)
-    await store.close_digest(claimed, opened.id, later(store))
+    await store.digests.finish(0, [Ending.close(claimed, opened.id, later(store))])

@@ -1,1 +1,1 @@
-"""The daemon's HTTP side."""
+"""The daemon over HTTP: health, metrics, operators' commands."""

@@ -1,4 +1,4 @@
-"""What commands ask of a running daemon, over its admin address."""
+"""Requests of commands to a running daemon, over its admin address."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 def own_host(listen: Address) -> str:
-    """Where a daemon of this machine that listens so can be asked."""
+    """The host to connect to on this machine, for a daemon that listens there."""
     return _ANY_ADDRESS.get(listen.host, listen.host)
 
 
 def post(config: Config, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """The daemon's answer. Raises with the daemon's own words where it refuses."""
+    """Returns the daemon's answer. Raises with the daemon's own text where it refuses."""
     listen, token = config.admin.listen, config.admin.token
     if listen is None:
         raise Unreachable(
@@ -39,23 +39,23 @@ def post(config: Config, path: str, body: dict[str, Any]) -> dict[str, Any]:
             json.dumps(body),
             {"content-type": "application/json", "authorization": f"Bearer {token.reveal()}"},
         )
-        answer = connection.getresponse()
-        status, read = answer.status, answer.read()
+        response = connection.getresponse()
+        status, body_read = response.status, response.read()
     except (OSError, http.client.HTTPException) as error:
         raise Unreachable(
             f"no daemon answers at {listen} (admin.listen of {config.source}): {error}; is it running?"
         ) from error
     finally:
         connection.close()
-    told = _object(read)
-    if status == http.client.OK and told is not None:
-        return told
-    if told is None or "error" not in told:
+    answer = _object(body_read)
+    if status == http.client.OK and answer is not None:
+        return answer
+    if answer is None or "error" not in answer:
         raise Unreachable(
             f"something answers at {listen} (admin.listen of {config.source}) with {status}, but it is no nsqdigest; "
             "write the address of the daemon"
         )
-    raise NsqdigestError(f"the daemon at {listen} refuses: {told['error']}")
+    raise NsqdigestError(f"the daemon at {listen} refuses: {answer['error']}")
 
 
 def _object(body: bytes) -> dict[str, Any] | None:

@@ -1,9 +1,11 @@
-"""The operator's words over HTTP: `POST /api/pause` and `/api/resume` with `{"kind": "topic", "name": "events"}`.
+"""Operators' commands over HTTP: `POST /api/pause` and `/api/resume` with `{"kind": "topic", "name": "events"}`.
 
 Invariants:
-- Whoever writes shows the token of `admin.token`, compared in constant time; without one in the file nobody may.
-- A body is JSON, says that it is, and is small: nothing that a web page could send without asking is ever obeyed.
-- The answer is JSON: what holds now and whether that is new, or `{"error": …}` with the remedy.
+- A write requires the token of `admin.token`, compared in constant time; without a token in the file all are refused.
+- A body is small JSON with JSON's content type, which a web page of another origin cannot send without a preflight.
+- The answer is JSON: the state and whether it changed, or `{"error": …}` with the remedy.
+
+It knows the daemon only as `Operated`, which `daemon.operator` implements.
 """
 
 from __future__ import annotations
@@ -26,12 +28,12 @@ class Target(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Operated(Protocol):
-    """What can be paused: the daemon."""
+    """Has topics, routes and sinks that can be paused."""
 
     def names_of(self, kind: Kind) -> Sequence[str]: ...
 
     def pause(self, kind: Kind, name: str) -> bool:
-        """Returns whether that is new."""
+        """Returns whether that changed anything."""
 
     def resume(self, kind: Kind, name: str) -> bool: ...
 
@@ -70,7 +72,7 @@ class OperatorApi:
         if self._token is None:
             return _answer(403, error="writes are refused: admin.token is not set in the file of this daemon")
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")
-        shown_bytes = shown.strip().encode(errors="surrogateescape")  # as it came: a header may hold any bytes
+        shown_bytes = shown.strip().encode(errors="surrogateescape")  # a header may hold any bytes
         if scheme.lower() != "bearer" or not hmac.compare_digest(shown_bytes, self._token.reveal().encode()):
             return _answer(401, error="the token is missing or wrong: authorization: Bearer TOKEN, that of admin.token")
         if request.content_type != "application/json":

@@ -1,8 +1,8 @@
-"""`/livez`, `/readyz` and `/metrics` over HTTP, on loopback unless the file says otherwise.
+"""`/livez`, `/readyz` and `/metrics` over HTTP, on `admin.listen` (loopback by default).
 
-Live means that the event loop turns. Ready means that every check holds; `?verbose` names each, and marks with `!` what
-is in trouble without making the daemon unready: a sink that refuses, or what an operator paused. Nothing here writes;
-what does is `operator`'s.
+Live means that the event loop turns. Ready means that every check passes; `?verbose` names each, and marks with `!`
+trouble that does not make the daemon unready: a sink that refuses, or a pause by an operator. Nothing here changes the
+daemon; `operator` does. The checks come from `daemon.status`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from nsqdigest.config import Address
 class Check(NamedTuple):
     name: str
     is_well: bool
-    """Whether the daemon is ready as far as this goes."""
+    """False makes the daemon unready."""
     detail: str
     is_trouble: bool = False
-    """Somebody should look at it, though the daemon is ready."""
+    """Somebody should look at it; the daemon stays ready."""
 
     @property
     def line(self) -> str:
@@ -33,8 +33,8 @@ class Check(NamedTuple):
 TROUBLE = "!"
 
 CLIENTS_END_WITHIN_S = 0.5
-"""What a request under way gets when the daemon ends: a client that sends half a body, or reads no answer, must not
-hold it up. (aiohttp waits that long twice.)"""
+"""A request in progress gets so long when the daemon ends: a client that sends half a body, or does not read, must not
+delay it. (aiohttp waits that long twice.)"""
 
 
 class AdminServer:

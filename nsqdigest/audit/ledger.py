@@ -1,12 +1,12 @@
-"""What became of every record that was ever added, by the counters that the scripts keep (pure).
+"""The account of every record that was ever added, by the counters that the scripts keep (pure).
 
-Each script counts what it changes in the same transaction, by route and partition, so at every moment
+Each script counts what it changes in the same transaction, by route and partition. So at every moment
 
     added = open + in snapshots + delivered + superseded + dropped, for whatever reason + buried + deleted
 
-What is in the dead store is buried until it is dropped (then it is deleted) or revived (then it is in a snapshot
-again). A ledger that does not balance tells that Redis has lost something, that something else wrote to it, or of a
-bug. Counters are compared by route and partition: two faults never make up for each other.
+Records in the dead store are buried until they are dropped (then deleted) or revived (then in a snapshot again). Where
+a ledger does not balance, Redis lost something, something else wrote to it, or there is a bug. Counters are compared by
+route and partition, so that two faults never cancel each other out.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-FATES = ("open", "snapshots", "delivered", "superseded", "buried", "deleted")
+COUNTERS = ("open", "snapshots", "delivered", "superseded", "buried", "deleted")
 DROPPED = ("capacity", "timelines", "duplicate", "adopted")
-"""The reasons that there are; what else the ledger has counts as well."""
+"""The known reasons. Other reasons in a ledger count as well."""
 _DROPPED_FIELD = "dropped:"
 _UNFINISHED_FIELD = "unfinished:"
 
 
 class Account(NamedTuple):
-    """What was added, and what became of it."""
+    """How many records were added, and where they are."""
 
     added: int
     open: int
@@ -35,7 +35,7 @@ class Account(NamedTuple):
 
     @classmethod
     def of(cls, *ledgers: Mapping[str, int]) -> Account:
-        """The sum of some ledgers, as Redis has them."""
+        """The sum of some ledgers as they are in Redis."""
 
         def total(field: str) -> int:
             return sum(ledger.get(field, 0) for ledger in ledgers)
@@ -44,7 +44,7 @@ class Account(NamedTuple):
             field.removeprefix(_DROPPED_FIELD): 0 for of in ledgers for field in of if field.startswith(_DROPPED_FIELD)
         }
         dropped = {reason: total(_DROPPED_FIELD + reason) for reason in dict.fromkeys(DROPPED) | seen}
-        return cls(added=total("added"), dropped=dropped, **{fate: total(fate) for fate in FATES})
+        return cls(added=total("added"), dropped=dropped, **{name: total(name) for name in COUNTERS})
 
     @property
     def all_dropped(self) -> int:
@@ -52,7 +52,7 @@ class Account(NamedTuple):
 
     @property
     def missing(self) -> int:
-        """Records that were added and are in no other counter. Below 0: so many too many are somewhere."""
+        """Records that were added and are in no other counter. Below 0: so many are somewhere and were never added."""
         there = self.open + self.snapshots + self.delivered + self.superseded + self.buried + self.deleted
         return self.added - there - self.all_dropped
 
@@ -65,7 +65,7 @@ def balances(ledger: Mapping[str, int]) -> bool:
 
 
 def unfinished(ledger: Mapping[str, int]) -> int:
-    """Calls that were cut off between two writes, before they counted what they had done."""
+    """Calls that were cut off between two writes, before they counted their changes."""
     return sum(number for field, number in ledger.items() if field.startswith(_UNFINISHED_FIELD))
 
 
@@ -110,7 +110,7 @@ class RouteAudit(NamedTuple):
 
     @property
     def negative(self) -> dict[int, str]:
-        """Partitions where a counter is below 0, and which one: there cannot be fewer records than none."""
+        """Partitions where a counter is below 0, and which one."""
         return {
             partition: field
             for partition, ledger in enumerate(self.ledgers)
@@ -124,7 +124,7 @@ class RouteAudit(NamedTuple):
 
     @property
     def off(self) -> dict[int, int]:
-        """What is missing in the partitions that do not balance."""
+        """Partitions that do not balance, and how many records are missing there."""
         return {
             partition: Account.of(ledger).missing
             for partition, ledger in enumerate(self.ledgers)
@@ -137,13 +137,13 @@ class RouteAudit(NamedTuple):
 
 
 class Recount(NamedTuple):
-    """What the counters say beside what is there."""
+    """Where the counters differ from the records that are there."""
 
     differences: tuple[str, ...]
     unsure: tuple[str, ...] = ()
-    """Sums that differ where daemons went on working while it was counted."""
+    """Sums that differ while daemons were working."""
     untold: int = 0
-    """How many more differences there are."""
+    """How many more differences were found."""
 
 
 class Audit(NamedTuple):
@@ -152,7 +152,7 @@ class Audit(NamedTuple):
     is_new: bool = False
     """No daemon ever used this namespace."""
     timelines_counted: tuple[int, ...] = ()
-    """By partition: what the count says that decides whether there is room for a new timeline."""
+    """By partition: the counter that limits.timelines goes by."""
 
     @property
     def balanced(self) -> bool:
@@ -161,7 +161,7 @@ class Audit(NamedTuple):
 
     @property
     def miscounted(self) -> dict[int, tuple[int, int]]:
-        """Partitions whose count of timelines is off: what it says, and how many there are."""
+        """Partitions whose count of timelines is off: the count, and how many there are."""
         both = {
             partition: (counted, sum(route.censuses[partition].known for route in self.routes))
             for partition, counted in enumerate(self.timelines_counted)
@@ -173,8 +173,8 @@ class Audit(NamedTuple):
         return Account.of(*(ledger for route in self.routes for ledger in route.ledgers))
 
     def as_json(self) -> dict[str, Any]:
-        answer: dict[str, Any] = {**self.account.as_json(), "balanced": self.balanced}
-        answer["routes"] = {
+        shown: dict[str, Any] = {**self.account.as_json(), "balanced": self.balanced}
+        shown["routes"] = {
             route.name: {
                 **route.account.as_json(),
                 "balanced": route.is_exact,
@@ -185,19 +185,19 @@ class Audit(NamedTuple):
             for route in self.routes
         }
         if self.recount is not None:
-            answer["recount"] = {
+            shown["recount"] = {
                 "exact": not self.recount.unsure,
                 "differences": [*self.recount.differences, *self.recount.unsure],
                 "untold": self.recount.untold,
             }
-        return answer
+        return shown
 
 
 # -- one timeline, recounted
 
 
 class Found(NamedTuple):
-    """What is there of a timeline, as recount.lua answers it."""
+    """One timeline as lua/reading/recount.lua returns it."""
 
     places: int
     counted: int
@@ -214,21 +214,21 @@ class Found(NamedTuple):
     def complaints(self) -> list[str]:
         if self.is_gone:
             return []
-        said = []
+        found = []
         if self.counted < 0:
-            said.append(f"has {records(self.records + self.snapshot_records)} and no schedule")
+            found.append(f"has {records(self.records + self.snapshot_records)} and no schedule")
         elif self.places != 1:
-            said.append("is neither waiting nor leased" if self.places == 0 else "is waiting and leased at once")
+            found.append("is neither waiting nor leased" if self.places == 0 else "is waiting and leased at once")
         if 0 <= self.counted != self.records:
-            said.append(f"its schedule counts {records(self.counted)}, {self.records} are there")
-        said += _pairs("", self.records, self.values)
+            found.append(f"its schedule counts {records(self.counted)}, {self.records} are there")
+        found += _pairs("", self.records, self.values)
         if self.snapshot_counted != self.snapshot_records:
-            said.append(f"its digest counts {records(self.snapshot_counted)}, {self.snapshot_records} are there")
-        return said + _pairs(" in its digest", self.snapshot_records, self.snapshot_values)
+            found.append(f"its digest counts {records(self.snapshot_counted)}, {self.snapshot_records} are there")
+        return found + _pairs(" in its digest", self.snapshot_records, self.snapshot_values)
 
 
 class FoundDead(NamedTuple):
-    """What is there of a dead digest; `counted`: None where what was told of it is gone."""
+    """One dead digest. `counted`: None where its details are gone or unreadable."""
 
     counted: int | None
     records: int
@@ -237,10 +237,10 @@ class FoundDead(NamedTuple):
     def complaints(self) -> list[str]:
         if self.counted is None:
             return ["nothing tells of which route it is"]
-        said = _pairs("", self.records, self.values)
+        found = _pairs("", self.records, self.values)
         if self.counted != self.records:
-            said.append(f"it was buried with {records(self.counted)}, {self.records} are there")
-        return said
+            found.append(f"it was buried with {records(self.counted)}, {self.records} are there")
+        return found
 
 
 def _pairs(where: str, members: int, values: int) -> list[str]:
@@ -249,6 +249,3 @@ def _pairs(where: str, members: int, values: int) -> list[str]:
 
 def records(count: int) -> str:
     return f"{count:,} record{'' if count == 1 else 's'}"
-
-
-# -- for people

@@ -1,8 +1,10 @@
-"""Reads what an audit needs: the ledgers, and for a deep one all that they count.
+"""Reads what an audit needs: the ledgers and, for a deep audit, everything that they count.
 
-Nothing here writes, and no daemon has to stop. The ledgers of a partition are read in one call, so they are exact. What
-is there is counted by pages, each timeline whole and at one instant; sums over timelines are exact when nothing moved
-meanwhile. Where they differ and something moved they are taken again, a few times.
+Invariants:
+- Nothing here writes, and no daemon has to stop.
+- The ledgers of a partition are read in one call, so they are exact.
+- Records are counted by pages, each timeline whole and at one instant. Sums over timelines are exact where nothing
+  moved meanwhile; where they differ and something moved, they are taken again, a few times.
 """
 
 from __future__ import annotations
@@ -13,25 +15,21 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsqdigest.audit.ledger import Audit, Census, Found, FoundDead, Recount, RouteAudit, records
-from nsqdigest.base.errors import StoreMismatch
 from nsqdigest.store.dead import route_and_total
-from nsqdigest.store.keys import mismatch, shown_timeline
-from nsqdigest.store.operations import Operators
+from nsqdigest.store.keys import shown_timeline
+from nsqdigest.store.operations import Operations
 from nsqdigest.store.packing import RECORDS_PER_CALL
-from nsqdigest.store.partitions import Partitions
-from nsqdigest.store.servers.client import RedisClient
 
 if TYPE_CHECKING:
-    from nsqdigest.config import Redis as RedisSettings
+    from nsqdigest.store.namespace import Namespace
 
-_CONNECTIONS = 8
 _TIMELINES_PER_CALL = 100
 _TRIES = 3
-_TOLD_AT_MOST = 100
+_MOST_DIFFERENCES = 100
 
 
 class _Ledgers(NamedTuple):
-    """Of one partition, at one instant."""
+    """The counters of one partition, at one instant."""
 
     timelines: int
     of_routes: tuple[tuple[Census, dict[str, int]], ...]
@@ -39,7 +37,7 @@ class _Ledgers(NamedTuple):
 
 
 class _Sums:
-    """What was found of a partition so far."""
+    """What was counted in a partition so far."""
 
     def __init__(self) -> None:
         self.open: Counter[str] = Counter()
@@ -49,22 +47,17 @@ class _Sums:
 
 
 class Auditor:
-    def __init__(self, settings: RedisSettings, configured: Sequence[str]) -> None:
-        self._namespace = settings.namespace
+    def __init__(self, namespace: Namespace, configured: Sequence[str]) -> None:
+        """`namespace`: open to read. `configured`: the routes of the file."""
+        self._namespace = namespace
         self._configured = list(configured)
-        self._client = RedisClient(settings, _CONNECTIONS)
-        self._at = Partitions(settings.namespace, settings.partition_count, self._client)
-
-    async def close(self) -> None:
-        await self._client.close(0)
 
     async def audit(self, *, deep: bool = False) -> Audit:
-        """Raises `Unreachable`, `StoreError` or `StoreMismatch` where there is nothing to be said."""
-        await self._client.facts()
-        is_new = await self._is_new()
-        orphans = sorted(set(await Operators(self._at).routes()) - set(self._configured))
+        orphans = sorted(set(await Operations(self._namespace).routes()) - set(self._configured))
         routes = [*self._configured, *orphans]
-        ledgers = await asyncio.gather(*(self._ledgers(partition, routes) for partition in range(self._at.count)))
+        ledgers = await asyncio.gather(
+            *(self._ledgers(partition, routes) for partition in range(self._namespace.partitions))
+        )
         recount = await self._recount(routes) if deep else None
         return Audit(
             tuple(
@@ -77,27 +70,17 @@ class Auditor:
                 for number, name in enumerate(routes)
             ),
             recount,
-            is_new,
+            self._namespace.layout is None,
             tuple(each.timelines for each in ledgers),
         )
 
-    async def _is_new(self) -> bool:
-        ((schema, partitions),) = await self._at.send(
-            0, [[b"HMGET", self._at.tags[0] + b"layout", b"schema", b"partitions"]]
-        )
-        if schema is None or partitions is None:
-            return True
-        if refusal := mismatch(self._namespace, int(schema), int(partitions), self._at.count):
-            raise StoreMismatch(refusal)
-        return False
-
     async def _ledgers(self, partition: int, routes: Sequence[str]) -> _Ledgers:
-        of_routes = [self._at.keys(partition, route) for route in routes]
+        of_routes = [self._namespace.keys(partition, route) for route in routes]
         keys = [
-            self._at.tags[partition] + b"count",
+            self._namespace.tags[partition] + b"count",
             *(key for of in of_routes for key in (of.ledger, of.schedules, of.waiting, of.leased)),
         ]
-        counted, *answers = await self._at.run(partition, "audit", keys, [])
+        counted, *answers = await self._namespace.run(partition, "audit", keys, [])
         return _Ledgers(
             counted,
             tuple(
@@ -109,21 +92,21 @@ class Auditor:
             ),
         )
 
-    # -- what is there
+    # -- the recount
 
     async def _recount(self, routes: Sequence[str]) -> Recount:
         differences: list[str] = []
         unsure: list[str] = []
-        for partition in range(self._at.count):
+        for partition in range(self._namespace.partitions):
             found, moving = await self._recount_partition(partition, routes)
             differences += found
             unsure += moving
         return Recount(
-            tuple(differences[:_TOLD_AT_MOST]), tuple(unsure), untold=max(0, len(differences) - _TOLD_AT_MOST)
+            tuple(differences[:_MOST_DIFFERENCES]), tuple(unsure), untold=max(0, len(differences) - _MOST_DIFFERENCES)
         )
 
     async def _recount_partition(self, partition: int, routes: Sequence[str]) -> tuple[list[str], list[str]]:
-        """What differs for certain, and sums that differ though they may have moved."""
+        """Returns what differs for certain, and sums that differ but may have moved."""
         sums, sums_differ = _Sums(), list[str]()
         for _ in range(_TRIES):
             before, sums = await self._ledgers(partition, routes), _Sums()
@@ -137,19 +120,19 @@ class Auditor:
         return sums.differences, sums_differ
 
     async def _count_timelines(self, partition: int, route: str, sums: _Sums) -> None:
-        """HSCAN answers every timeline that is there all the while; now and then one twice."""
-        schedules = self._at.keys(partition, route).schedules
+        """HSCAN returns every timeline that exists all the while, some of them twice."""
+        schedules = self._namespace.keys(partition, route).schedules
         seen: set[bytes] = set()
         cursor: bytes = b"0"
         while True:
-            ((cursor, flat),) = await self._at.send(
+            ((cursor, flat),) = await self._namespace.send(
                 partition, [[b"HSCAN", schedules, cursor, b"COUNT", RECORDS_PER_CALL]]
             )
             names = [name for name in flat[::2] if name not in seen]
             seen.update(names)
             for start in range(0, len(names), _TIMELINES_PER_CALL):
                 page = names[start : start + _TIMELINES_PER_CALL]
-                for name, found in zip(page, await self._look(partition, route, page), strict=True):
+                for name, found in zip(page, await self._count_page(partition, route, page), strict=True):
                     sums.open[route] += found.records
                     sums.snapshots[route] += found.snapshot_records
                     shown = shown_timeline(name.decode(errors="replace"))
@@ -159,24 +142,24 @@ class Auditor:
             if cursor == b"0":
                 return
 
-    async def _look(self, partition: int, route: str, names: Sequence[bytes]) -> list[Found]:
-        of = self._at.keys(partition, route)
-        keys = [of.waiting, of.leased, of.schedules]
+    async def _count_page(self, partition: int, route: str, names: Sequence[bytes]) -> list[Found]:
+        of = self._namespace.keys(partition, route)
+        keys = [of.waiting, of.leased, of.schedules, of.heads]
         for name in names:
-            keys += [of.head + name, of.index + name, of.values + name, of.snapshot + name, of.snapshot_values + name]
-        numbers = await self._at.run(partition, "recount", keys, names)
+            keys += [of.index + name, of.values + name, of.snapshot + name, of.snapshot_values + name]
+        numbers = await self._namespace.run(partition, "recount", keys, names)
         each = len(Found._fields)
         return [Found(*numbers[start : start + each]) for start in range(0, len(numbers), each)]
 
     async def _count_dead(self, partition: int, sums: _Sums) -> None:
         start = 0
         while True:
-            (ids,) = await self._at.send(
-                partition, [[b"ZRANGE", self._at.dead[partition].dead, start, start + RECORDS_PER_CALL - 1]]
+            (ids,) = await self._namespace.send(
+                partition, [[b"ZRANGE", self._namespace.dead_keys[partition].dead, start, start + RECORDS_PER_CALL - 1]]
             )
-            for digest_id, route, found in await self._look_at_dead(partition, ids):
-                # Not read at one instant: what seems to differ may just have been revived or dropped.
-                again = await self._look_at_dead(partition, [digest_id]) if found.complaints() else []
+            for digest_id, route, found in await self._count_dead_page(partition, ids):
+                # Not read at one instant: a digest that seems to differ may just have been revived or dropped.
+                again = await self._count_dead_page(partition, [digest_id]) if found.complaints() else []
                 sums.buried[route] += found.records
                 sums.differences += [
                     f'partition {partition}, dead digest "{digest_id.decode(errors="replace")}": {complaint}'
@@ -187,11 +170,11 @@ class Auditor:
             if len(ids) < RECORDS_PER_CALL:
                 return
 
-    async def _look_at_dead(self, partition: int, ids: Sequence[bytes]) -> list[tuple[bytes, str, FoundDead]]:
-        keys = self._at.dead[partition]
+    async def _count_dead_page(self, partition: int, ids: Sequence[bytes]) -> list[tuple[bytes, str, FoundDead]]:
+        keys = self._namespace.dead_keys[partition]
         if not ids:
             return []
-        texts, *numbers = await self._at.send(
+        texts, *numbers = await self._namespace.send(
             partition,
             [
                 [b"HMGET", keys.details, *ids],
@@ -217,7 +200,7 @@ class Auditor:
 
 
 def _compare(partition: int, routes: Sequence[str], ledgers: _Ledgers, sums: _Sums) -> list[str]:
-    said = []
+    differences = []
     for route, (_, counters) in zip(routes, ledgers.of_routes, strict=True):
         for field, found, where in (
             ("open", sums.open, "open"),
@@ -226,16 +209,16 @@ def _compare(partition: int, routes: Sequence[str], ledgers: _Ledgers, sums: _Su
         ):
             counted = counters.get(field, 0)
             if counted != found[route]:
-                said.append(
+                differences.append(
                     f'route "{route}", partition {partition}: counted {records(counted)} {where}, '
                     f"{found[route]:,} are there"
                 )
-    said += [
+    differences += [
         f'partition {partition}: {records(count)} in the dead store are of an unknown route "{route}"'
         for route, count in sums.buried.items()
         if route not in routes and count
     ]
     there = sum(census.known for census, _ in ledgers.of_routes)
     if there != ledgers.timelines:
-        said.append(f"partition {partition}: counted {ledgers.timelines:,} timelines, {there:,} are there")
-    return said
+        differences.append(f"partition {partition}: counted {ledgers.timelines:,} timelines, {there:,} are there")
+    return differences

@@ -1,4 +1,4 @@
-"""An audit as lines for people (pure): a table of the routes, what differs, and the verdict."""
+"""An audit as text (pure): a table of the routes, the differences, and the verdict."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TOTAL = "all routes"
 
 
 def report(audit: Audit) -> list[str]:
-    """A table, what stands out, and the verdict with the remedy."""
+    """The lines of the report: table, differences, verdict with the remedy."""
     lines = [*_table(audit), ""]
     dropped = [f"{reason} {count:,}" for reason, count in audit.account.dropped.items() if count]
     if dropped:

@@ -1,4 +1,4 @@
-"""A controller's decisions in the log and in the metrics, with the same names for a topic and for a sink.
+"""A controller's decisions in the log and in the metrics, under the same names, for a topic or a sink.
 
 A log event ends in the state: `consumer.topic.backoff`, `scheduler.sink.paused`.
 """
@@ -18,8 +18,8 @@ About = Literal["consumer.topic", "scheduler.sink"]
 _PREFIX: dict[About, str] = {"consumer.topic": "backoff", "scheduler.sink": "sink_backoff"}
 
 
-def show(metrics: Metrics, about: About, controller: Controller, **of: str) -> None:
-    """Sets the gauges of the topic or sink that `of` names."""
+def set_gauges(metrics: Metrics, about: About, controller: Controller, **of: str) -> None:
+    """The present state, of the topic or sink that `of` names."""
     decision, prefix = controller.decision, _PREFIX[about]
     metrics.set(f"{prefix}_level", decision.level, **of)
     metrics.set(f"{prefix}_results_ignored_total", controller.ignored, **of)
@@ -28,9 +28,10 @@ def show(metrics: Metrics, about: About, controller: Controller, **of: str) -> N
 
 
 def report_decision(log: Log, metrics: Metrics, about: About, controller: Controller, **of: str) -> None:
+    """To be called once for each decision."""
     decision, prefix = controller.decision, _PREFIX[about]
     metrics.add(f"{prefix}_decisions_total", 1, **of, state=decision.state, reason=decision.reason)
-    # A quiet topic or sink loses one probe after another.
+    # A quiet topic or sink lets one probe after the other expire: that is no news.
     write = log.debug if decision.reason is Reason.PROBE_LOST else log.info
     if decision.state is State.BACKOFF and decision.reason is Reason.FAILED:
         write = log.warning

@@ -1,14 +1,15 @@
-"""Every error this product raises on purpose, typed by whose fault it is and whether trying again helps.
+"""Every error that this product raises on purpose, typed by whose fault it is and whether retrying helps.
 
-Foreign errors (sockets, the Redis driver, HTTP) are translated into these where they enter; nothing above
-the edge ever sees a driver's own class. Messages say what happened, where, and the remedy.
+Foreign errors (sockets, the Redis driver, HTTP) are translated into these where they enter: no code above the edge
+handles a driver's own class. A message tells what happened, where, and the remedy.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import ClassVar
 
-from nsqdigest.base.reasons import LookupProblem
+from nsqdigest.base.reasons import ConnectionLoss, LookupProblem
 
 EXIT_OK = 0
 EXIT_NO = 1
@@ -24,7 +25,7 @@ class NsqdigestError(Exception):
 
     exit_code = EXIT_NO
     needs_operator = False
-    """Trying again soon cannot help: somebody has to change something first."""
+    """Retrying soon cannot help: somebody has to change something first."""
 
 
 class Mistake(str):
@@ -42,12 +43,12 @@ class Mistake(str):
     def __new__(
         cls, problem: str, remedy: str = "", *, file: str = "", line: int | None = None, path: str = ""
     ) -> Mistake:
-        said = f"{problem}; {remedy}" if remedy else problem
+        body = f"{problem}; {remedy}" if remedy else problem
         if file == ENVIRONMENT:
-            text = f"{file} {path}: {said}"
+            text = f"{file} {path}: {body}"
         else:
             place = file if line is None else f"{file}:{line}"
-            text = ": ".join(filter(None, (place, path, said)))
+            text = ": ".join(filter(None, (place, path, body)))
         mistake = super().__new__(cls, text)
         mistake.file, mistake.line, mistake.path, mistake.problem, mistake.remedy = file, line, path, problem, remedy
         return mistake
@@ -67,45 +68,71 @@ class ConfigError(NsqdigestError):
 
 
 class Unreachable(NsqdigestError):
-    """A service that the file names does not answer, or answers that it cannot serve us."""
+    """A service that the file names does not answer, or its answer shows that it cannot serve us."""
 
     exit_code = EXIT_UNREACHABLE
 
 
-class ProtocolError(NsqdigestError):
-    """A peer sent bytes that the protocol does not know. The connection is closed; others go on."""
+class NsqdError(NsqdigestError):
+    """Something at one nsqd, or on the connection to it. Other connections go on."""
+
+    loss: ClassVar[ConnectionLoss] = ConnectionLoss.CLOSED
+    """How an open connection that ends with this error is counted."""
+
+    @property
+    def signature(self) -> str:
+        """The same for two errors that an operator would call the same, whatever numbers their texts hold."""
+        return str(self) if self.needs_operator else type(self).__name__
 
 
-class ConnectionLost(NsqdigestError):
+class ProtocolError(NsqdError):
+    """A peer sent bytes that the protocol does not know. The connection is closed."""
+
+    loss = ConnectionLoss.GARBAGE
+
+
+class ConnectionLost(NsqdError):
     """A connection ended, or fell silent, while something was still expected of it."""
 
 
 class NsqdSilent(ConnectionLost):
-    """Two heartbeats passed without a byte: the peer stands still, or the way to it is cut."""
+    """Two heartbeats passed without a byte: the peer stands still, or the network between is cut."""
+
+    loss = ConnectionLoss.SILENT
 
 
-class NsqdRefused(NsqdigestError):
-    """nsqd answered a command with an error frame. `code` is its own word, such as E_BAD_TOPIC, `detail` the rest.
+class NotReached(ConnectionLost):
+    """The connection ended before nsqd looked at this command: it certainly did not happen."""
 
-    With a `remedy` it is the operator who has to go it.
+
+class NsqdRefused(NsqdError):
+    """nsqd answered a command with an error frame. `code` is nsqd's own, such as E_BAD_TOPIC, `detail` the rest.
+
+    `remedy` tells the operator what to change; set only where retrying cannot help.
     """
 
+    loss = ConnectionLoss.REFUSED
+
     def __init__(self, code: str, detail: str, remedy: str = "") -> None:
-        said = f"{code}: {detail}" if detail else code
-        super().__init__(f"{said}; {remedy}" if remedy else said)
+        text = f"{code}: {detail}" if detail else code
+        super().__init__(f"{text}; {remedy}" if remedy else text)
         self.code = code
         self.detail = detail
         self.needs_operator = bool(remedy)
 
+    @property
+    def signature(self) -> str:
+        return str(self) if self.needs_operator else f"{type(self).__name__} {self.code}"
 
-class NsqdMismatch(NsqdigestError):
-    """nsqd and the file do not fit together: TLS, a certificate, AUTH. Says the remedy."""
+
+class NsqdMismatch(NsqdError):
+    """nsqd and the file do not fit together: TLS, a certificate, AUTH. The message contains the remedy."""
 
     needs_operator = True
 
 
 class LookupFailed(NsqdigestError):
-    """A nsqlookupd did not say which nsqds have a topic. Never a reason to end a connection."""
+    """A nsqlookupd, or the HTTP side of an nsqd, gave no usable answer. Never a reason to end a connection."""
 
     def __init__(self, reason: LookupProblem, detail: str) -> None:
         super().__init__(detail)
@@ -113,21 +140,17 @@ class LookupFailed(NsqdigestError):
 
 
 class Applied(StrEnum):
-    """What is known about a write that did not answer as it should."""
+    """Whether a write that failed has happened."""
 
     NO = "no"
     AMBIGUOUS = "ambiguous"
 
 
-class NotReached(ConnectionLost):
-    """The connection ended before nsqd looked at this command: it certainly did not happen."""
-
-
 class PublishError(NsqdigestError):
-    """Messages that nsqd did not acknowledge.
+    """nsqd did not acknowledge all messages of a publish.
 
-    So many of them as `acknowledged` says, counted from the front, are safe all the same; `applied` says whether others
-    may be. `code` is nsqd's own word where it refused, else "".
+    The first `acknowledged` of them are safe; `applied` tells whether nsqd may have others. `code` is nsqd's own where
+    it refused, else "".
     """
 
     def __init__(self, message: str, *, applied: Applied, code: str = "", acknowledged: int = 0) -> None:
@@ -138,9 +161,9 @@ class PublishError(NsqdigestError):
 
 
 class StoreError(NsqdigestError):
-    """Redis did not do, or may not have done, what it was asked. Never a reason to FIN.
+    """Redis did not execute a call, or may not have. Never a reason to FIN.
 
-    `reason` is a bounded word for logs and metrics; `applied` says whether the write may have happened.
+    `reason` is one of a closed set, for logs and metrics; `applied` tells whether the write may have happened.
     """
 
     exit_code = EXIT_UNREACHABLE
@@ -152,15 +175,15 @@ class StoreError(NsqdigestError):
 
     @property
     def is_damage(self) -> bool:
-        """A script met what it cannot work with, such as a key of another type: other keys are not concerned."""
+        """A script met something it cannot work with, such as a key of another type. Other keys work."""
         return self.reason == "redis-script"
 
 
 class StoreMismatch(NsqdigestError):
-    """The data in Redis was laid out under other settings; starting would split it. Says the remedy."""
+    """The data in Redis was laid out under other settings; starting would split it. The message contains the remedy."""
 
     exit_code = EXIT_CONFIG
 
 
 class IllegalEvent(NsqdigestError):
-    """A fact that the table of transitions does not know in this state: a mistake of the program."""
+    """An event that the table of transitions does not allow in this state: a bug of the program."""

@@ -1,14 +1,15 @@
-"""Structured logs: an event's constant dotted name, and data in fields. It observes: it never raises, never steers.
+"""Structured logs: an event's constant dotted name, and data in fields. They observe: no call raises or waits.
 
-    log = get("consumer")
+    log = get("consumer").bind(topic="events")
     log.warning("consumer.topic.backoff", level=1, wait_s=2.1)
 
-On a terminal a line is for people, elsewhere it is one JSON object. Whatever a field holds, a line stays one line, of
-bounded length, without control characters; only a traceback on a terminal takes more lines. What other libraries log
-comes through the same formatter from WARNING on, as `library.<logger's name>`.
-
-What may happen thousands of times a second is logged by `counted`: one line per kind and second. A reader who stands
-still stops nobody: a thread writes the lines (`log_writer`), and drops and counts what does not fit its queue.
+Invariants:
+- On a terminal a line is for people, elsewhere it is one JSON object. Whatever a field holds, a line stays one line, of
+  bounded length, without control characters; only a traceback on a terminal takes more lines.
+- Lines of other libraries pass the same formatter, from WARNING on, as `library.<logger's name>`.
+- An event that may happen thousands of times a second is logged by `counted`: one line per kind and second.
+- A reader that does not read stops nothing: a thread writes the lines (`log_writer`), and drops and counts those that
+  do not fit its queue.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 FIELD_LIMIT_BYTES = 1024
 TRACEBACK_LIMIT_BYTES = 16 * 1024
 ENDS_WITHIN_S = 2.0
-"""At exit, what waits for a slow reader gets so long."""
+"""At exit, lines that wait for a slow reader get so long."""
 
 _RESERVED = frozenset(("time", "level", "event"))
 # Beside the C0 and C1 controls: line separators, marks that reorder text, and halves of characters.
@@ -52,27 +53,37 @@ Level = Literal["debug", "info", "warning", "error"]
 class Log:
     """A part's logger. A call below the level costs a look into a dict and no more."""
 
-    __slots__ = ("_is_enabled_for", "_logger")
+    __slots__ = ("_bound", "_is_enabled_for", "_logger")
 
-    def __init__(self, logger: logging.Logger) -> None:
+    def __init__(self, logger: logging.Logger, bound: dict[str, Any] | None = None) -> None:
         self._logger = logger
         self._is_enabled_for = logger.isEnabledFor
+        self._bound = bound or {}
+
+    def bind(self, **fields: Any) -> Log:
+        """The same logger, whose lines begin with these fields: `log.bind(topic="events")`."""
+        return Log(self._logger, self._bound | fields)
+
+    @property
+    def is_debugging(self) -> bool:
+        """Whether anybody reads debug lines: of what is many, they are not even made otherwise."""
+        return self._is_enabled_for(logging.DEBUG)
 
     def debug(self, event: str, /, *, exc_info: BaseException | None = None, **fields: Any) -> None:
         if self._is_enabled_for(logging.DEBUG):
-            self._write(logging.DEBUG, event, exc_info, fields)
+            _write(self._logger, logging.DEBUG, event, exc_info, self._bound | fields if self._bound else fields)
 
     def info(self, event: str, /, *, exc_info: BaseException | None = None, **fields: Any) -> None:
         if self._is_enabled_for(logging.INFO):
-            self._write(logging.INFO, event, exc_info, fields)
+            _write(self._logger, logging.INFO, event, exc_info, self._bound | fields if self._bound else fields)
 
     def warning(self, event: str, /, *, exc_info: BaseException | None = None, **fields: Any) -> None:
         if self._is_enabled_for(logging.WARNING):
-            self._write(logging.WARNING, event, exc_info, fields)
+            _write(self._logger, logging.WARNING, event, exc_info, self._bound | fields if self._bound else fields)
 
     def error(self, event: str, /, *, exc_info: BaseException | None = None, **fields: Any) -> None:
         if self._is_enabled_for(logging.ERROR):
-            self._write(logging.ERROR, event, exc_info, fields)
+            _write(self._logger, logging.ERROR, event, exc_info, self._bound | fields if self._bound else fields)
 
     def counted(
         self,
@@ -82,25 +93,32 @@ class Log:
         *,
         by: Sequence[str],
         adds: Sequence[str] = (),
+        tops: Sequence[str] = (),
         every_s: float = 1.0,
         **fields: Any,
     ) -> None:
         """A line at once, then one per period with a count. `by` names the fields that make the kind (bounded, like the
-        labels of a metric), `adds` those that are summed; of the others a line shows the newest."""
+        labels of a metric), `adds` those that are summed, `tops` those of which the largest is shown; of the others a
+        line shows the newest."""
         if self._is_enabled_for(LEVELS[level]):
+            if self._bound:
+                fields = self._bound | fields
             kind = (self._logger, LEVELS[level], event, *(fields[name] for name in by))
             _write_lines_due()
             with _repeats_lock:
-                is_line = _repeats.note(kind, time.monotonic(), every_s, fields, adds)
+                is_line = _repeats.note(kind, time.monotonic(), every_s, fields, adds=adds, tops=tops)
             if is_line:
-                self._write(LEVELS[level], event, None, fields)
+                _write(self._logger, LEVELS[level], event, None, fields)
 
-    def _write(self, level: int, event: str, exc_info: BaseException | None, fields: dict[str, Any]) -> None:
-        # Straight to handle(): the search for the calling line, which nobody is shown, is most of what a record costs.
-        about = (type(exc_info), exc_info, exc_info.__traceback__) if exc_info is not None else None
-        record = self._logger.makeRecord(self._logger.name, level, "", 0, event, (), about)
-        record.fields = fields
-        self._logger.handle(record)
+
+def _write(
+    logger: logging.Logger, level: int, event: str, exc_info: BaseException | None, fields: dict[str, Any]
+) -> None:
+    # Straight to handle(): the search for the calling line, which no line shows, is most of what a record costs.
+    about = (type(exc_info), exc_info, exc_info.__traceback__) if exc_info is not None else None
+    record = logger.makeRecord(logger.name, level, "", 0, event, (), about)
+    record.fields = fields
+    logger.handle(record)
 
 
 def get(name: str) -> Log:
@@ -122,14 +140,14 @@ def setup(level: str, format: str, stream: TextIO | None = None) -> None:
     root.addHandler(_Lines(stream, Human(colour) if human else Json()))
     root.setLevel(max(logging.WARNING, LEVELS[level]))
     logging.getLogger(ROOT).setLevel(LEVELS[level])
-    # It warns, each time, of connections that fail or break: whoever made them says it, with the place and the remedy.
+    # It warns, each time, of connections that fail or break: the module that made them logs it, with place and remedy.
     logging.getLogger("tornado.general").setLevel(logging.ERROR)
     atexit.unregister(end)
     atexit.register(end)  # a program that never set the log up has no lines to end
 
 
 def end(within_s: float = ENDS_WITHIN_S) -> None:
-    """Writes what is counted and what is queued, for as long as that. Called at exit, too."""
+    """Writes counted and queued lines, for so long at the most. Called at exit, too."""
     with _repeats_lock:
         lines = _repeats.rest()
     _write_counted(lines)
@@ -148,7 +166,7 @@ _repeats_lock = threading.Lock()
 
 def _write_counted(lines: Iterable[tuple[tuple[Any, ...], dict[str, Any]]]) -> None:
     for (logger, level, event, *_), fields in lines:
-        Log(logger)._write(level, event, None, fields)
+        _write(logger, level, event, None, fields)
 
 
 def _write_lines_due() -> float | None:
@@ -192,7 +210,7 @@ class _Lines(logging.Handler):
             self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Nothing: with the log's reader gone there is nobody to tell, and the work goes on."""
+        """Nothing: the log's reader is gone, and the work goes on."""
 
     def end(self, within_s: float) -> None:
         if self._writer:
@@ -207,7 +225,10 @@ class _Lines(logging.Handler):
 
     def _render_dropped(self, lines: int) -> bytes:
         record = logging.LogRecord(f"{ROOT}.log", logging.WARNING, "", 0, "log.lines_dropped", (), None)
-        record.fields = {"lines": lines, "hint": "whoever reads this log did not read for a while"}
+        record.fields = {
+            "lines": lines,
+            "hint": "the reader of this log fell behind: a full disk, a stopped terminal or a slow log collector?",
+        }
         return self._render(record)
 
 
@@ -317,15 +338,15 @@ class Human(logging.Formatter):
         level = _level_of(record)
         clock = f"{time.strftime('%H:%M:%S', time.localtime(record.created))}.{int(record.created * 1000) % 1000:03d}"
         traceback_text = fields.pop("traceback", "")
-        said = " ".join(self._field(name, value) for name, value in fields.items())
+        text = " ".join(self._field(name, value) for name, value in fields.items())
         event = _UNSAFE.sub(_escape, event)
         if self._colour:
             line = f"{_DIM}{clock}{_RESET} {_COLOURS[level]}{_SHORT[level]}{_RESET} {event}"
         else:
             line = f"{clock} {_SHORT[level]} {event}"
         for row in traceback_text.split("\n") if traceback_text else ():
-            said += "\n    " + _UNSAFE.sub(_escape, row)
-        return f"{line}  {said}".rstrip()
+            text += "\n    " + _UNSAFE.sub(_escape, row)
+        return f"{line}  {text}".rstrip()
 
     def _field(self, name: str, value: Any) -> str:
         if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Log lines of which thousands may come: the first of a kind at once, then one per period with a count (pure).
+"""Log lines that may come by the thousand: the first of a kind at once, then one per period with a count (pure).
 
 Invariants:
 - The first of a kind is a line at once. The repeats within its period become one line when the period ends.
@@ -24,15 +24,26 @@ class _Kind:
     """Since its last line."""
     newest: Mapping[str, Any] = field(default_factory=dict)
     sums: dict[str, Any] = field(default_factory=dict)
+    """And largest ones."""
 
 
 class Repeats(Generic[K]):
     def __init__(self) -> None:
         self._kinds: dict[K, _Kind] = {}
 
-    def note(self, kind: K, now_s: float, period_s: float, fields: Mapping[str, Any], adds: Sequence[str] = ()) -> bool:
-        """Returns whether this is a line at once; else `due` returns it later. `adds`: fields that are summed; of the
-        others the newest is shown. Call `due` first: a period that has ended takes no repeats."""
+    def note(
+        self,
+        kind: K,
+        now_s: float,
+        period_s: float,
+        fields: Mapping[str, Any],
+        *,
+        adds: Sequence[str] = (),
+        tops: Sequence[str] = (),
+    ) -> bool:
+        """Returns whether this is a line at once; else `due` returns it later. `adds`: fields that are summed; `tops`:
+        of which the largest is shown; of the others the newest. Call `due` first: a period that has ended takes no
+        repeats."""
         known = self._kinds.get(kind)
         if known is None:
             self._kinds[kind] = _Kind(now_s + period_s, period_s)
@@ -41,6 +52,8 @@ class Repeats(Generic[K]):
         known.newest = fields
         for name in adds:
             known.sums[name] = known.sums.get(name, 0) + fields[name]
+        for name in tops:
+            known.sums[name] = max(known.sums.get(name, fields[name]), fields[name])
         return False
 
     def due(self, now_s: float) -> list[tuple[K, dict[str, Any]]]:

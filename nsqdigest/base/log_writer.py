@@ -1,11 +1,11 @@
-"""Writes log lines to a file descriptor from a thread of its own, so that a reader who stands still stops nobody.
+"""Writes log lines to a file descriptor from a thread of its own, so that a reader that does not read stops nothing.
 
 Invariants:
 - `put` never waits. At most `QUEUE_BYTES` wait for the reader; a line beyond that is dropped and counted, and one line
-  says how many once the reader reads again. Lines below a warning leave the last part of the queue to the others.
+  with the count follows once the reader reads again. Lines below a warning leave the last quarter of the queue free.
 - Lines come out whole and in order.
-- It writes to the descriptor, not to Python's stream: at exit Python flushes that, and would wait for a lock which a
-  thread that hangs in a write never lets go.
+- It writes to the descriptor, not to Python's stream: at exit Python flushes that, and would wait for a lock that a
+  thread which hangs in a write never releases.
 - Once it is closed and all is written, the few lines of an exiting process are written at once.
 """
 
@@ -23,7 +23,7 @@ _FOR_ALL_BYTES = QUEUE_BYTES * 3 // 4
 
 class LogWriter:
     def __init__(self, descriptor: int, notice: Callable[[int], bytes], tick: Callable[[], float | None]) -> None:
-        """`notice` renders the line that says how many were dropped. `tick` is called between lines; it returns the
+        """`notice` renders the line with the number of dropped lines. `tick` is called between lines; it returns the
         seconds until it wants to be called again."""
         self._descriptor = descriptor
         self._notice = notice
@@ -33,7 +33,7 @@ class LogWriter:
         self._waiting_bytes = 0
         """Of the lines in the queue and of the one that is being written."""
         self._is_closing = self._has_ended = False
-        self._not_told = 0
+        self._unreported = 0
         self.dropped = 0
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
         self._thread.start()
@@ -52,7 +52,7 @@ class LogWriter:
             self._changed.notify_all()
 
     def close(self, within_s: float) -> None:
-        """Writes what is in the queue, for as long as that; the rest is lost with the process. A second call does not
+        """Writes the queue, for so long at the most; the rest is lost with the process. A second call does not
         wait again."""
         with self._changed:
             if self._is_closing:
@@ -63,7 +63,7 @@ class LogWriter:
 
     def _drop(self) -> None:
         self.dropped += 1
-        self._not_told += 1
+        self._unreported += 1
 
     def _run(self) -> None:
         while (line := self._next()) is not None:
@@ -72,9 +72,9 @@ class LogWriter:
                 self._waiting_bytes -= len(line)
                 if not is_written:
                     self._drop()
-                not_told, self._not_told = (self._not_told, 0) if is_written else (0, self._not_told)
-            if not_told:
-                _write(self._descriptor, self._notice(not_told))
+                unreported, self._unreported = (self._unreported, 0) if is_written else (0, self._unreported)
+            if unreported:
+                _write(self._descriptor, self._notice(unreported))
 
     def _next(self) -> bytes | None:
         """The next line; None: it is closed, and all is written."""

@@ -15,8 +15,8 @@ _REMEMBERED_S = 15.0
 class LoopLag:
     def __init__(self) -> None:
         self._seen: deque[tuple[float, float]] = deque(maxlen=int(_REMEMBERED_S / _EVERY_S))
-        """When, and how late."""
-        self.tasks: list[asyncio.Task[None]] = []
+        """(when, how late), both in seconds."""
+        self.tasks = tasks.Tasks()
 
     @property
     def longest_s(self) -> float:
@@ -24,12 +24,10 @@ class LoopLag:
         return max((late_s for at_s, late_s in self._seen if at_s >= since_s), default=0.0)
 
     def start(self) -> None:
-        self.tasks = [tasks.start(self._run(), "event loop lag")]
+        self.tasks.start(self._run(), "event loop lag")
 
     async def stop(self) -> None:
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.tasks.stop()
 
     async def _run(self) -> None:
         while True:

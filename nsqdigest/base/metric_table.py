@@ -1,7 +1,8 @@
-"""Every metric that there is: name, kind, labels, help, and what its labels may be.
+"""Every metric: name, kind, labels, help, and the values of its labels. `docs/metrics.md` is generated from it.
 
-A name or label that is not declared here is an error at its first use. No label is ever a timeline or a key, so the
-configuration bounds the number of series.
+Invariants:
+- A name or label that is not declared here is an error at its first use.
+- No label is ever a timeline or a key, so that the configuration bounds the number of series.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from nsqdigest.backoff import TRANSITIONS, Reason, State
-from nsqdigest.base.reasons import BuryReason, DeadLetterReason, LookupProblem, SinkState, Verdict
+from nsqdigest.base.reasons import BuryReason, ConnectionLoss, DeadLetterReason, LookupProblem, SinkState, Verdict
 
 PREFIX = "nsqdigest_"
 
 Labels = tuple[str, ...]
 Values = Mapping[Labels, Sequence[Labels]]
-"""By labels that belong together: all that they may be, as ("sink", "route"): [("mail", "events")]."""
+"""By labels that belong together, all combinations of their values: ("sink", "route"): [("mail", "events")]."""
 
 
 def each(values: Iterable[str]) -> list[Labels]:
@@ -57,7 +58,7 @@ class Declared(NamedTuple):
     labels: Labels
     help: str
     values: Values = MappingProxyType({})
-    """Of labels that the configuration does not know."""
+    """Of labels that the configuration does not decide."""
     buckets: tuple[float, ...] = ()
 
 
@@ -76,7 +77,7 @@ def _histogram(labels: Labels, help_text: str, buckets: tuple[float, ...], **val
 def _of_controller(prefix: str, of: str, well: str) -> dict[str, Declared]:
     return {
         f"{prefix}_level": _gauge((of,), f"0: {well}. The higher the level, the longer the wait between two probes."),
-        f"{prefix}_state": _gauge((of, "state"), "1 for its present state, 0 for the others.", state=State),
+        f"{prefix}_state": _gauge((of, "state"), "1 for the present state, 0 for the others.", state=State),
         f"{prefix}_decisions_total": Declared(
             "counter",
             (of, "state", "reason"),
@@ -93,12 +94,12 @@ METRICS: dict[str, Declared] = {
     "messages_finished_total": _counter(
         ("topic",), "Messages finished: stored, sent to the dead-letter topic, or matched by no route."
     ),
-    "messages_requeued_total": _counter(("topic",), "Messages requeued: given back to nsqd."),
+    "messages_requeued_total": _counter(("topic",), "Messages given back to nsqd (REQ), which sends them again."),
     "messages_expired_total": _counter(
         ("topic",), "Messages dropped because they waited in the daemon for all of msg_timeout; nsqd sends them again."
     ),
     "messages_refused_total": _counter(
-        ("topic", "reason"), "FIN, REQ or TOUCH that nsqd refused because it came too late.",
+        ("topic", "reason"), "FIN, REQ or TOUCH that nsqd refused, mostly because msg_timeout had passed.",
         reason=("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"),
     ),
     "messages_in_flight": _gauge(("topic",), "Messages received and neither finished nor requeued yet."),
@@ -109,23 +110,25 @@ METRICS: dict[str, Declared] = {
         ("topic", "reason"), "Messages sent to the dead-letter topic.", reason=DeadLetterReason
     ),
     "publishes_total": _counter(
-        ("outcome",), "Publishes to nsqd: acknowledged, refused, unsent, or unknown (nsqd may have it).",
+        ("outcome",), "Publishes of dead letters and of nsq sinks; outcome unknown: nsqd may have the messages or not.",
         outcome=("acknowledged", "refused", "unsent", "unknown"),
     ),
     "publish_waits_total": _counter(
         ("reason",), "Publishes that waited because too many commands or bytes were in progress.",
         reason=("commands", "bytes"),
     ),
-    "records_added_total": _counter(("route",), "Records written to timelines, kept or not."),
+    "records_added_total": _counter(
+        ("route",), "Records sent to timelines, kept or not; see records_not_kept_total for the latter."
+    ),
     "records_not_kept_total": _counter(
-        ("route", "reason"), "Records not kept: superseded, dropped, or stored before.",
+        ("route", "reason"), "Records not kept: superseded by a newer one, over a limit, or stored before.",
         reason=("superseded", "capacity", "timelines", "duplicate", "repeated"),
     ),
     "nsqd_connections": _gauge(("topic",), "Open connections to nsqd."),
     "nsqd_addresses": _gauge(("topic",), "Known addresses of nsqds, connected or not."),
     "nsqd_connections_lost_total": _counter(
-        ("topic", "reason"), "Connections to nsqd that broke or that nsqd closed.",
-        reason=("silent", "refused", "garbage", "closed"),
+        ("topic", "reason"), "Connections to nsqd that broke or that nsqd ended.",
+        reason=ConnectionLoss,
     ),
     "lookupd_failures_total": _counter(
         ("topic", "reason"), "Lookups that failed, over all nsqlookupds.", reason=LookupProblem
@@ -133,7 +136,7 @@ METRICS: dict[str, Declared] = {
     "channel_depth": _gauge(
         ("topic",), "Messages that wait in nsqd for this channel; counts only nsqds that a nsqlookupd names."
     ),
-    "starved": _gauge(("topic",), "1: max_in_flight limits the rate."),
+    "starved": _gauge(("topic",), "1: max_in_flight limits the rate: nearly all of it is in use."),
     **_of_controller("backoff", "topic", "flowing"),
     # -- delivery
     "digests_delivered_total": _counter(("sink", "route"), "Digests that their receiver accepted."),
@@ -142,7 +145,9 @@ METRICS: dict[str, Declared] = {
     "digests_buried_total": _counter(
         ("sink", "reason"), "Digests given up and moved to the dead list.", reason=BuryReason
     ),
-    "digests_stale_total": _counter(("route",), "Digests whose lease ran out during delivery."),
+    "digests_stale_total": _counter(
+        ("route",), "Digests whose lease ran out during delivery; they may be delivered again, under the same id."
+    ),
     "delivery_seconds": _histogram(
         ("sink", "outcome"), "Duration of a delivery attempt.", _DELIVERIES_S, outcome=Verdict
     ),
@@ -166,29 +171,29 @@ METRICS: dict[str, Declared] = {
         ("sink",), "Digests dropped from the dead list because it held more than limits.dead_digests."
     ),
     "sink_state": _gauge(
-        ("sink", "state"), "1 for its present state, 0 for the others.",
+        ("sink", "state"), "1 for the present state, 0 for the others.",
         state=SinkState,
     ),
     "paused": _gauge(("kind", "name"), "1: an operator paused this topic, route or sink."),
     **_of_controller("sink_backoff", "sink", "delivering"),
     # -- the store
-    "store_up": _gauge((), "1: Redis answers as it should."),
+    "store_up": _gauge((), "1: Redis answers the scheduler; 0: it fails, or was not reached since the start."),
     "store_request_seconds": _histogram(("script",), "Time until Redis answered a script.", _REQUESTS_S),
     "store_errors_total": _counter(("reason",), "Failed Redis calls of the scheduler.", reason=_REASONS_OF_STORE),
     "store_repairs_total": _counter(
         ("kind",),
-        "Repairs by maintenance: instants of a wrong clock, timelines missing from the schedule, their count, ledgers.",
+        "Repairs of data in Redis: due times of a wrong clock, timelines missing from the schedule, counts, ledgers.",
         kind=("instant", "timeline", "count", "ledger"),
     ),
-    "store_records_lost_total": _counter(("route",), "Records that Redis acknowledged and lost."),
-    "store_partitions_lost_total": _counter((), "Partitions that Redis lost as a whole."),
+    "store_records_lost_total": _counter(("route",), "Records that Redis acknowledged and then lost."),
+    "store_partitions_lost_total": _counter((), "Partitions that Redis lost with all their data."),
     "store_server_changes_total": _counter((), "Restarts and failovers of Redis that the daemon noticed."),
     "orphan_records": _gauge((), "Records of routes that the file no longer has; nobody delivers them."),
     # -- the daemon
-    "event_loop_lag_seconds": _gauge((), "The longest delay of the event loop in the last few seconds."),
-    "log_lines_dropped_total": _counter((), "Log lines dropped because nobody read the log."),
+    "event_loop_lag_seconds": _gauge((), "The longest delay of the event loop in the last 15 s."),
+    "log_lines_dropped_total": _counter((), "Log lines dropped because the reader of the log fell behind."),
     "build_info": _gauge(("version", "python"), "1, with the versions of nsqdigest and Python as labels."),
     "config_info": _gauge(("hash",), "1, with a hash of the configuration as label: equal settings, equal hash."),
 }  # fmt: skip
 STARTS_UNKNOWN = ("channel_depth",)
-"""A 0 would be a claim: there is no series until it was measured."""
+"""No series until the first measurement: a 0 would be a false statement."""

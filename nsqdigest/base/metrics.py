@@ -1,10 +1,10 @@
 """Counters, gauges and histograms, and their text for Prometheus. They observe and never steer.
 
 `metric_table` declares them all. A series whose labels are known beforehand exists from the start, at 0: an alert on an
-increase fires at the first one, too.
+increase then fires at the first one, too.
 
-The values stand in plain dictionaries, which are cheap to change, and the registry of prometheus-client reads them when
-it is asked. Each `Metrics` has a registry of its own: several daemons in one process do not mix.
+The values are kept in plain dictionaries, which are cheap to change; prometheus-client reads them at each scrape. Each
+`Metrics` has a registry of its own: several daemons in one process do not mix.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Series:
 
 class Metrics:
     def __init__(self, known: Values | None = None) -> None:
-        """`known`: what the labels may be that the configuration decides."""
+        """`known`: all values of the labels that the configuration decides."""
         self._series = {name: _Series() for name in METRICS}
         self._refreshers: list[Callable[[], None]] = []
         self._registry = CollectorRegistry(auto_describe=False)
@@ -55,7 +55,7 @@ class Metrics:
         else:
             series.values[labels] = 0.0
 
-    # -- what others do with it
+    # -- for the daemon
 
     def add(self, name: str, amount: float = 1, /, **labels: str) -> None:
         values, key = self._series[name].values, _key(name, labels)
@@ -65,7 +65,7 @@ class Metrics:
         self._series[name].values[_key(name, labels)] = value
 
     def clear(self, name: str, /, **labels: str) -> None:
-        """Nothing is known of it any more."""
+        """Removes the series: its value is unknown."""
         self._series[name].values.pop(_key(name, labels), None)
 
     def observe(self, name: str, /, *values: float, **labels: str) -> None:
@@ -96,7 +96,7 @@ class Metrics:
     # -- for Prometheus
 
     def refresh_by(self, refresher: Callable[[], None]) -> None:
-        """Called before each exposition, to set what is kept elsewhere. It must be quick and wait for nothing."""
+        """Calls it before each exposition, to set gauges of state that is kept elsewhere. It must be quick."""
         self._refreshers.append(refresher)
 
     def exposition(self, accept: str = "") -> tuple[bytes, str]:
@@ -110,7 +110,7 @@ class Metrics:
         return self.exposition()[0].decode()
 
     def collect(self) -> Iterator[Metric]:
-        """What the registry asks for."""
+        """For the registry."""
         for name, declared in METRICS.items():
             series = self._series[name]
             if declared.kind == "histogram":
@@ -132,7 +132,7 @@ def _key(name: str, labels: dict[str, str]) -> Labels:
 
 
 def _beforehand(declared: Declared, known: Values) -> Iterator[Labels]:
-    """Every combination of labels that is known; none where one of them is not."""
+    """Every combination of known labels; none where the values of one label are unknown."""
     parts: list[Iterable[Labels]] = []
     labels = declared.labels
     while labels:

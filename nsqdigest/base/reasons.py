@@ -1,7 +1,7 @@
-"""Closed sets of words that a log field, a metric label and an answer of a command share.
+"""Closed sets of values that a log field, a metric label and the output of a command share.
 
-The module that decides chooses one of them; here they stand together, because the table of metrics needs all of them
-and knows no room to its right.
+The module that decides chooses one; they stand here together because the table of metrics needs all of them, and may
+import nothing from the rooms that decide.
 """
 
 from __future__ import annotations
@@ -23,6 +23,19 @@ class DeadLetterReason(StrEnum):
     REFUSED_BY_STORE = "refused-by-store"
     BUG = "bug"
     """The program made a mistake at it. Its traceback is in the log."""
+
+
+class ConnectionLoss(StrEnum):
+    """Why an open connection to nsqd ended."""
+
+    SILENT = "silent"
+    """No bytes for two heartbeats."""
+    REFUSED = "refused"
+    """nsqd refused a command, and with it the connection."""
+    GARBAGE = "garbage"
+    """nsqd sent bytes that are not its protocol."""
+    CLOSED = "closed"
+    """Anything else: nsqd or the network ended it."""
 
 
 class LookupProblem(StrEnum):

@@ -1,8 +1,10 @@
-"""Names to addresses, so that a slow name delays only those who asked for it, and never the exit.
+"""Names to addresses, in such a way that a slow name delays only its own callers, and never the exit.
 
-Each name is looked up in a thread of its own, by one thread at a time whoever asks for it, and again by whoever asks
-afterwards: nothing is remembered. Names beyond the bound wait in line. nsqds have threads of their own (`NSQDS`),
-because anybody who reaches a nsqlookupd can name them; other names are of the file, and share those of the loop.
+Invariants:
+- Each name is looked up in a thread of its own. Callers of the same name share one look-up while it runs; a later call
+  looks up again: nothing is cached.
+- Threads are bounded; names beyond the bound wait in line. Names of nsqds have a bound of their own (`NSQDS`), because
+  anybody who reaches a nsqlookupd can announce them; other names come from the file, and share the loop's.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class _Query(NamedTuple):
 
 
 class Resolver:
-    """Of one kind of names. Its threads know no loop, so that any may use it."""
+    """Looks up names of one kind. Independent of event loops, so that any loop may use it."""
 
     def __init__(self, most: int) -> None:
         self._lock = threading.RLock()
@@ -56,7 +58,7 @@ class Resolver:
         protocol: int = 0,
         flags: int = 0,
     ) -> Found:
-        """Raises `socket.gaierror`, also for what can be no name."""
+        """Raises `socket.gaierror`, also for text that cannot be a name."""
         query = _Query(host, port, family, kind, protocol, flags)
         if not host or is_ip(host):
             return _ask(query)
@@ -88,14 +90,14 @@ def _ask(query: _Query) -> Found:
     try:
         return socket.getaddrinfo(*query)  # type: ignore[return-value]
     except UnicodeError as error:
-        raise socket.gaierror(socket.EAI_NONAME, f"it can be no name: {error}") from error
+        raise socket.gaierror(socket.EAI_NONAME, f"it cannot be a name: {error}") from error
 
 
 NSQDS = Resolver(MOST_NSQDS)
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """asyncio's, but for the names: redis-py, aiohttp and whoever else connects look them up through its loop."""
+    """asyncio's, with our look-up of names: redis-py, aiohttp and other clients look names up through their loop."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,15 +1,18 @@
-"""Tasks and timers of the daemon's parts: an exception in one of them ends the daemon, loudly.
+"""Tasks and timers of the daemon's parts: an exception in one of them is logged and ends the daemon.
 
 A task that nobody awaits keeps its exception to itself, and an exception of a timer goes to the loop's log: the part
-has ended and the daemon looks alive. Whatever is begun here reports its exception to the loop's exception handler, as
-the end of a part; the daemon's handler (`Failures`) logs it and wakes `Daemon.watch`. A task whose exception is an
-answer that somebody awaits does not belong here.
+has ended and the daemon looks alive. So tasks are started here, and report their exceptions to the loop's exception
+handler, as the end of a part; the daemon's handler (`Failures`) logs name, error and traceback and wakes
+`Daemon.watch`. A task whose exception is an answer that somebody awaits does not belong here.
+
+Each part owns its tasks (`Tasks`) and ends them at its place in the drain. One `asyncio.TaskGroup` for all would cancel
+every part at the first failure, connections included, before a message could go back to nsqd.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from nsqdigest.base import log
@@ -20,14 +23,34 @@ _PART = "nsqdigest_part"
 """In the context of the loop's exception handler: the name of the part that ended."""
 
 
+class Tasks:
+    """The tasks of one part, which run until the part stops."""
+
+    def __init__(self) -> None:
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        self._tasks.append(start(work, name))
+
+    async def stop(self) -> None:
+        """Cancels them and waits for their end. May be called again."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def __iter__(self) -> Iterator[asyncio.Task[None]]:
+        return iter(self._tasks)
+
+
 def start(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    """One task that its caller owns."""
     task = asyncio.create_task(work, name=name)
     task.add_done_callback(_ended)
     return task
 
 
 def guarded(callback: Callable[[], None], name: str) -> Callable[[], None]:
-    """For `call_later` and its like."""
+    """The callback of a timer (`call_later`) with its exceptions reported."""
 
     def run() -> None:
         try:
@@ -58,23 +81,23 @@ class Failure(NamedTuple):
 
 
 class Failures:
-    """The daemon's own handler of what no other code handles."""
+    """The daemon's handler of exceptions that no other code handles."""
 
     def __init__(self) -> None:
         self._first: Failure | None = None
-        self._came = asyncio.Event()
+        self._has_failed = asyncio.Event()
 
     def listen(self) -> None:
         asyncio.get_running_loop().set_exception_handler(self._handle)
 
     async def first_of(self, parts: Iterable[asyncio.Task[None]]) -> Failure:
-        """Of these tasks, or of anything else that reports here. Logged already."""
-        came = asyncio.create_task(self._came.wait(), name="failures")
+        """Of these tasks, or of anything else that reports here. It is logged already."""
+        failed = asyncio.create_task(self._has_failed.wait(), name="failures")
         try:
-            ended, _ = await asyncio.wait([came, *parts], return_when=asyncio.FIRST_COMPLETED)
+            ended, _ = await asyncio.wait([failed, *parts], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            came.cancel()
-        if self._first is None:  # who raised has reported by now
+            failed.cancel()
+        if self._first is None:  # a task that raised has reported by now, so that this one returned
             self._note(Failure(ended.pop().get_name(), None))
         assert self._first is not None
         return self._first
@@ -82,7 +105,7 @@ class Failures:
     def _handle(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if _PART not in context:
-            # Of a library, about one of its connections or futures: no part of the daemon has ended with it.
+            # From a library, about one of its connections or futures: no part of the daemon has ended.
             _log.error("daemon.loop.error", what=context.get("message", ""), error=error, exc_info=error)
             return
         self._note(Failure(context[_PART], None if error is None else _cause_of(error)))
@@ -90,11 +113,11 @@ class Failures:
     def _note(self, failure: Failure) -> None:
         _log.error("daemon.part.ended", part=failure.part, error=failure.error, exc_info=failure.error)
         self._first = self._first or failure
-        self._came.set()
+        self._has_failed.set()
 
 
 def _cause_of(error: BaseException) -> BaseException:
-    """What a group of one holds."""
+    """The exception inside groups of one."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

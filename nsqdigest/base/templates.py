@@ -34,7 +34,7 @@ _LONGEST_GUESS = 60
 
 
 class TemplateError(ValueError):
-    """A template or path that cannot be one. The text says what is wrong, `remedy` what to write."""
+    """Text that is no template or path. The message tells the problem, `remedy` what to write instead."""
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(f"{problem}; {remedy}")

@@ -1,8 +1,8 @@
-"""Blocking work in threads that nobody joins.
+"""Blocking work in threads that nothing joins.
 
 asyncio's own threads are few, shared by everything, and joined at the end of the program: a file or a name server that
-hangs takes them from the others and holds up the exit. Whoever blocks starts a thread of its own here instead, and
-bounds how many of them it has.
+hangs takes them from the others and delays the exit. So each blocking call gets a thread of its own here; its caller
+bounds how many it starts.
 """
 
 from __future__ import annotations

@@ -79,11 +79,12 @@ def file_argument(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def load_config(path: Path | None, file: Path | None = None) -> Config:
     from nsqdigest import config
+    from nsqdigest.delivery.sinks.table import KINDS
 
     if path is not None and file is not None and path != file:
         raise click.UsageError(f"two configurations are named, {path} and {file}; name one")
     path = path or file
-    return config.load(config.find(path, os.environ), os.environ)
+    return config.load(config.find(path, os.environ), os.environ, KINDS)
 
 
 def main() -> None:

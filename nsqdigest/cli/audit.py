@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nsqdigest.base.errors import EXIT_NO, EXIT_OK, StoreError, Unreachable
+from nsqdigest.base.errors import EXIT_NO, EXIT_OK
 from nsqdigest.cli import config_option, file_argument, load_config
 
 if TYPE_CHECKING:
@@ -47,13 +47,7 @@ def command(path: Path | None, file: Path | None, deep: bool, as_json: bool) -> 
 
 async def _audit(config: Config, *, deep: bool) -> Audit:
     from nsqdigest.audit.recount import Auditor
+    from nsqdigest.store.namespace import reading
 
-    auditor = Auditor(config.redis, [route.name for route in config.routes])
-    try:
-        return await auditor.audit(deep=deep)
-    except StoreError as error:
-        raise Unreachable(
-            f"{config.redis.shown_url} cannot be read: {error}; see that it runs, and redis.url in {config.source}"
-        ) from error
-    finally:
-        await auditor.close()
+    async with reading(config.redis, config.source) as namespace:
+        return await Auditor(namespace, [route.name for route in config.routes]).audit(deep=deep)

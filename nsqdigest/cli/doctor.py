@@ -45,11 +45,12 @@ def command(path: Path | None, file: Path | None, as_json: bool) -> None:
 
     from nsqdigest.base import log, resolver
     from nsqdigest.cli.check import summary
+    from nsqdigest.delivery.sinks.table import KINDS
     from nsqdigest.doctor.examination import examine
 
     log.setup("error", "auto")  # what is found is said here, once
     of_file = judgements.of_file(config.source, (), config.warnings, summary(config))
-    parts = resolver.run(examine(config, of_file))
+    parts = resolver.run(examine(config, KINDS, of_file))
     if as_json:
         click.echo(json.dumps(report.as_json(parts)))
     else:

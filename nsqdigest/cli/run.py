@@ -26,13 +26,13 @@ def command(path: Path | None, file: Path | None) -> None:
     config = load_config(path, file)
 
     from nsqdigest.base import log, resolver
-    from nsqdigest.daemon import life
+    from nsqdigest.daemon.signals import run_until_signal
 
     log.setup(config.log.level, config.log.format)
     for warning in config.warnings:
         log.get("config").warning("config.advice", advice=warning)
     try:
-        resolver.run(life.run(config))
+        resolver.run(run_until_signal(config))
     except NsqdigestError as error:
         log.get("daemon").error("daemon.failed", error=error)
         raise SystemExit(error.exit_code) from None

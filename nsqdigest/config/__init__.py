@@ -1,12 +1,14 @@
-"""The operator's file as one frozen tree, validated once; every problem of it in one answer, each with file and line.
+"""The operator's file as one frozen tree, validated once; all its problems are reported at once, with file and line.
 
-`find` says which file, `load` reads it, `parse_text` does the same with text that is already there. All raise
-`ConfigError`, and nothing else, for what an operator can do wrong. Nothing is read or made at import.
+`find` chooses the file, `load` reads it, `parse_text` reads text that is there already. For a mistake of an operator
+they raise `ConfigError` and nothing else. Nothing is read or made at import.
 
-- model: the tree · options: every option, declared in one line · rules: what must hold between options
-- reading: text to tree · overrides: the environment's values · readers, texts, units: single values
-- problems, toml_lines: where a mistake stands and how it is said
+- model: the tree · options: every option, declared in one line · rules: over several options
+- reading: text to tree · overrides: values from the environment · readers, texts, units: single values
+- problems, toml_lines: the place of a mistake and its message
 - example: config/nsqdigest.toml
+
+The kinds of sink declare their options in `delivery/sinks`, with the tools of this room, and come in as an argument.
 """
 
 from nsqdigest.base.errors import ConfigError
@@ -15,13 +17,10 @@ from nsqdigest.config.model import (
     Admin,
     Backoff,
     Config,
-    Headers,
     Limits,
     LogSettings,
-    LogSink,
     MatchValue,
     Nsq,
-    NsqSink,
     Policy,
     Redis,
     Route,
@@ -29,7 +28,6 @@ from nsqdigest.config.model import (
     Secret,
     Sink,
     Tls,
-    WebhookSink,
 )
 from nsqdigest.config.reading import find, load, parse_text
 
@@ -39,13 +37,10 @@ __all__ = [
     "Backoff",
     "Config",
     "ConfigError",
-    "Headers",
     "Limits",
     "LogSettings",
-    "LogSink",
     "MatchValue",
     "Nsq",
-    "NsqSink",
     "Policy",
     "Redis",
     "Route",
@@ -53,7 +48,6 @@ __all__ = [
     "Secret",
     "Sink",
     "Tls",
-    "WebhookSink",
     "find",
     "load",
     "parse_text",

@@ -1,15 +1,14 @@
-"""The example file, written from the declarations, so that it cannot disagree with them.
+"""The example file, written from the declarations, so that it cannot disagree with them: `make example-file`.
 
-`python -m nsqdigest.config.example > config/nsqdigest.toml` writes it.
+The kinds of sink are an argument: they stand to the right of this room, in `delivery/sinks`.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from nsqdigest.config.options import POLICY, ROUTE, SECTIONS, SINKS, TLS, Option
+from nsqdigest.config.options import EVERY_SINK, POLICY, ROUTE, SECTIONS, TLS, Kinds, Option, SinkTable
 from nsqdigest.config.problems import toml
 
 _COMMENT_COLUMN = 44
@@ -19,20 +18,19 @@ _HEAD = """\
 #
 # Durations are "250ms", "30s", "5m", "1h30m", "7d"; sizes "256B", "64KiB", "1MiB"; addresses host:port or [v6]:port.
 # Text may be "env:NAME" or "file:PATH" as a whole (from this file's folder, chmod 640), which keeps secrets out of it;
-# only what a route says about fields is taken as it stands. A variable NSQDIGEST__SECTION__KEY overrides one value:
+# only fields and templates of a route are taken as they are. A variable NSQDIGEST__SECTION__KEY overrides one value:
 # NSQDIGEST__NSQ__MAX_IN_FLIGHT=500, NSQDIGEST__POLICIES__DEFAULT__MINIMUM_DELAY=1m.
-# `nsqdigest check -c FILE` says whether a file is right.
+# `nsqdigest check -c FILE` lists the mistakes of a file.
 """
 _TLS = """\
 # TLS to every nsqd: the table itself asks for it, also when it is empty. There is no fall-back to plain text.
 """
 _POLICY = """\
 # A route without `policy` has this one. Other policies, [policies.NAME], start from the defaults written here, not from
-# what [policies.default] says in your file.
+# [policies.default] of your file.
 """
 _SINKS = """\
-# Where digests go. A sink of type "log" writes one line of JSON each, one of type "nsq" publishes one message each.
-# What the webhook below has from `timeout` on, they have as well.
+# Where digests go. Each type of sink has options of its own; what the last one here has from `timeout` on, all have.
 """
 _ROUTES = "# A route files the events of a topic into timelines. As many as you like; an event may take several.\n"
 
@@ -46,7 +44,13 @@ def _options(options: Iterable[Option]) -> Iterator[str]:
         yield _line(option.key, option.default if option.sample is None else option.sample, option.doc)
 
 
-def _parts() -> Iterator[str]:
+def _sink(kind: SinkTable) -> Iterator[str]:
+    yield f"[sinks.{kind.example}]\n"
+    yield _line("type", kind.name, kind.doc)
+    yield from _options(kind.options)
+
+
+def _parts(kinds: Kinds) -> Iterator[str]:
     yield _HEAD
     for name in ("nsq", "backoff", "redis", "scheduler", "limits"):
         yield f"\n[{name}]\n"
@@ -56,15 +60,9 @@ def _parts() -> Iterator[str]:
             yield from (f"# {line}" for line in _options(TLS.options))
     yield f"\n{_POLICY}[policies.default]\n"
     yield from _options(POLICY.options)
-    yield f"\n{_SINKS}[sinks.out]\n"
-    yield _line("type", "log", '"log", "nsq" or "webhook"')
-    yield from _options(SINKS["log"].options[:1])
-    yield "\n[sinks.queue]\n"
-    yield _line("type", "nsq", "the same bytes as the webhook's; TLS, compression and AUTH are those of [nsq]")
-    yield from _options(SINKS["nsq"].options[:2])
-    yield "\n[sinks.hook]\n"
-    yield _line("type", "webhook", "signed as Standard Webhooks says")
-    yield from _options(SINKS["webhook"].options)
+    yield f"\n{_SINKS}"
+    yield "\n".join("".join(_sink(kind)) for kind in reversed([*kinds.values()]))
+    yield from _options(EVERY_SINK)
     yield f"\n{_ROUTES}[[routes]]\n"
     yield from _options(ROUTE.options)
     for name in ("admin", "log"):
@@ -72,9 +70,5 @@ def _parts() -> Iterator[str]:
         yield from _options(SECTIONS[name].options)
 
 
-def text() -> str:
-    return "".join(_parts())
-
-
-if __name__ == "__main__":
-    sys.stdout.write(text())
+def text(kinds: Kinds) -> str:
+    return "".join(_parts(kinds))

@@ -1,15 +1,14 @@
-"""The configuration as the daemon sees it: one frozen tree, every quantity with its unit in its name.
+"""The configuration as the daemon gets it: one frozen tree of data, every quantity with its unit in its name.
 
-Only data stands here. Secrets never show themselves: not in repr, not in a format string, not in a log field.
+Invariant: a secret never appears in a repr, a format string or a log field.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
-from urllib.parse import urlsplit
 
 from nsqdigest.base.errors import Mistake
 
@@ -29,7 +28,7 @@ class Address(NamedTuple):
 
 
 class Secret:
-    """Text that only `reveal()` gives away."""
+    """Text that only `reveal()` returns."""
 
     __slots__ = ("_text",)
 
@@ -51,29 +50,8 @@ class Secret:
         return hash(self._text)
 
 
-class Headers(Mapping[str, str]):
-    """Headers of a webhook. Their values may be credentials, so repr shows the names alone."""
-
-    __slots__ = ("_values",)
-
-    def __init__(self, values: Mapping[str, str]) -> None:
-        self._values = dict(values)
-
-    def __getitem__(self, name: str) -> str:
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __repr__(self) -> str:
-        return f"Headers({', '.join(f'{name}: {MASK}' for name in self._values)})"
-
-
 def without_password(url: str) -> str:
-    """A URL that may be shown. The user's name goes as well: some write the password there."""
+    """The URL without user and password: some write the password in the place of the user."""
     scheme, separator, rest = url.partition("://")
     authority, slash, path = rest.partition("/")
     _, at, host = authority.rpartition("@")
@@ -128,7 +106,7 @@ class Redis:
     durability: Literal["reply", "replica", "fsync"]
     replicas: int
     partitions: int
-    """As the file has it; 0: `partition_count` decides. On a single server one is best: a batch is one script call."""
+    """0: `partition_count` decides. On a single server one is best: a batch is one script call."""
 
     @property
     def shown_url(self) -> str:
@@ -181,6 +159,8 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sink:
+    """What every sink has. Each kind adds its own in a class of its own, in `delivery/sinks`."""
+
     name: str
     type: str
     concurrency: int
@@ -191,32 +171,6 @@ class Sink:
     retry_cap_ms: int
     retry_after_max_ms: int
     max_body_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebhookSink(Sink):
-    url: str = field(repr=False)
-    """Not in repr: the path of a webhook is often what keeps strangers out of it."""
-    allow_http: bool
-    secrets: tuple[Secret, ...]
-    headers: Mapping[str, str]
-
-    @property
-    def shown_url(self) -> str:
-        """For logs and messages: where it goes, without the path."""
-        parts = urlsplit(self.url)
-        return f"{parts.scheme}://{parts.netloc}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NsqSink(Sink):
-    nsqd_tcp_addresses: tuple[Address, ...]
-    topic: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogSink(Sink):
-    path: str
 
 
 MatchValue = str | int | bool | float
@@ -262,4 +216,4 @@ class Config:
     admin: Admin
     log: LogSettings
     warnings: tuple[Mistake, ...] = ()
-    """What works but is seldom meant; each placed like a problem."""
+    """Of values that work and are seldom meant; each with its place, like a problem."""

@@ -1,14 +1,15 @@
-"""Every option: its name, how it is read, its default as the file would say it, and what the example says about it.
+"""Every option: its name, how it is read, its default as the file writes it, and its line in the example file.
 
-One line here is all that an option takes, beside the attribute of the tree that it becomes. Bounds are those of the
-servers (nsqd refuses or silently clamps what lies beyond) or of the scripts; others only catch slips.
+A new option is one line here and the attribute of the tree (`model`) that it becomes. The options of one kind of sink
+stand in the file of that kind, in `delivery/sinks`. Bounds are those of the servers (nsqd refuses or silently clamps
+what lies beyond) or of the scripts; others only catch slips.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from nsqdigest.config import rules, texts
 from nsqdigest.config.model import (
@@ -16,16 +17,14 @@ from nsqdigest.config.model import (
     Backoff,
     Limits,
     LogSettings,
-    LogSink,
     Nsq,
-    NsqSink,
     Policy,
     Redis,
     Route,
     Scheduler,
+    Sink,
     Tls,
 )
-from nsqdigest.config.model import WebhookSink as Webhook
 from nsqdigest.config.problems import Spot
 from nsqdigest.config.readers import (
     Address,
@@ -33,7 +32,6 @@ from nsqdigest.config.readers import (
     Duration,
     FilePath,
     Fraction,
-    HeaderTable,
     HiddenText,
     ListOf,
     MatchTable,
@@ -43,11 +41,11 @@ from nsqdigest.config.readers import (
     Switch,
     Text,
     Unresolved,
-    WebhookSecrets,
     Whole,
 )
 
 REQUIRED: Final = object()
+Rule = Callable[[dict[str, Any], Spot], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ class Option:
     default: Any
     doc: str
     sample: Any = None
-    """What the example file says where there is no default, or none that would do."""
+    """The value in the example file where the default is missing or would not do."""
     attribute: str = ""
 
     @property
@@ -77,7 +75,7 @@ class Section:
     options: tuple[Option, ...]
     absent: tuple[tuple[str, Any], ...] = ()
     tables: tuple[tuple[str, Section], ...] = ()
-    rules: tuple[Callable[[dict[str, Any], Spot], None], ...] = ()
+    rules: tuple[Rule, ...] = ()
 
     @property
     def by_key(self) -> dict[str, Option]:
@@ -116,7 +114,12 @@ NSQ = Section(
             "nsqlookupds that name more of them, [] for none",
         ),
         Option("lookupd_poll_interval", Duration("100ms", "1h"), "60s", "how often each nsqlookupd is asked"),
-        Option("lookupd_poll_jitter", Fraction(), 0.3, "up to this part of the interval later, drawn anew each time"),
+        Option(
+            "lookupd_poll_jitter",
+            Fraction(),
+            0.3,
+            "up to this fraction of the interval later, drawn each time",
+        ),
         Option("channel", Text(texts.channel), "nsqdigest", "daemons that name the same channel share the work"),
         Option(
             "max_in_flight",
@@ -129,9 +132,9 @@ NSQ = Section(
             "heartbeat_interval",
             Duration("1s", "60s"),
             "30s",
-            "after twice that without a word from nsqd the connection is closed",
+            "after twice that without data from nsqd the connection is closed",
         ),
-        Option("msg_timeout", Duration("1s", "15m", zero=True), "0s", "0s: what nsqd has"),
+        Option("msg_timeout", Duration("1s", "15m", zero=True), "0s", "0s: as nsqd's --msg-timeout"),
         Option("compression", Choice(("none", "snappy", "deflate")), "none", '"snappy" or "deflate"'),
         Option(
             "requeue_delay", Duration("0s", "1h"), "1s", "ceiling of the jittered delay after a failure of the store"
@@ -267,7 +270,7 @@ POLICY = Section(
     rules=(rules.policy,),
 )
 
-_EVERY_SINK = (
+EVERY_SINK = (
     Option("timeout", Duration("10ms", "1h"), "15s", "of one attempt"),
     Option("concurrency", Whole(1, 1000), 8, "digests sent at a time"),
     Option("max_attempts", Whole(0, 1_000_000), 0, "posts of one digest; 0: max_age decides"),
@@ -277,53 +280,44 @@ _EVERY_SINK = (
     Option("retry_after_max", Duration("0s", "7d"), "1h", "a longer Retry-After is cut to this"),
     Option("max_body", Size("4KiB", "64MiB"), "256KiB", "of a digest; it shows fewer records rather than grow beyond"),
 )
+"""The options of every sink, beside those of its kind: the attributes of `model.Sink`."""
 
-SINKS: dict[str, Section] = {
-    "webhook": Section(
-        Webhook,
-        (
-            Option(
-                "url",
-                HiddenText(texts.webhook_url),
-                REQUIRED,
-                "http:// only to this machine, or with allow_http",
-                "https://example.com/hook",
-            ),
-            Option("allow_http", Switch(), False, "digests in the clear over the network"),
-            Option(
-                "secret",
-                WebhookSecrets(),
-                "",
-                '"env:HOOK_SECRET" with whsec_...; a list while rotating; "": not signed',
-                attribute="secrets",
-            ),
-            Option("headers", HeaderTable(), {}, '{authorization = "env:HOOK_AUTHORIZATION"}'),
-            *_EVERY_SINK,
-        ),
-        rules=(rules.retries, rules.webhook),
-    ),
-    "nsq": Section(
-        NsqSink,
-        (
-            Option(
-                "nsqd_tcp_addresses",
-                ListOf(Address(4150), '"127.0.0.1:4150"', unique=True),
-                REQUIRED,
-                "the first that can be reached takes a digest",
-                ["127.0.0.1:4150"],
-            ),
-            Option("topic", Text(texts.fixed_topic), REQUIRED, "one that no route reads", "digests"),
-            *_EVERY_SINK,
-        ),
-        rules=(rules.retries, rules.nsq_sink),
-    ),
-    "log": Section(
-        LogSink,
-        (Option("path", Text(texts.file_name), "-", '"-": stdout'), *_EVERY_SINK),
-        rules=(rules.retries,),
-    ),
-}
+
+class Tables(NamedTuple):
+    """The tables that a rule of one kind of sink sees; a value with a problem is absent."""
+
+    nsq: dict[str, Any]
+    sinks: Mapping[str, dict[str, Any]]
+    """Those of this kind, by name."""
+    routes: Sequence[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkTable:
+    """The table of one kind of sink in the file. The kinds are declared in `delivery/sinks`."""
+
+    name: str
+    """The value of `type`."""
+    settings: type[Sink]
+    options: tuple[Option, ...]
+    """Its own, in the order of the example file."""
+    rules: tuple[Rule, ...] = ()
+    """Over the options of one sink."""
+    rules_of_file: tuple[Callable[[Tables, Spot], None], ...] = ()
+    """Over the sinks of this kind and the other tables."""
+    example: str
+    """The name of the sink of this kind in the example file."""
+    doc: str
+    """For the example file: the verb and the object of what it does with a digest."""
+
+    @property
+    def section(self) -> Section:
+        return Section(self.settings, (*self.options, *EVERY_SINK), rules=(rules.retries, *self.rules))
+
+
+Kinds = Mapping[str, SinkTable]
 LATER_SINKS = ("email",)
+"""Kinds that are planned: to write one of them is no slip, so no other is suggested."""
 
 ROUTE = Section(
     Route,

@@ -1,7 +1,10 @@
-"""Where a mistake stands and how it is said: all of them are gathered, in the order of the file.
+"""Problems and warnings of a file, each with its place and its remedy, in the order of the file.
 
-A reader raises `Wrong` for the one value it was given and knows nothing of files; a `Spot` knows the place. A value
-that came out of `env:` or `file:`, or that may be a credential, is never repeated in a message.
+A reader raises `Wrong` for the one value that it reads and knows nothing of files; a `Spot` knows the place.
+
+Invariants:
+- A message never repeats a value that came out of `env:` or `file:` or that may be a credential.
+- A problem reported once is marked INVALID, so that no rule reports it again.
 """
 
 from __future__ import annotations
@@ -24,27 +27,27 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class Invalid:
-    """Stands for a value whose problem has been noted."""
+    """In place of a value whose problem is reported already."""
 
 
 INVALID: Final = Invalid()
 
 
 class Wrong(Exception):
-    """What is wrong with a value ("is not a duration") and the remedy ("write …").
+    """The mistake in a value ("is not a duration") and the remedy ("write …").
 
-    `blind_way` is the remedy that gives nothing of the value away.
+    `hidden_remedy` repeats nothing of the value: it is for one that may be a credential.
     """
 
-    def __init__(self, what: str, way: str, blind_way: str | None = None) -> None:
-        super().__init__(what, way)
-        self.what = what
-        self.way = way
-        self.blind_way = way if blind_way is None else blind_way
+    def __init__(self, mistake: str, remedy: str, hidden_remedy: str | None = None) -> None:
+        super().__init__(mistake, remedy)
+        self.mistake = mistake
+        self.remedy = remedy
+        self.hidden_remedy = remedy if hidden_remedy is None else hidden_remedy
 
 
 def show(value: Any) -> str:
-    """A value of the file as it would be written, on one line and not too long."""
+    """A value of the file for a message: on one line, and cut where it is long."""
     if isinstance(value, str):
         text = value if len(value) <= _SHOWN_CHARACTERS else value[: _SHOWN_CHARACTERS - 1] + "…"
         return json.dumps(text, ensure_ascii=not text.isprintable())
@@ -68,7 +71,7 @@ def toml(value: Any) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The known word that was probably meant, or ""."""
+    """The known word that is probably meant, "" where none is near."""
     by_lower = {name.lower().replace("-", "_"): name for name in known}
     close = difflib.get_close_matches(word.lower().replace("-", "_"), by_lower, n=1, cutoff=0.6)
     return by_lower[close[0]] if close else ""
@@ -88,15 +91,15 @@ def dotted(path: KeyPath) -> str:
 
 @dataclass(slots=True)
 class Findings:
-    """Everything found about one file and the environment that overrides it."""
+    """The problems and warnings of one file and of the environment that overrides it."""
 
     source: str
     environ: Mapping[str, str]
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
     overridden_by: dict[KeyPath, str] = field(default_factory=dict)
-    """Which variable of the environment set what stands at a path."""
+    """The variable of the environment that set the value at a path."""
     variables_named: set[str] = field(default_factory=set)
-    """By env:NAME."""
+    """Variables that the file refers to as env:NAME."""
     _problems: list[Mistake] = field(default_factory=list)
     _warnings: list[Mistake] = field(default_factory=list)
 
@@ -107,7 +110,7 @@ class Findings:
         return Mistake(problem, remedy, file=self.source, line=line_of(self.lines, path), path=dotted(path))
 
     def rename(self, key: str, meant: str) -> None:
-        """What stands under `key` is looked for under `meant`."""
+        """The lines of `key` become those of `meant`."""
         self.lines = {**self.lines, **{(meant, *path[1:]): line for path, line in self.lines.items() if path[0] == key}}
 
     def problem(self, path: KeyPath, problem: str, remedy: str) -> None:
@@ -148,7 +151,7 @@ class Spot:
 
     @property
     def written(self) -> bool:
-        """Whether the file or the environment says something here; otherwise the default stands."""
+        """Whether the file or the environment has a value here; otherwise the default applies."""
         return self.path in self.findings.lines or self.path in self.findings.overridden_by
 
     def problem(self, problem: str, remedy: str) -> None:
@@ -158,11 +161,11 @@ class Spot:
         self.findings.warning(self.path, problem, remedy)
 
     def first_written(self, *keys: str) -> Spot:
-        """Of several keys that are wrong together, the first that somebody wrote; else the table."""
+        """Of several keys that are wrong together, the first that is written; else the first."""
         return next((self / key for key in keys if (self / key).written), self / keys[0])
 
     def resolve(self, value: Any) -> tuple[Any, str]:
-        """What `env:NAME` or `file:PATH` stands for, with that name; any other value comes back as it is."""
+        """Returns the value of `env:NAME` or `file:PATH` and that reference; any other value as it is, and ""."""
         if not isinstance(value, str):
             return value, ""
         if value.startswith("env:"):
@@ -201,8 +204,8 @@ class Spot:
                 raise Wrong(f"stands for {path}, which is too large", "name a file that holds the value alone")
             text = path.read_bytes().decode("utf-8")
         except FileNotFoundError:
-            way = "make it; a relative path starts at the folder of this file"
-            raise Wrong(f"stands for {path}, which is not there", way) from None
+            remedy = "make it; a relative path starts at the folder of this file"
+            raise Wrong(f"stands for {path}, which is not there", remedy) from None
         except OSError as error:
             raise Wrong(f"stands for {path}, which cannot be read: {error.strerror}", "make it readable") from None
         except UnicodeDecodeError:

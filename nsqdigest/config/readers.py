@@ -1,7 +1,8 @@
-"""How one value of the file becomes one value of the tree, whatever option it belongs to.
+"""Readers: each turns one value of the file into one value of the tree, whatever option it belongs to.
 
-A reader is called with the TOML value and its place; it answers the value as the daemon wants it, or raises `Wrong`.
-Only `take` turns that into a problem, so that one mistake never hides another.
+A reader gets the TOML value and its place; it returns the value as the daemon needs it, or raises `Wrong`. Only `take`
+turns that into a problem, so that one mistake never hides another. A reader that one kind of sink alone needs is in the
+file of that kind.
 """
 
 from __future__ import annotations
@@ -14,26 +15,22 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from nsqdigest.config import references, texts, units
-from nsqdigest.config.model import Headers
 from nsqdigest.config.problems import INVALID, Spot, Wrong, nearest, show, toml
-
-OUR_HEADERS = ("content-type", "nsqdigest-attempt")
-FRAMING_HEADERS = ("connection", "content-length", "transfer-encoding")
 
 _SHOWN_AS_LIST = 60
 _TEMPLATE_LIKE = re.compile(r"\{\{|\$\{|^\{[\w.]+\}$")
 _PATTERN_LIKE = re.compile(r"^[=!]?~|^!=|^/.+/[a-z]*$|\.[*+]|^[*]|[*]$|^\^|^[<>]=?\s*[0-9]")
-_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
     suffix: ClassVar[str] = ""
     """The unit, as the attribute's name carries it."""
-    override: ClassVar[Literal["text", "data", "list"]] = "text"
-    """How a variable of the environment says such a value: as it is, as TOML, or as TOML or between commas."""
+    override: ClassVar[Literal["text", "data", "list", "text or list"]] = "text"
+    """How a variable of the environment holds such a value: as it is; as TOML; as a list, in TOML or between commas; as
+    it is unless it begins like a list."""
     resolves: ClassVar[bool] = True
-    """Whether `env:` and `file:` mean something here."""
+    """Whether a value may be a reference, `env:` or `file:`."""
     hidden: ClassVar[bool] = False
     """Whether a message must not repeat the value."""
 
@@ -42,14 +39,14 @@ class Reader:
 
 
 def take(read: Reader, value: Any, spot: Spot) -> Any:
-    """The value as the reader understands it, or INVALID once its problem is noted."""
+    """Returns what the reader makes of the value, or INVALID after reporting its problem."""
     origin = ""
     try:
         if read.resolves:
             try:
                 value, origin = spot.resolve(value)
             except Wrong as wrong:
-                spot.problem(f"{show(value)} {wrong.what}", wrong.way)
+                spot.problem(f"{show(value)} {wrong.mistake}", wrong.remedy)
                 return INVALID
             if not origin and isinstance(value, str) and (found := references.stray(value)):
                 spot.problem(*found)
@@ -58,30 +55,30 @@ def take(read: Reader, value: Any, spot: Spot) -> Any:
     except Wrong as wrong:
         if read.hidden or origin:
             subject = f"the value of {show(origin)}" if origin else "the value"
-            spot.problem(f"{subject} {wrong.what}", wrong.blind_way)
+            spot.problem(f"{subject} {wrong.mistake}", wrong.hidden_remedy)
         else:
-            spot.problem(f"{show(value)} {wrong.what}", wrong.way)
+            spot.problem(f"{show(value)} {wrong.mistake}", wrong.remedy)
         return INVALID
 
 
 def text_of(value: Any) -> str:
     if isinstance(value, str):
         return value
-    blind = "write it in quotes"
+    hidden = "write it in quotes"
     if isinstance(value, list):
-        way = (
+        remedy = (
             f"write {show(value[0])}" if len(value) == 1 and isinstance(value[0], str) else "write one text, in quotes"
         )
-        raise Wrong("is not text", way, "write one text, in quotes")
+        raise Wrong("is not text", remedy, "write one text, in quotes")
     if isinstance(value, dict):
         raise Wrong("is not text", "write text, in quotes")
     written = show(value)
-    raise Wrong("is not text", f'write "{written}"' if isinstance(value, int | float) else blind, blind)
+    raise Wrong("is not text", f'write "{written}"' if isinstance(value, int | float) else hidden, hidden)
 
 
 @dataclass(frozen=True, slots=True)
 class Text(Reader):
-    """Text that a function checks, and may turn into something else."""
+    """Text that a function checks and may convert."""
 
     check: Callable[[str], Any]
 
@@ -91,19 +88,21 @@ class Text(Reader):
 
 @dataclass(frozen=True, slots=True)
 class NameOf(Reader):
-    """What a route has one of: a topic, a policy or a sink, by its name."""
+    """The name of the topic, the policy or the sink of a route, each of which it has one."""
 
     what: str
     check: Callable[[str], str]
 
     def __call__(self, value: Any, spot: Spot) -> str:
         if isinstance(value, list):
-            way = f"write a [[routes]] for each {self.what}, with a name of its own"
-            raise Wrong(f"is not text: a route has one {self.what}", way)
+            remedy = f"write a [[routes]] for each {self.what}, with a name of its own"
+            raise Wrong(f"is not text: a route has one {self.what}", remedy)
         if isinstance(value, dict):
             table = {"policy": "policies", "sink": "sinks"}.get(self.what)
-            way = f'write a table [{table}.NAME] with it, and {self.what} = "NAME" here' if table else "write its name"
-            raise Wrong(f"is not text: a route names its {self.what}", way)
+            remedy = (
+                f'write a table [{table}.NAME] with it, and {self.what} = "NAME" here' if table else "write its name"
+            )
+            raise Wrong(f"is not text: a route names its {self.what}", remedy)
         return self.check(text_of(value))
 
 
@@ -113,7 +112,7 @@ class HiddenText(Text):
 
 
 class Unresolved(Text):
-    """Text of the operator's events, in which `env:` is nothing but letters."""
+    """Text about fields of events, in which `env:` has no meaning."""
 
     __slots__ = ()
     resolves = False
@@ -182,7 +181,7 @@ class Duration(Reader):
     shortest: str = "0s"
     longest: str = "3650d"
     zero: bool = False
-    """Whether 0 stands apart, with a meaning of its own."""
+    """Whether 0, shorter than the shortest, has a meaning of its own."""
     suffix = "_ms"
 
     def __call__(self, value: Any, spot: Spot) -> int:
@@ -252,54 +251,16 @@ class ListOf(Reader):
     def __call__(self, value: Any, spot: Spot) -> Any:
         if not isinstance(value, list):
             each = [part.strip() for part in value.split(",")] if isinstance(value, str) else []
-            way = f"write {toml(each)}" if each and len(value) <= _SHOWN_AS_LIST else f"write one like [{self.sample}]"
-            raise Wrong("is not a list", way)
+            remedy = (
+                f"write {toml(each)}" if each and len(value) <= _SHOWN_AS_LIST else f"write one like [{self.sample}]"
+            )
+            raise Wrong("is not a list", remedy)
         taken = [take(self.element, each, spot / index) for index, each in enumerate(value)]
         if self.unique:
             for index, each in enumerate(taken):
                 if each is not INVALID and each in taken[:index]:
-                    (spot / index).problem(f"{show(value[index])} stands there twice", "leave one of them out")
+                    (spot / index).problem(f"{show(value[index])} is listed twice", "leave one of them out")
         return INVALID if INVALID in taken else tuple(taken)
-
-
-@dataclass(frozen=True, slots=True)
-class WebhookSecrets(Reader):
-    """One secret, a list of them while rotating, or "" for none."""
-
-    hidden = True
-
-    def __call__(self, value: Any, spot: Spot) -> Any:
-        if value == "":
-            return ()
-        if isinstance(value, list):
-            taken = [take(HiddenText(texts.webhook_secret), each, spot / index) for index, each in enumerate(value)]
-            return INVALID if INVALID in taken else tuple(taken)
-        return (texts.webhook_secret(text_of(value)),)
-
-
-@dataclass(frozen=True, slots=True)
-class HeaderTable(Reader):
-    override = "data"
-
-    def __call__(self, value: Any, spot: Spot) -> Any:
-        if not isinstance(value, dict):
-            raise Wrong("is not a table", 'write one like {"x-team" = "shop"}')
-        known: set[str] = set()
-        taken: dict[str, Any] = {}
-        for name, text in value.items():
-            lower = name.lower()
-            if lower in known:
-                (spot / name).problem("stands there twice", "leave one of them out")
-            elif lower.startswith("webhook-") or lower in OUR_HEADERS:
-                (spot / name).problem("is a header that nsqdigest sets", "leave it out")
-            elif lower in FRAMING_HEADERS:
-                (spot / name).problem("is a header that HTTP itself needs", "leave it out")
-            elif not _HEADER_NAME.fullmatch(name):
-                (spot / name).problem("is not the name of a header", "write letters, digits and -")
-            else:
-                taken[name] = take(HiddenText(texts.header_value), text, spot / name)
-            known.add(lower)
-        return INVALID if len(taken) < len(value) or INVALID in taken.values() else Headers(taken)
 
 
 @dataclass(frozen=True, slots=True)

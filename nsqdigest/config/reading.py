@@ -1,6 +1,10 @@
-"""From the text of a file to the tree: finds the file, gathers every problem of it, and builds only when there is none.
+"""Turns the text of a file into the tree: finds the file, gathers all problems, and builds only where there is none.
 
-Nothing is read but the file and the secrets that it names, nothing is written, and nothing happens at import.
+`kinds` are the kinds of sink that a file may name: they stand to the right of this room, in `delivery/sinks`.
+
+Invariants:
+- It reads the file and the secrets that the file names, writes nothing, and does nothing at import.
+- Each problem is reported once, in the line that has to change.
 """
 
 from __future__ import annotations
@@ -15,7 +19,17 @@ from typing import Any
 from nsqdigest.base.errors import ConfigError, Mistake
 from nsqdigest.config import overrides, rules, toml_mistakes
 from nsqdigest.config.model import Config
-from nsqdigest.config.options import LATER_SINKS, POLICY, REQUIRED, ROUTE, SECTIONS, SINKS, TABLES, Section
+from nsqdigest.config.options import (
+    LATER_SINKS,
+    POLICY,
+    REQUIRED,
+    ROUTE,
+    SECTIONS,
+    TABLES,
+    Kinds,
+    Section,
+    Tables,
+)
 from nsqdigest.config.problems import INVALID, Findings, Spot, dotted, nearest, show, toml
 from nsqdigest.config.readers import Text, take
 from nsqdigest.config.texts import name
@@ -26,13 +40,12 @@ PLACES = (Path("nsqdigest.toml"), Path("/etc/nsqdigest/nsqdigest.toml"))
 
 _PARTS_OF_URL = ("host", "hostname", "port", "db", "database", "password", "username", "user")
 NAMED = ("policies", "sinks")
-_SINK_TYPES = " or ".join(", ".join(f'"{kind}"' for kind in SINKS).rsplit(", ", 1))
 
 Values = dict[str, Any]
 
 
 def find(explicit: Path | None, environ: Mapping[str, str]) -> Path:
-    """The file to use: the one that was named, by -c or by the environment, or the first that is there."""
+    """The file to use: the one that -c or the environment names, or the first that exists."""
     if explicit is not None:
         return explicit
     if named := environ.get(VARIABLE):
@@ -41,22 +54,22 @@ def find(explicit: Path | None, environ: Mapping[str, str]) -> Path:
         try:
             if place.exists():
                 return place
-        except PermissionError:  # of its folder: `load` says so
+        except PermissionError:  # of its folder: `load` reports it
             return place
     looked = " and ".join(str(place) for place in PLACES)
     remedy = f"name a file with -c FILE or {VARIABLE}, or try `nsqdigest demo`, which needs none"
     raise ConfigError([Mistake(f"no configuration: looked for {looked}", remedy)])
 
 
-def load(path: Path, environ: Mapping[str, str]) -> Config:
+def load(path: Path, environ: Mapping[str, str], kinds: Kinds) -> Config:
     def wrong(problem: str, remedy: str, line: int | None = None) -> ConfigError:
         return ConfigError([Mistake(problem, remedy, file=str(path), line=line)])
 
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        way = "name another with -c FILE, or try `nsqdigest demo`, which needs none"
-        raise wrong("there is no such file", way) from None
+        remedy = "name another with -c FILE, or try `nsqdigest demo`, which needs none"
+        raise wrong("there is no such file", remedy) from None
     except IsADirectoryError:
         raise wrong("is a directory", "name the file in it with -c FILE") from None
     except PermissionError:
@@ -69,27 +82,29 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise wrong(f"byte 0x{data[error.start]:02x} is not UTF-8", "save the file as UTF-8", line) from None
-    return parse_text(text, str(path), environ)
+    return parse_text(text, str(path), environ, kinds)
 
 
-def parse_text(text: str, source: str, environ: Mapping[str, str]) -> Config:
-    """The tree that a file's text and the environment say. `source`: the file's path, as it is shown."""
+def parse_text(text: str, source: str, environ: Mapping[str, str], kinds: Kinds) -> Config:
+    """`source`: the path of the file, as messages show it."""
     tree = _parse_toml(text, source)
     findings = Findings(source, environ, locate(text))
     root = Spot(findings)
     _refuse_unknown_tables(tree, root)
-    overrides.apply(tree, findings)
+    overrides.apply(tree, findings, kinds)
     sections = {key: _read_section(section, tree.get(key, {}), root / key) for key, section in SECTIONS.items()}
     policies = {"default": _read_section(POLICY, {}, root / "policies" / "default")}
     policies |= {key: _read_section(POLICY, raw, spot) for key, raw, spot in _named_tables(tree, root / "policies")}
-    kinds_and_sinks = {key: _read_sink(raw, spot) for key, raw, spot in _named_tables(tree, root / "sinks")}
+    types_and_sinks = {key: _read_sink(raw, spot, kinds) for key, raw, spot in _named_tables(tree, root / "sinks")}
     routes = _read_routes(tree, root / "routes")
-    sinks = {key: values for key, (_, values) in kinds_and_sinks.items()}
+    sinks = {key: values for key, (_, values) in types_and_sinks.items()}
     rules.lease_and_timeouts(sections["scheduler"], sinks, root)
     rules.routes(routes, tuple(policies), tuple(sinks), root)
     rules.dead_letters(sections["nsq"], routes, root)
-    rules.nsq_topics(sections["nsq"], sinks, routes, root)
-    rules.secret_to_sinks(sections["nsq"], sinks, root)
+    for kind in kinds.values():
+        of_kind = {key: values for key, (type_, values) in types_and_sinks.items() if type_ == kind.name}
+        for rule in kind.rules_of_file:
+            rule(Tables(sections["nsq"], of_kind, routes), root)
     rules.waits(sections["nsq"], sections["redis"], root)
     rules.unused(routes, tree, root)
     overrides.advise_on_unknown(findings)
@@ -99,7 +114,10 @@ def parse_text(text: str, source: str, environ: Mapping[str, str]) -> Config:
         source=source,
         policies=MappingProxyType({key: POLICY.build(name=key, **values) for key, values in policies.items()}),
         sinks=MappingProxyType(
-            {key: SINKS[kind].build(name=key, type=kind, **values) for key, (kind, values) in kinds_and_sinks.items()}
+            {
+                key: kinds[type_].settings(name=key, type=type_, **values)
+                for key, (type_, values) in types_and_sinks.items()
+            }
         ),
         routes=tuple(ROUTE.build(**values) for values in routes),
         warnings=findings.warnings,
@@ -161,14 +179,14 @@ def _refuse_unknown_keys(section: Section, raw: dict[str, Any], spot: Spot) -> N
     for key, value in raw.items():
         if key in served:
             continue
-        if key in absent and not _says(value, absent[key]):
+        if key in absent and not _is_default(value, absent[key]):
             (spot / key).problem("is not available in this version", "leave it out")
         elif key not in absent:
-            (spot / key).problem("unknown key", _unknown_way(key, section))
+            (spot / key).problem("unknown key", _remedy_of_unknown(key, section))
 
 
 def _redis_url(raw: dict[str, Any]) -> str:
-    """Of what stands apart; never with a password."""
+    """The URL made of keys that stand apart from it; never with a password."""
     host = str(raw.get("host") or raw.get("hostname") or "127.0.0.1")
     login = "USER:PASSWORD@" if {"password", "username", "user"} & raw.keys() else ""
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", host):
@@ -178,12 +196,12 @@ def _redis_url(raw: dict[str, Any]) -> str:
     return f"redis://{login}{host}:{port}/{database}" if is_plain else f"redis://{login}{host}:6379/0"
 
 
-def _says(value: Any, default: Any) -> bool:
-    """Whether an option that is not served asks for nothing. (True is 1 to Python.)"""
+def _is_default(value: Any, default: Any) -> bool:
+    """Whether an option that this version does not have is set to what it would default to. (True is 1 to Python.)"""
     return bool(value == default) and isinstance(value, bool) == isinstance(default, bool)
 
 
-def _unknown_way(key: str, section: Section) -> str:
+def _remedy_of_unknown(key: str, section: Section) -> str:
     if guess := nearest(key, section.by_key):
         return f'did you mean "{guess}"?'
     for other, there in (*SECTIONS.items(), ("policies.default", POLICY)):
@@ -204,30 +222,35 @@ def _named_tables(tree: dict[str, Any], spot: Spot) -> list[tuple[str, Any, Spot
         here = spot / key
         if not isinstance(value, dict):
             here.problem(
-                f"stands in no {'policy' if table == 'policies' else 'sink'}", f"write [{table}.NAME] above it"
+                f"belongs to no {'policy' if table == 'policies' else 'sink'}", f"write [{table}.NAME] above it"
             )
         elif take(Text(name), key, here) is not INVALID:
             found.append((key, value, here))
     return found
 
 
-def _read_sink(raw: dict[str, Any], spot: Spot) -> tuple[str, Values]:
+def _read_sink(raw: dict[str, Any], spot: Spot, kinds: Kinds) -> tuple[str, Values]:
+    """Its type and its options; "" and none where there is no such type."""
     here = spot / "type"
     kind = raw.get("type")
+    write_one = f"write {_listed(kinds)}"
     misspelt = next((key for key in raw if nearest(key, ("type",))), None)
+    if isinstance(kind, str) and kind in kinds:
+        return kind, _read_section(kinds[kind].section, {key: raw[key] for key in raw if key != "type"}, spot)
     if kind is None and misspelt:
         (spot / misspelt).problem("unknown key", 'did you mean "type"?')
     elif kind is None:
-        here.problem("missing", f"write type = {_SINK_TYPES}")
+        here.problem("missing", f"write type = {_listed(kinds)}")
     elif kind in LATER_SINKS:
-        here.problem(f"a sink of type {show(kind)} is not available in this version", f"write {_SINK_TYPES}")
-    elif not isinstance(kind, str) or kind not in SINKS:
-        guess = nearest(kind, SINKS) if isinstance(kind, str) else ""
-        way = f'did you mean "{guess}"?' if guess else f"write {_SINK_TYPES}"
-        here.problem(f"{show(kind)} is no type of sink", way)
+        here.problem(f"a sink of type {show(kind)} is not available in this version", write_one)
     else:
-        return kind, _read_section(SINKS[kind], {key: value for key, value in raw.items() if key != "type"}, spot)
+        guess = nearest(kind, kinds) if isinstance(kind, str) else ""
+        here.problem(f"{show(kind)} is not a type of sink", f'did you mean "{guess}"?' if guess else write_one)
     return "", {}
+
+
+def _listed(kinds: Kinds) -> str:
+    return " or ".join(", ".join(f'"{kind}"' for kind in kinds).rsplit(", ", 1))
 
 
 def _read_routes(tree: dict[str, Any], spot: Spot) -> list[Values]:
@@ -245,20 +268,20 @@ def _read_routes(tree: dict[str, Any], spot: Spot) -> list[Values]:
 
 
 def _refuse_unknown_tables(tree: dict[str, Any], root: Spot) -> None:
-    """One that is misspelt is read as what it was meant to be: its own mistakes show, and nothing else misses it."""
+    """A misspelt table is read under the name that is meant: its own mistakes are reported, and it is not missing."""
     for key, value in [*tree.items()]:
         if key in TABLES:
             continue
         guess = nearest(key, TABLES)
         home = next((section for section, there in SECTIONS.items() if key in there.by_key), "")
         if not isinstance(value, dict | list) and home:
-            way = f"write it under [{home}]"
+            remedy = f"write it under [{home}]"
         elif guess:
             written = f"[[{guess}]]" if guess == "routes" else f"[{guess}.NAME]" if guess in NAMED else f"[{guess}]"
-            way = f"did you mean {written}?"
+            remedy = f"did you mean {written}?"
             if guess not in tree and isinstance(value, dict | list):
                 tree[guess] = value
                 root.findings.rename(key, guess)
         else:
-            way = f"known are {', '.join(TABLES)}"
-        (root / key).problem(f"unknown {'table' if isinstance(value, dict | list) else 'key'}", way)
+            remedy = f"known are {', '.join(TABLES)}"
+        (root / key).problem(f"unknown {'table' if isinstance(value, dict | list) else 'key'}", remedy)

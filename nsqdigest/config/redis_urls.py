@@ -1,4 +1,4 @@
-"""What a Redis URL says: one server, the Sentinels that know who is primary, or some servers of a Cluster.
+"""Redis URLs: one server, the Sentinels that know the primary, or some servers of a Cluster.
 
     redis://USER:PASSWORD@HOST:PORT/DB       one server (rediss:// with TLS, unix://PATH for a socket)
     redis+sentinel://U:P@HOST,HOST/NAME/DB   the primary that these Sentinels call NAME
@@ -37,9 +37,9 @@ class RedisUrl(NamedTuple):
     kind: Kind
     text: str
     servers: tuple[Address, ...] = ()
-    """Those that were named: Sentinels, or servers of the Cluster."""
+    """The servers in the URL: Sentinels, or some of the Cluster."""
     name: str = ""
-    """What the Sentinels call the primary."""
+    """The name that the Sentinels have for the primary."""
     database: int = 0
     tls: bool = False
     login: str = ""
@@ -54,8 +54,8 @@ class RedisUrl(NamedTuple):
         given = dict(self.settings)
         login = ""
         if "sentinel_password" in given:
-            said = urlencode({given.get("sentinel_username", ""): given["sentinel_password"]}).replace("+", "%20")
-            login = said.replace("=", ":", 1) + "@"
+            encoded = urlencode({given.get("sentinel_username", ""): given["sentinel_password"]}).replace("+", "%20")
+            login = encoded.replace("=", ":", 1) + "@"
         return self._url(login, address, 0)
 
     def _url(self, login: str, address: Address, database: int) -> str:
@@ -64,7 +64,7 @@ class RedisUrl(NamedTuple):
 
 
 def read(text: str) -> RedisUrl:
-    """Raises `Wrong`, whose words never hold any of the text."""
+    """Raises `Wrong`, which repeats nothing of the text."""
     if _CONTROL.search(text):
         raise Wrong("has a blank or a control character", "leave it out")
     scheme, separator, rest = text.partition("://")

@@ -1,7 +1,7 @@
-"""How a value refers to one that stands elsewhere: `env:NAME` and `file:PATH`, as the whole value (pure).
+"""References: the whole value is `env:NAME` or `file:PATH` (pure).
 
-Other tools write it in other ways, or within a text. Here such text would be the value itself: a password that is
-"${PASSWORD}". Messages hold nothing of the value but a variable's name.
+Other tools write references in other ways, or within a text. Here such text would be the value itself: a password that
+is "${PASSWORD}". Messages repeat nothing of the value but a variable's name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WITHIN = (
 
 
 def stray(text: str) -> tuple[str, str] | None:
-    """Problem and remedy of a text that was meant to refer to another value."""
+    """Problem and remedy of a text that is meant as a reference and is none."""
     if whole := _WHOLE.fullmatch(text):
         name = next(filter(None, whole.groups()))
         return f"{name} is not looked up when it is written like this", f'write "env:{name}"'

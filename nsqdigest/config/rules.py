@@ -1,7 +1,7 @@
-"""What must hold between values: each rule gets those that were read, and speaks up where they do not fit together.
+"""Rules over several values: each gets the values that were read and reports where they do not fit together.
 
-A value that could not be read is not there: its problem has been noted, and no rule adds a second one because of it.
-Rules never see the whole file, except the five at the end.
+A value that could not be read is absent: its problem is reported already, and no rule adds a second one because of it.
+A rule sees one table; those after `admin` see several. The rules of one kind of sink stand in the file of that kind.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import importlib.util
 import ipaddress
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 from nsqdigest.base.templates import Template
 from nsqdigest.config.model import Address, Tls
@@ -21,8 +20,6 @@ from nsqdigest.config.units import format_duration
 Values = dict[str, Any]
 
 NSQD_HTTP_PORT = 4151
-NSQD_MAX_MSG_BYTES = 1 << 20
-"""nsqd's default for `--max-msg-size`."""
 NSQD_MSG_TIMEOUT_MS = 60_000
 """nsqd's default for `--msg-timeout`."""
 LOOKUPD_TCP_PORT = 4160
@@ -47,8 +44,8 @@ def nsq(values: Values, spot: Spot) -> None:
             '"snappy" needs a package that is not installed',
             'run: pip install "nsqdigest[snappy]", or write compression = "deflate"',
         )
-    far = _first_far(values)
-    if far is not None and _is_secret_in_the_clear(values):
+    far = first_far(values)
+    if far is not None and is_secret_in_the_clear(values):
         (spot / "auth_secret").warning(f"goes to {far} in the clear", "write [nsq.tls] as well")
     if values.get("nsqd_tcp_addresses") == () == values.get("lookupd_http_addresses"):
         here = spot.first_written("nsqd_tcp_addresses", "lookupd_http_addresses")
@@ -62,10 +59,10 @@ def nsq(values: Values, spot: Spot) -> None:
                 f"{LOOKUPD_TCP_PORT} is the TCP port of most nsqlookupds",
                 f"the HTTP port of most is {LOOKUPD_TCP_PORT + 1}",
             )
-    _warn_of_http_ports(values, spot)
+    warn_of_http_ports(values, spot)
 
 
-def _warn_of_http_ports(values: Values, spot: Spot) -> None:
+def warn_of_http_ports(values: Values, spot: Spot) -> None:
     for index, address in enumerate(values.get("nsqd_tcp_addresses", ())):
         if address.port == NSQD_HTTP_PORT:
             (spot / "nsqd_tcp_addresses" / index).warning(
@@ -73,18 +70,18 @@ def _warn_of_http_ports(values: Values, spot: Spot) -> None:
             )
 
 
-def _is_secret_in_the_clear(values: Values) -> bool:
+def is_secret_in_the_clear(values: Values) -> bool:
     return values.get("auth_secret") is not None and "tls" in values and values["tls"] is None
 
 
-def _first_far(values: Values) -> Address | None:
+def first_far(values: Values) -> Address | None:
     return next((each for each in values.get("nsqd_tcp_addresses", ()) if not is_loopback(each.host)), None)
 
 
 def tls(values: Values, spot: Spot) -> None:
     if values.get("insecure"):
         (spot / "insecure").warning(
-            "whoever answers in nsqd's place is believed: neither certificate nor host name are checked",
+            "neither the certificate nor the host name is checked, so any server can pose as nsqd",
             "name nsqd's authority in ca_file instead",
         )
     if not _have(values, "ca_file", "cert_file", "key_file", "insecure"):
@@ -152,34 +149,6 @@ def retries(values: Values, spot: Spot) -> None:
         )
 
 
-def webhook(values: Values, spot: Spot) -> None:
-    if values.get("secrets") == ():
-        spot.first_written("secret").warning(
-            "digests are not signed, so a receiver cannot know who sent them", 'write secret = "env:NAME"'
-        )
-    if not _have(values, "url", "allow_http"):
-        return
-    parts = urlsplit(values["url"])
-    if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
-        if values["allow_http"]:
-            (spot / "url").warning(f"digests go to {parts.hostname} in the clear")
-        else:
-            (spot / "url").problem(
-                f"http:// would send digests to {parts.hostname} in the clear", "write https://, or allow_http = true"
-            )
-
-
-def nsq_sink(values: Values, spot: Spot) -> None:
-    if values.get("nsqd_tcp_addresses") == ():
-        (spot / "nsqd_tcp_addresses").problem("has nothing in it", 'write one like ["127.0.0.1:4150"]')
-    _warn_of_http_ports(values, spot)
-    if values.get("max_body_bytes", 0) > NSQD_MAX_MSG_BYTES:
-        (spot / "max_body").warning(
-            "is more than most nsqds take (--max-msg-size, by default 1 MiB)",
-            'write "1MiB" or less, or start them with as much',
-        )
-
-
 def admin(values: Values, spot: Spot) -> None:
     if not _have(values, "listen", "token"):
         return
@@ -228,8 +197,8 @@ def routes(routes: Sequence[Values], policies: Sequence[str], sinks: Sequence[st
             wanted = route.get(key)
             if wanted is not None and wanted not in known:
                 guess = nearest(wanted, known)
-                way = f'did you mean "{guess}"?' if guess else f"write [{table}.{wanted}]"
-                spot.first_written(key).problem(f"there is no {key} {show(wanted)}", way)
+                remedy = f'did you mean "{guess}"?' if guess else f"write [{table}.{wanted}]"
+                spot.first_written(key).problem(f"there is no {key} {show(wanted)}", remedy)
 
         if route.get("timeline") and not Template.parse(route["timeline"]).fields:
             spot.first_written("timeline").warning(
@@ -271,38 +240,3 @@ def dead_letters(nsq: Values, routes: Sequence[Values], root: Spot) -> None:
             (root / "routes" / index / "topic").problem(
                 f"{show(topic)} is nsq.dead_letter_topic; dead letters would come back as events", "write another topic"
             )
-
-
-def nsq_topics(nsq: Values, sinks: Mapping[str, Values], routes: Sequence[Values], root: Spot) -> None:
-    """Where digests are published to, beside what is read. Other nsqds may have a topic of the same name, and a digest
-    of digests may be meant; a route that takes whatever it delivered itself never is."""
-    read_at = set(nsq.get("nsqd_tcp_addresses", ()))
-    for name, sink in sinks.items():
-        topic, addresses = sink.get("topic"), sink.get("nsqd_tcp_addresses", ())
-        spot = root / "sinks" / name / "topic"
-        if topic is None:
-            continue
-        if topic == nsq.get("dead_letter_topic"):
-            spot.problem(
-                f"{show(topic)} is nsq.dead_letter_topic, which holds dead letters alone", "write another topic"
-            )
-            continue
-        readers = [route for route in routes if route.get("topic") == topic]
-        if any(route.get("sink") == name and route.get("match") == () for route in readers) and read_at & {*addresses}:
-            spot.problem(
-                f"{show(topic)} is the topic of a route with this sink; its digests would come back as its events",
-                "write another topic",
-            )
-        elif readers:
-            spot.warning(
-                f"{show(topic)} is the topic of a route, too: where the nsqds are the same, "
-                "digests come back as events",
-                "write another topic, unless that is meant",
-            )
-
-
-def secret_to_sinks(nsq: Values, sinks: Mapping[str, Values], root: Spot) -> None:
-    """Their nsqds hear it as well. Of those in [nsq] itself it has been said."""
-    far = next((each for each in map(_first_far, sinks.values()) if each is not None), None)
-    if far is not None and _first_far(nsq) is None and _is_secret_in_the_clear(nsq):
-        (root / "nsq" / "auth_secret").warning(f"goes to {far} in the clear", "write [nsq.tls] as well")

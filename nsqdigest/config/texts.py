@@ -1,20 +1,17 @@
-"""What a text of the file must look like to be a name, a template, a URL or a secret.
+"""Texts of the file: names, templates, paths of fields, URLs and secrets.
 
-Each function takes the text and answers what stands for it in the tree, or raises `Wrong`; an `optional_` one takes ""
-as well. What may hold a credential (URLs, secrets) never gets into a message, not even in part.
+Each function takes the text and returns its value in the tree, or raises `Wrong`; an `optional_` one takes "" as well.
+A text that may hold a credential (a URL, a secret) never gets into a message, not even in part.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from collections.abc import Callable
 from urllib.parse import SplitResult, urlsplit
 
 from nsq.protocol import valid_channel_name, valid_topic_name
 
-from nsqdigest.base.host_names import is_url_host
 from nsqdigest.base.templates import Template, TemplateError, path_of
 from nsqdigest.config import redis_urls
 from nsqdigest.config.model import Secret
@@ -22,8 +19,7 @@ from nsqdigest.config.problems import Wrong
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _FIELD_LIKE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_SECRET_WAY = 'write whsec_ and the base64 of 24 to 64 random bytes: echo "whsec_$(openssl rand -base64 32)" prints one'
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def name(text: str) -> str:
@@ -52,12 +48,6 @@ def optional_topic(text: str) -> str:
     return topic(text) if text else ""
 
 
-def fixed_topic(text: str) -> str:
-    if "{" in text or "}" in text:
-        raise Wrong("is a template, which is not available in this version", 'write a fixed name like "digests"')
-    return topic(text)
-
-
 def channel(text: str) -> str:
     return _nsq_name(text, "channel", valid_channel_name)
 
@@ -78,7 +68,7 @@ def optional_key_template(text: str) -> str:
 
 
 def suggested_field(text: str, otherwise: str) -> str:
-    """The remedy where a template has no field: its text may be one."""
+    """The remedy where a template has no field: its whole text may be meant as one."""
     return f'write "{{{text}}}"' if _FIELD_LIKE.fullmatch(text) else f'write one like "{otherwise}"'
 
 
@@ -94,28 +84,10 @@ def optional_field_path(text: str) -> str:
     return field_path(text) if text else ""
 
 
-def file_name(text: str) -> str:
-    if not text or "\0" in text:
-        raise Wrong("is not a file's name", 'write one, or "-" for stdout')
-    return whole_path(text)
-
-
 def whole_path(text: str) -> str:
     if text.startswith("~"):
         raise Wrong("begins with ~, which only a shell replaces", "write the whole path")
     return text
-
-
-def webhook_secret(text: str) -> Secret:
-    try:
-        if not text.startswith("whsec_"):
-            raise ValueError
-        length_bytes = len(base64.b64decode(text.removeprefix("whsec_"), validate=True))
-    except (ValueError, binascii.Error):
-        raise Wrong("is not a webhook secret", _SECRET_WAY) from None
-    if not 24 <= length_bytes <= 64:
-        raise Wrong(f"holds {length_bytes} bytes", _SECRET_WAY)
-    return Secret(text)
 
 
 def token(text: str) -> Secret | None:
@@ -127,51 +99,27 @@ def token(text: str) -> Secret | None:
 
 
 def auth_secret(text: str) -> Secret | None:
-    """nsqd hands it on to its auth server as it is."""
+    """Any text: nsqd passes it to its auth server as it is."""
     return Secret(text) if text else None
 
 
-def header_value(text: str) -> str:
-    if _CONTROL.search(text):
-        raise Wrong("has a line break or another control character", "leave it out")
-    return text
-
-
-def _url(text: str, example: str) -> SplitResult:
-    """The parts of a URL whose port and host can be relied upon. Its text never gets into a message."""
-    way = f"write one like {example}"
-    if _CONTROL.search(text) or " " in text:
+def url_parts(text: str, example: str) -> SplitResult:
+    """Returns the parts of a URL; reading its port cannot fail. Its text never gets into a message."""
+    remedy = f"write one like {example}"
+    if CONTROL.search(text) or " " in text:
         raise Wrong("has a blank or a control character", "leave it out")
     try:
         parts = urlsplit(text)
         port = parts.port
     except ValueError:
-        raise Wrong("is not a URL", way) from None
+        raise Wrong("is not a URL", remedy) from None
     if port == 0:
         raise Wrong("has port 0", "a port is 1 to 65535")
     if not parts.scheme or "://" not in text:
-        raise Wrong("is not a URL", way)
+        raise Wrong("is not a URL", remedy)
     return parts
 
 
 def redis_url(text: str) -> str:
     redis_urls.read(text)
-    return text
-
-
-def webhook_url(text: str) -> str:
-    example = "https://example.com/hook"
-    parts = _url(text, example)
-    if "{" in text or "}" in text:
-        raise Wrong("is a template, which is not available in this version", f"write a fixed URL like {example}")
-    if parts.scheme not in ("http", "https"):
-        raise Wrong("is not the URL of a webhook", f"write one like {example}")
-    if not parts.hostname:
-        raise Wrong("names no host", f"write one like {example}")
-    if not is_url_host(parts.hostname):
-        raise Wrong("has a host that is neither a name nor an IP address", f"write one like {example}")
-    if "@" in parts.netloc:
-        raise Wrong("holds a user's name or password", 'leave it out; write headers = {authorization = "env:NAME"}')
-    if parts.fragment:
-        raise Wrong("has a #, which is never sent", "leave out what follows it")
     return text

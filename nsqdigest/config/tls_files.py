@@ -1,8 +1,7 @@
 """The files of [nsq.tls], read into the context that all connections to nsqd share.
 
 Invariants:
-- The chain and the host name are checked, TLS 1.2 is the oldest that is spoken; `insecure` alone, and by that word,
-  gives up the checks.
+- Every connection checks the chain and the host name and uses TLS 1.2 or newer; only `insecure` turns the checks off.
 - Each file that cannot be used is a problem of its option, with the remedy.
 """
 
@@ -20,7 +19,7 @@ from nsqdigest.config.model import Tls
 class TlsClient:
     context: ssl.SSLContext
     has_certificate: bool
-    """Whether we show nsqd one of ours."""
+    """Whether the client has a certificate of its own for nsqd."""
 
 
 class TlsFileProblem(NsqdigestError):
@@ -66,7 +65,7 @@ def unreadable_files(settings: Tls) -> list[TlsFileProblem]:
 
 
 def _trusting(path: str) -> ssl.SSLContext:
-    """What the file holds, and nothing else: otherwise a certificate of any public authority would pass, too."""
+    """Trusts the authorities in the file and no other: the system's would let any public certificate pass, too."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()

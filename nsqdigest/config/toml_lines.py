@@ -1,8 +1,8 @@
-"""On which line of a TOML document each key stands (pure); the standard parser reads values and forgets places.
+"""The line of each key of a TOML document (pure): the standard parser keeps values and no places.
 
-It is given text that the standard parser has accepted, so it only has to find its way: every key of every table,
-inline or not, and every element of every array gets the path that leads to it through the parsed document. It is
-laxer than TOML where that costs nothing (newlines in inline tables, which later versions of TOML allow).
+The text has passed the standard parser. Every key of every table, inline or not, and every element of every array gets
+the path that leads to it through the parsed document. This reader is laxer than TOML where that costs nothing (newlines
+in inline tables, which later versions of TOML allow).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PLAIN = re.compile(r"[^,\]}#\n]*")
 
 
 def locate(text: str) -> dict[KeyPath, int]:
-    """Path to line, both of them as people count: the first line is 1."""
+    """Returns path to line; the first line is 1."""
     return _Walk(text).document()
 
 

@@ -1,7 +1,7 @@
-"""What a text that is no TOML was meant to be, and how TOML writes it (pure).
+"""Explains a text that is not TOML, and how TOML writes what is meant (pure).
 
-The standard parser says where it stopped, seldom why. Each habit of another language is recognised by the line where it
-stopped. A value is never repeated unless its shape says that it is none of the secrets: true, a duration, an address.
+The standard parser reports where it stopped, seldom why. Each habit of another language is recognised by the line where
+it stopped. A message repeats a value only where its shape shows that it is no secret: true, a duration, an address.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ def explain(text: str, message: str, line: int) -> tuple[int, str, str]:
     for pattern, say in _HABITS:
         if match := pattern.match(row):
             return line, *say(match)
-    for what, said in _NOT_CLOSED.items():
+    for what, opening in _NOT_CLOSED.items():
         if message.endswith(f"at the end of a {what}") or message in (f"Unclosed {what}", f"Unterminated {what}"):
-            return line, f"{said} is not closed", "close it on its line"
+            return line, f"{opening} is not closed", "close it on its line"
     if "Illegal character '\\n'" in message:
         return line, "a quote is not closed", "close it on its line"
     return line, f"not TOML: {message}", "write one key = value on a line"
@@ -100,7 +100,7 @@ def _first_row(lines: list[str]) -> tuple[int, str] | None:
 
 
 def _another_language(lines: list[str], line: int, row: str) -> tuple[int, str, str] | None:
-    """Of the whole file, by its first row that says something."""
+    """Judges the whole file by its first row that is neither blank nor a comment."""
     if row.startswith("{") or re.match(r"\[\s*$|\[\s*\{", row):
         return line, "this is JSON", f"nsqdigest reads TOML: {_TABLE}"
     if row.startswith("<"):

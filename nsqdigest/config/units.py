@@ -1,7 +1,7 @@
-"""Durations, sizes and addresses: from the file's text, back to it, and to what was probably meant.
+"""Durations, sizes and addresses: read from the file's text, written back, and guessed from a mistake.
 
-Rules: reading is strict, one way to write each thing; a mistake raises `Wrong` with what to write instead. The guess is
-generous because it only ever ends up in a message.
+Reading is strict, with one notation for each; a mistake raises `Wrong` with a remedy. The guess is generous because it
+only ever ends up in a message.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _UNIT_OF_WORD = {word: unit for unit, words in _DURATION_WORDS.items() for word 
 
 
 def format_duration(duration_ms: int) -> str:
-    """The shortest way to write it, `1h30m`."""
+    """The shortest notation: `1h30m`."""
     text = ""
     for unit, unit_ms in DURATION_UNITS_MS.items():
         count, duration_ms = divmod(duration_ms, unit_ms)
@@ -61,7 +61,7 @@ def _bare_number(value: Any) -> str:
 
 
 def guess_duration(value: Any) -> str:
-    """What was probably meant, as it is written here; "" where nobody knows."""
+    """The duration that is probably meant, in our notation; "" where nothing fits."""
     if number := _bare_number(value):
         return _possible(f"{number}s")
     text = str(value) if isinstance(value, float) else value
@@ -143,7 +143,7 @@ def _is_v6(text: str) -> bool:
 
 
 def _read_address(text: str) -> Address | None:
-    """Host and port, whatever the port's number."""
+    """Host and port; the port may be out of range."""
     match = _ADDRESS.fullmatch(text)
     if match is None or not (_is_v6(match.group(1)) if match.group(1) else is_name(match.group(2))):
         return None

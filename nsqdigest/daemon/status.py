@@ -1,7 +1,9 @@
-"""What a daemon shows of itself: the checks of `/readyz`, its state in the log (USR2), its gauges.
+"""The state of a daemon for its operator: the checks of `/readyz`, the log lines of USR2, the gauges.
 
-Everything here is read from memory when somebody asks, and nothing waits: what has to be asked of Redis or nsqd is
-looked at beforehand, at a pace of its own.
+Invariants:
+- All of it is read from memory when somebody asks, and nothing waits. Figures of Redis and nsqd are collected
+  beforehand, at a pace of their own (`StoreWatch`, `Depths`).
+- Nothing here changes anything: pauses are `operator`'s, the two flags below are set by `life`.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,77 +19,43 @@ from nsqdigest import __version__
 from nsqdigest.admin.server import Check
 from nsqdigest.backoff import State
 from nsqdigest.base import backoff_report, log
-from nsqdigest.base.metric_table import Values, each
 from nsqdigest.base.reasons import SinkState
+from nsqdigest.daemon.labels import known_labels
 from nsqdigest.delivery.sink_state import Backlog, Condition, clock_text
-from nsqdigest.store import scripts
 
 if TYPE_CHECKING:
-    from nsqdigest.base.loop_lag import LoopLag
-    from nsqdigest.base.metrics import Metrics
     from nsqdigest.config import Config
     from nsqdigest.consumer import Consumer
-    from nsqdigest.delivery.attempt import SinkPost
-    from nsqdigest.delivery.timer import Scheduler
-    from nsqdigest.nsq.lookups import Discovery
-    from nsqdigest.store.watch import StoreWatch
+    from nsqdigest.daemon.parts import Parts
 
 _log = log.get("daemon")
 
 _HASH_LENGTH = 12
 
 
-def known_labels(config: Config) -> Values:
-    """What the labels of metrics may be that the file decides."""
-    topics = list(dict.fromkeys(route.topic for route in config.routes))
-    routes = [route.name for route in config.routes]
-    return {
-        ("topic",): each(topics),
-        ("route",): each(routes),
-        ("sink",): each(config.sinks),
-        ("sink", "route"): [(route.sink, route.name) for route in config.routes],
-        ("script",): each(scripts.names()),
-        ("kind", "name"): [
-            *(("topic", name) for name in topics),
-            *(("route", name) for name in routes),
-            *(("sink", name) for name in config.sinks),
-        ],
-    }
-
-
 def config_hash(config: Config) -> str:
-    """The same for files that say the same, wherever they are. Secrets, and URLs that may be ones, are not in it."""
+    """Equal for equal settings, wherever the file is. Secrets, and URLs that may contain one, do not enter it."""
     text = repr(replace(config, source="", warnings=()))
     return hashlib.sha256(text.encode()).hexdigest()[:_HASH_LENGTH]
 
 
 class Status:
-    def __init__(
-        self,
-        config: Config,
-        metrics: Metrics,
-        *,
-        consumers: Sequence[Consumer],
-        scheduler: Scheduler,
-        posts: Mapping[str, SinkPost],
-        discovery: Discovery,
-        watch: StoreWatch,
-        lag: LoopLag,
-    ) -> None:
+    def __init__(self, parts: Parts, paused_since_s: Mapping[tuple[str, str], float]) -> None:
+        """`paused_since_s`: by kind and name, what an operator paused, in Unix time."""
+        config, metrics = parts.config, parts.metrics
         self._metrics = metrics
-        self._consumers = consumers
-        self._scheduler = scheduler
-        self._posts = posts
-        self._discovery = discovery
-        self._watch = watch
-        self._lag = lag
+        self._consumers = parts.consumers
+        self._scheduler = parts.scheduler
+        self._outlets = parts.outlets
+        self._discovery = parts.discovery
+        self._watch = parts.store_watch
+        self._lag = parts.lag
+        self._paused_since_s = paused_since_s
+        self._pausable = known_labels(config)["kind", "name"]
         self._sink_of = {route.name: route.sink for route in config.routes}
         self._dead_shown: set[str] = set(config.sinks)
         self.store_is_ready = False
         self.is_draining = False
-        self._pauses = known_labels(config)["kind", "name"]
-        self.paused_since_s: dict[tuple[str, str], float] = {}
-        """By kind and name, what an operator paused; Unix time."""
         metrics.set("build_info", 1, version=__version__, python=platform.python_version())
         metrics.set("config_info", 1, hash=config_hash(config))
         metrics.refresh_by(self._set_gauges)
@@ -97,15 +65,15 @@ class Status:
     def _set_gauges(self) -> None:
         metrics = self._metrics
         for consumer in self._consumers:
-            backoff_report.show(metrics, "consumer.topic", consumer.controller, topic=consumer.topic)
+            backoff_report.set_gauges(metrics, "consumer.topic", consumer.controller, topic=consumer.topic)
             metrics.set("messages_in_flight", consumer.in_flight, topic=consumer.topic)
-        for name, post in self._posts.items():
-            backoff_report.show(metrics, "scheduler.sink", post.controller, sink=name)
+        for name, outlet in self._outlets.items():
+            backoff_report.set_gauges(metrics, "scheduler.sink", outlet.controller, sink=name)
             now = self.condition_of(name).state
             for state in SinkState:
                 metrics.set("sink_state", state is now, sink=name, state=state)
-        for kind, name in self._pauses:
-            metrics.set("paused", (kind, name) in self.paused_since_s, kind=kind, name=name)
+        for kind, name in self._pausable:
+            metrics.set("paused", (kind, name) in self._paused_since_s, kind=kind, name=name)
         metrics.set("store_up", self.store_is_ready and self._scheduler.failing_since_s is None)
         metrics.set("log_lines_dropped_total", log.lines_dropped())
         metrics.set("event_loop_lag_seconds", self._lag.longest_s)
@@ -118,7 +86,7 @@ class Status:
             metrics.set("timelines", of.leased, route=name, state="leased")
             metrics.set("records_open", of.open_records, route=name)
             metrics.set("oldest_due_seconds", of.overdue_s(figures.now_ms), route=name)
-        self._dead_shown |= set(figures.dead)  # of sinks too that the file does not have any more
+        self._dead_shown |= set(figures.dead)  # also of sinks that the file no longer has
         for sink in self._dead_shown:
             metrics.set("dead_digests", figures.dead.get(sink, 0), sink=sink)
         metrics.set("orphan_records", sum(figures.orphans.values()))
@@ -134,8 +102,8 @@ class Status:
         return backlog
 
     def condition_of(self, sink: str) -> Condition:
-        paused_since_s = self.paused_since_s.get(("sink", sink))
-        return self._posts[sink].history.condition(self.backlog_of(sink), paused_since_s, time.time())
+        paused_since_s = self._paused_since_s.get(("sink", sink))
+        return self._outlets[sink].history.condition(self.backlog_of(sink), paused_since_s, time.time())
 
     # -- USR2
 
@@ -177,14 +145,14 @@ class Status:
             checks.append(Check("store", True, "answers"))
         checks += [self._check_of(consumer) for consumer in self._consumers]
         checks += [
-            self._check_of_paused_route(name) for name in self._sink_of if ("route", name) in self.paused_since_s
+            self._check_of_paused_route(name) for name in self._sink_of if ("route", name) in self._paused_since_s
         ]
-        for sink in self._posts:
+        for sink in self._outlets:
             condition = self.condition_of(sink)
             checks.append(Check(f"sink {sink}", True, condition.detail, condition.is_trouble))
         if lookupds := self._discovery.lookupds:
             well = sum(lookupd.is_well for lookupd in lookupds)
-            # Without a directory, what is connected flows on.
+            # Without an answer, the connections that are open go on.
             is_well = well > 0 or all(consumer.connected for consumer in self._consumers)
             checks.append(Check("nsqlookupd", is_well, f"{well} of {len(lookupds)} answer"))
         return checks
@@ -193,18 +161,18 @@ class Status:
         name, known = f"topic {consumer.topic}", len(consumer.links.addresses)
         if known:
             detail = f"{consumer.connected} of {known} nsqd connected"
-            paused_since_s = self.paused_since_s.get(("topic", consumer.topic))
+            paused_since_s = self._paused_since_s.get(("topic", consumer.topic))
             if consumer.connected or consumer.decision.state is not State.FLOWING:  # nothing flows from nowhere
                 detail += f", {consumer.decision.state}"
             if paused_since_s is not None:
                 detail += f" since {clock_text(paused_since_s, time.time())}"
             return Check(name, consumer.connected > 0, detail, paused_since_s is not None)
-        if self._discovery.is_heard:
+        if self._discovery.has_answers:
             return Check(name, True, "no nsqlookupd knows an nsqd that has it yet; the daemon goes on asking")
         return Check(name, False, "no nsqd is known, and no nsqlookupd answers")
 
     def _check_of_paused_route(self, name: str) -> Check:
-        since = clock_text(self.paused_since_s["route", name], time.time())
+        since = clock_text(self._paused_since_s["route", name], time.time())
         overdue = self._watch.figures.routes[name].overdue if name in self._watch.figures.routes else 0
         waits = f" ({overdue:,} digest{' waits' if overdue == 1 else 's wait'})" if overdue else ""
         return Check(f"route {name}", True, f"paused since {since}{waits}", is_trouble=True)

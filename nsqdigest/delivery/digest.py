@@ -1,19 +1,20 @@
 """Records to a digest's body (pure): order, grouping, counts, trimming to a size.
 
-The body is a function of the snapshot, what was stored beside it, and the configuration; nothing here asks the clock.
-Each record's value goes in as the raw bytes it was published as. The list is cut where the body would outgrow its
-limit; the totals stay exact.
+The body is a function of the snapshot, its head and the configuration; nothing here asks the clock. Each record's value
+goes in as the raw bytes it was published as. The list is cut where the body would outgrow its limit; the totals stay
+exact.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import msgspec
 
-from nsqdigest.store.record import Head
+from nsqdigest.store.head import Head
 
 _encode = msgspec.json.encode
 _fields_of = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -21,6 +22,15 @@ _ENVELOPE_BYTES = 1024
 """Room kept for everything but records and names."""
 
 
+class Names(NamedTuple):
+    """Where a digest comes from and goes to."""
+
+    route: str
+    timeline: str
+    sink: str
+
+
+@lru_cache(maxsize=256)
 def rfc3339(instant_ms: int) -> str:
     moment = datetime.fromtimestamp(instant_ms / 1000, UTC)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{instant_ms % 1000:03d}Z"
@@ -29,16 +39,11 @@ def rfc3339(instant_ms: int) -> str:
 class Builder:
     """Takes records newest first until one does not fit any more."""
 
-    def __init__(self, facts: Head, max_body_bytes: int, group: Sequence[str] = ()) -> None:
-        self._facts = facts
+    def __init__(self, head: Head, names: Names, max_body_bytes: int, group: Sequence[str] = ()) -> None:
+        self._head = head
+        self._names = tuple(map(_encode, names))
         self._group = tuple(group)
-        self._room_bytes = (
-            max_body_bytes
-            - _ENVELOPE_BYTES
-            - len(_encode(facts.timeline))
-            - len(_encode(facts.route))
-            - len(facts.sink)
-        )
+        self._room_bytes = max_body_bytes - _ENVELOPE_BYTES - sum(map(len, self._names))
         self._groups: dict[bytes, list[bytes]] = {}
         self._shown = 0
         self._is_full = False
@@ -62,8 +67,9 @@ class Builder:
         self._groups.setdefault(group, []).append(record)
         self._shown += 1
 
-    def body(self) -> bytes:
-        facts = self._facts
+    def body(self, first_ms: int, last_ms: int) -> bytes:
+        """With the timestamps of the oldest and the newest of all its records."""
+        head, (route, timeline, sink) = self._head, self._names
         if self._group:
             groups = (
                 b'{"group":%s,"records":[%s]}' % (group, b",".join(records)) for group, records in self._groups.items()
@@ -71,14 +77,14 @@ class Builder:
             shown = b'"groups":[%s]' % b",".join(groups)
         else:
             shown = b'"records":[%s]' % b",".join(self._groups.get(b"", []))
-        before = {
-            "id": facts.id, "route": facts.route, "timeline": facts.timeline, "sink": facts.sink,
-            "iteration": facts.iteration,
-            "first": facts.first_ms, "last": facts.last_ms, "total": facts.total, "shown": self._shown,
-            "superseded": facts.superseded, "dropped": {"capacity": facts.over_capacity},
-        }  # fmt: skip
-        return b'{"type":"digest","timestamp":"%s","data":{%s,%s,"next_earliest":"%s"}}' % (
-            rfc3339(facts.opened_ms).encode(), _encode(before)[1:-1], shown, rfc3339(facts.next_earliest_ms).encode(),
+        return (
+            b'{"type":"digest","timestamp":"%s","data":{"id":"%s","route":%s,"timeline":%s,"sink":%s,"iteration":%d,'
+            b'"first":%d,"last":%d,"total":%d,"shown":%d,"superseded":%d,"dropped":{"capacity":%d},%s,'
+            b'"next_earliest":"%s"}}'
+        ) % (
+            rfc3339(head.opened_ms).encode(), head.id.encode(), route, timeline, sink, head.iteration,
+            first_ms, last_ms, head.total, self._shown, head.superseded, head.dropped_capacity, shown,
+            rfc3339(head.next_earliest_ms).encode(),
         )  # fmt: skip
 
 

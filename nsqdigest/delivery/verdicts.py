@@ -77,6 +77,17 @@ class Due(Protocol):
     def timeline(self) -> str: ...
 
 
+class Attempted(Protocol):
+    """A digest that was sent, as far as its sink's health goes."""
+
+    @property
+    def claim(self) -> Due: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def lineage(self) -> str: ...
+
+
 D = TypeVar("D", bound=Due)
 
 
@@ -96,16 +107,17 @@ class Health:
         self.failed_last: tuple[str, str] | None = None
         """Route and timeline of the digest that the receiver did not take last; None: it took the last one."""
 
-    def heard(self, outcome: Outcome, digest_id: str, due: Due, epoch: int, now_s: float) -> bool:
+    def observe(self, outcome: Outcome, delivery: Attempted, now_s: float) -> bool:
         """Returns whether the controller decided anew."""
+        epoch = delivery.epoch
         if outcome.verdict is Verdict.DELIVERED:
             self._failed_in_a_row.clear()
             self.failed_last = None
             return self._controller.succeeded(epoch, now_s)
-        self.failed_last = due.route, due.timeline
+        self.failed_last = delivery.claim.route, delivery.claim.timeline
         if outcome.verdict is Verdict.UNAVAILABLE:
             return self._controller.failed(epoch, now_s)
-        self._failed_in_a_row.add(digest_id)
+        self._failed_in_a_row.add(delivery.lineage)
         if len(self._failed_in_a_row) >= DIGESTS_IN_A_ROW:
             self._failed_in_a_row.clear()
             return self._controller.failed(epoch, now_s)

@@ -1,7 +1,7 @@
-"""What became of each event (pure). It believes no counter: only what arrived at the receivers counts.
+"""Whether each event arrived (pure). It trusts no counter of the daemon: only arrival at a receiver counts.
 
-A good event has arrived when a digest that the receiver accepted shows it; a broken one when its dead letter, with its
-very bytes, has come. What is published and has not arrived is open, and what is open in the end is lost.
+A good event has arrived when a digest that the receiver accepted shows it; a broken one when its dead letter, with the
+same bytes, has come. A published event that has not arrived is open; one that is open in the end is lost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Account:
         self.dead_letters = 0
         self.broken = 0
         self.complaints: list[str] = []
-        """What must never happen, and did."""
+        """Things that happened and never should."""
         self._open: set[int] = set()
         self._open_broken: Counter[bytes] = Counter()
 
@@ -47,7 +47,7 @@ class Account:
         self._open_broken[body] += 1
 
     def accepted(self, body: bytes) -> dict[str, Any] | None:
-        """A digest with a good signature. Returns its data; None when it has come before."""
+        """To be called with a digest whose signature is right. Returns its data; None for one that came before."""
         digest: dict[str, Any] = msgspec.json.decode(body)["data"]
         identity, print_of_body = digest["id"], hashlib.sha256(body).digest()
         if identity in self.digests:

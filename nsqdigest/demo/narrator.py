@@ -1,7 +1,9 @@
-"""What the demo shows. Lines only ever follow each other, so that a pipe or a log gets the same text as a terminal.
+"""The output of the demo, line by line, so that a pipe or a file gets the same text as a terminal.
 
-No line is wider than the terminal; colour is for terminals only, and NO_COLOR turns it off. Text from events and logs
-is cleaned of control characters. A reader who is gone (a closed pipe) is no error here: whoever runs the demo is told.
+Invariants:
+- No line is wider than the terminal; only a terminal gets colour, and NO_COLOR turns it off.
+- Text from events and logs is cleaned of control characters.
+- A reader that is gone (a closed pipe) is no error here: `on_reader_gone` is called.
 """
 
 from __future__ import annotations
@@ -90,8 +92,8 @@ class Narrator:
     def _time(self) -> Part:
         return "dim", f"{self._clock() - self._began_s:5.1f}  "
 
-    def _said_by(self, speaker: str, style: str, text: str, aside: str = "") -> None:
-        """Goes on below where it is too long. The aside is shown at the right where there is room for it."""
+    def _speak(self, speaker: str, style: str, text: str, aside: str = "") -> None:
+        """Wrapped where it is too long. The aside stands at the right where there is room for it."""
         first, *rest = self._wrapped(text, len(_MARGIN) + SPEAKER_WIDTH)
         room = self.width - len(_MARGIN) - SPEAKER_WIDTH - len(first) - len(aside)
         with_aside: list[Part] = [("dim", " " * room + aside)] if aside and room >= 2 and not rest else []
@@ -103,7 +105,7 @@ class Narrator:
         return textwrap.wrap(_clean(text), min(self.width, widest) - indent) or [""]
 
     def close(self) -> None:
-        """So that the interpreter does not complain, when it ends, about what a gone reader has not taken."""
+        """Keeps the interpreter from an error at exit, about text that a closed pipe did not take."""
         if self._reader_is_gone:
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
@@ -121,7 +123,7 @@ class Narrator:
             "Five services of a shop publish errors and warnings. The first error of a service is delivered at once; "
             "what follows is gathered, and comes as one digest every few seconds: you see what the webhook gets. On "
             "the way two events are broken, and Redis is stopped for a while: watch the daemon step back, probe and "
-            "recover. In the end each event is looked for, by its id, at the receiver."
+            "recover. At the end the demo looks for each event, by its id, at the receiver."
         )
         self._line()
 
@@ -141,13 +143,13 @@ class Narrator:
         self._line()
 
     def note(self, text: str) -> None:
-        self._said_by("demo", "good", text)
+        self._speak("demo", "good", text)
 
     def published_broken(self, body: bytes) -> None:
-        self._said_by("shop", "bad", f"publishes a broken event: {_text(body)}")
+        self._speak("shop", "bad", f"publishes a broken event: {_text(body)}")
 
     def dead_letter(self, reason: str, detail: str) -> None:
-        self._said_by("nsqd", "bad", f"has its dead letter: {reason}: {detail}", "nsqdigest.dead")
+        self._speak("nsqd", "bad", f"receives its dead letter: {reason}: {detail}", "nsqdigest.dead")
 
     # -- digests
 
@@ -166,35 +168,35 @@ class Narrator:
             kind: list[Part] = [f"{count:>3} ", (severity, severity.ljust(8)), what.ljust(16)]
             self._line(_MARGIN, ("digest", "│ "), *kind, ("dim", message))
         next_s = datetime.fromisoformat(data["next_earliest"]).timestamp() - time.time()
-        self._line(_MARGIN, ("digest", "└ "), ("dim", f"the next in {max(0.0, next_s):.1f} s at the earliest"))
+        self._line(_MARGIN, ("digest", "└ "), ("dim", f"the next one in {max(0.0, next_s):.1f} s at the earliest"))
 
     def digest_again(self) -> None:
-        self.note("that digest came once more, same id, same bytes: its receiver knows it already")
+        self.note("that digest came again, with the same id and the same bytes: its receiver has it already")
 
     # -- the daemon's log
 
     @contextmanager
-    def hearing_the_log(self) -> Iterator[None]:
-        """Whatever the daemon, or a library, logs from now on is shown here if it matters."""
-        ear, root, ours = _Ear(self), logging.getLogger(), logging.getLogger(log.ROOT)
+    def showing_the_log(self) -> Iterator[None]:
+        """Inside, log lines of the daemon and of libraries are shown: those with a phrase, and all warnings."""
+        handler, root, ours = _LogHandler(self), logging.getLogger(), logging.getLogger(log.ROOT)
         level = ours.level
-        root.addHandler(ear)
+        root.addHandler(handler)
         ours.setLevel(logging.INFO)
         try:
             yield
         finally:
             ours.setLevel(level)
-            root.removeHandler(ear)
+            root.removeHandler(handler)
 
     def logged(self, level: int, event: str, fields: dict[str, Any]) -> None:
         if event in _NOT_SHOWN or (event == "consumer.topic.ramping" and fields["limit"] > 1):
             return
         phrase = _PHRASES.get(event)
         if phrase is not None:
-            self._said_by("daemon", "daemon", phrase(fields), event)
+            self._speak("daemon", "daemon", phrase(fields), event)
         elif level >= logging.WARNING:
-            said = ", ".join(f"{name}: {value}" for name, value in fields.items())
-            self._said_by("daemon", "daemon", f"{event}  {said}")
+            text = ", ".join(f"{name}: {value}" for name, value in fields.items())
+            self._speak("daemon", "daemon", f"{event}  {text}")
 
     # -- the end
 
@@ -221,7 +223,7 @@ class Narrator:
             self._line("  ", ("bad", "Ended too early." if is_broken_off else "This should not have happened."))
 
 
-class _Ear(logging.Handler):
+class _LogHandler(logging.Handler):
     def __init__(self, narrator: Narrator) -> None:
         super().__init__()
         self._narrator = narrator
@@ -234,7 +236,7 @@ class _Ear(logging.Handler):
             else:
                 self._narrator.logged(record.levelno, f"library.{record.name}", {"message": record.getMessage()})
         except Exception:
-            self.handleError(record)  # a log never breaks what it tells about
+            self.handleError(record)  # a log line never breaks the daemon
 
 
 def _backed_off(fields: dict[str, Any]) -> str:
@@ -262,17 +264,19 @@ _PHRASES: dict[str, Callable[[dict[str, Any]], str]] = {
         f"holds digests for {fields['sink']} back (level {fields['backoff_level']}) for {fields['wait_s']:.1f} s"
     ),
     "discovery.lookupd.failed": lambda fields: (
-        f"nsqlookupd {fields['lookupd']} does not say who has what: nsqds that are known stay connected"
+        f"nsqlookupd {fields['lookupd']} gives no answer: nsqds that are connected stay connected"
     ),
-    "discovery.address.unusable": lambda fields: f"a nsqd broadcasts what is no address: {fields['addresses']}",
+    "discovery.address.unusable": lambda fields: (
+        f"an nsqd announces an address that cannot be one: {fields['addresses']}"
+    ),
     "scheduler.claim.released": lambda fields: (
-        f"takes up {fields['timelines']} digests again that Redis had handed out unheard"
+        f"takes up {fields['timelines']} digests again: Redis' answer to their claim was lost"
     ),
     "scheduler.store.failed": lambda _: "holds deliveries back until Redis answers",
     "scheduler.store.back": lambda fields: f"reaches Redis again after {fields['after_s']:.1f} s: deliveries go on",
 }
 _NOT_SHOWN = frozenset({"consumer.message.dead_lettered"})
-"""Shown where the letter arrives."""
+"""The arrival of the letter is shown instead."""
 
 
 def _summary(data: dict[str, Any]) -> list[tuple[str, str, int, str]]:
@@ -287,7 +291,7 @@ def _summary(data: dict[str, Any]) -> list[tuple[str, str, int, str]]:
 
 
 def _clean(text: str) -> str:
-    """Printable, and one column wide each: so that a line is as wide as it is long."""
+    """Only printable characters of one column each, so that the length of a line is its width."""
     return "".join(
         character if character.isprintable() and unicodedata.east_asian_width(character) not in "WF" else "?"
         for character in text

@@ -1,8 +1,8 @@
-"""The order of things: servers, receivers and daemon start; the shop publishes; the last digests come; all is counted.
+"""The demo from start to end: servers, receivers and daemon start; the shop publishes; the last digests arrive.
 
-The daemon is built and drained as `nsqdigest run` does it. Nothing but Redis is a process of its own, and Redis ends
-with this one. A first TERM or INT ends the publishing, and what is under way still arrives; a second one, a HUP, or a
-reader who is gone ends it at once, and what had not arrived by then counts as lost.
+The daemon is started and drained as `nsqdigest run` does it. Only Redis is a process of its own, and ends with this
+one. A first TERM or INT ends the publishing, and events on their way still arrive; a second one, a HUP, or a closed
+output ends the demo at once, and events that had not arrived by then count as lost.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 from nsqdigest import config
 from nsqdigest.config import Address, Config
 from nsqdigest.daemon.life import Daemon
+from nsqdigest.delivery.sinks.table import KINDS
 from nsqdigest.demo.account import Account
 from nsqdigest.demo.narrator import Narrator
 from nsqdigest.demo.receiver import DeadLetterReader, WebhookReceiver, new_secret
@@ -30,7 +31,7 @@ from nsqdigest.nsq.connection import ConnectionOptions
 from nsqdigest.nsq.publisher import Publisher
 
 PATIENCE_S = 30.0
-"""For what is still on its way once the publishing has ended."""
+"""Events on their way get so long once the publishing has ended."""
 
 
 def settings(nsqd: Address, redis_url: str, webhook_url: str, secret: str) -> Config:
@@ -42,12 +43,12 @@ def settings(nsqd: Address, redis_url: str, webhook_url: str, secret: str) -> Co
         "NSQDIGEST__SINKS__TEAM__URL": webhook_url,
         "DEMO_WEBHOOK_SECRET": secret,
     }
-    return config.parse_text(text, "demo.toml", environ)
+    return config.parse_text(text, "demo.toml", environ, KINDS)
 
 
 @asynccontextmanager
 async def running(daemon: Daemon) -> AsyncIterator[None]:
-    """Drained in the end, stopped when anything comes between."""
+    """Drained at the end of the body; stopped after an exception."""
     try:
         await daemon.start()
         yield
@@ -70,7 +71,7 @@ async def publishing(nsqd: Address, topic: str) -> AsyncIterator[Publish]:
 class Play:
     def __init__(self, seconds: int, narrator: Narrator) -> None:
         self._timing = Timing.of(seconds)
-        self._says = narrator
+        self._narrator = narrator
         self._account = Account()
         self._stored: int | None = None
         self._is_on_stage = False
@@ -78,15 +79,15 @@ class Play:
         self._arrived = asyncio.Event()
 
     async def run(self) -> bool:
-        """Whether nothing was lost."""
+        """Returns whether every event arrived."""
         is_broken_off = False
-        with self._says.hearing_the_log(), self._endings():
+        with self._narrator.showing_the_log(), self._endings():
             try:
                 await self._run()
             except asyncio.CancelledError:
                 is_broken_off = True
-                self._says.note("ended at once, without waiting for what was on its way")
-        self._says.closing(self._account, self._stored, is_broken_off)
+                self._narrator.note("ended at once, without waiting for events on their way")
+        self._narrator.closing(self._account, self._stored, is_broken_off)
         return self._account.is_right
 
     @contextmanager
@@ -95,7 +96,7 @@ class Play:
         assert task is not None
 
         def at_once() -> None:
-            # Neither the start nor the tidying up is broken off: both are short, and would leave something behind.
+            # Neither the start nor the clean-up is cut off: both are short, and would leave something behind.
             self._asked_to_end.set()
             if self._is_on_stage and not task.cancelling():
                 task.cancel()
@@ -108,11 +109,11 @@ class Play:
         handlers = {signal.SIGINT: politely, signal.SIGTERM: politely, signal.SIGHUP: at_once}
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)
-        self._says.on_reader_gone = at_once
+        self._narrator.on_reader_gone = at_once
         try:
             yield
         finally:
-            self._says.on_reader_gone = lambda: None
+            self._narrator.on_reader_gone = lambda: None
             for number in handlers:
                 loop.remove_signal_handler(number)
 
@@ -139,34 +140,34 @@ class Play:
                 running(daemon),
                 publishing(nsqd, topic) as publish,
             ):
-                self._says.running(nsqd.port, redis.port, receiver.port)
+                self._narrator.running(nsqd.port, redis.port, receiver.port)
                 with self._on_stage():
-                    await Stage(self._timing, self._says, self._account, redis).play(
+                    await Stage(self._timing, self._narrator, self._account, redis).play(
                         Shop(random.Random()), publish, self._asked_to_end
                     )
                     await self._wait_for_the_last()
-                ledgers = [await daemon.store.ledger(route.name) for route in chosen.routes]
+                ledgers = [await daemon.parts.store.operations.ledger(route.name) for route in chosen.routes]
                 self._stored = sum(each.get("added", 0) - each.get("dropped:duplicate", 0) for each in ledgers)
 
     async def _wait_for_the_last(self) -> None:
         if self._account.open:
-            self._says.phase(f"Publishing has ended. {self._account.open} events are still on their way.")
+            self._narrator.phase(f"Publishing has ended. {self._account.open} events are still on their way.")
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while self._account.open:
                     self._arrived.clear()
                     await self._arrived.wait()
         except TimeoutError:
-            self._says.note(f"No more is waited for after {PATIENCE_S:.0f} s.")
+            self._narrator.note(f"The demo waits no longer than {PATIENCE_S:.0f} s for them.")
 
     # -- what arrives
 
     def _on_digest(self, body: bytes) -> None:
         digest = self._account.accepted(body)
         if digest is None:
-            self._says.digest_again()
+            self._narrator.digest_again()
         else:
-            self._says.digest(digest)
+            self._narrator.digest(digest)
         self._arrived.set()
 
     def _on_forgery(self) -> None:
@@ -174,5 +175,5 @@ class Play:
 
     def _on_dead_letter(self, letter: dict[str, Any]) -> None:
         self._account.dead_lettered(letter)
-        self._says.dead_letter(letter["reason"], letter["detail"])
+        self._narrator.dead_letter(letter["reason"], letter["detail"])
         self._arrived.set()

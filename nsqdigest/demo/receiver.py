@@ -1,4 +1,4 @@
-"""Where digests and dead letters arrive: a webhook that checks signatures, and a reader of the dead-letter topic."""
+"""The receivers: a webhook that checks signatures, and a reader of the dead-letter topic."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class WebhookReceiver:
         return web.Response(status=204)
 
     def _is_signed(self, request: web.Request, body: bytes) -> bool:
-        said, timestamp = request.headers.get("webhook-signature", ""), request.headers.get("webhook-timestamp", "")
+        shown, timestamp = request.headers.get("webhook-signature", ""), request.headers.get("webhook-timestamp", "")
         if not (timestamp.isascii() and timestamp.isdigit()):
             return False
         right = signature([self._key], request.headers.get("webhook-id", ""), int(timestamp), body)
-        return hmac.compare_digest(said.encode(), right.encode())
+        return hmac.compare_digest(shown.encode(), right.encode())
 
 
 class DeadLetterReader:
@@ -87,10 +87,10 @@ class DeadLetterReader:
         connection.fin(messages)
 
     def on_refused(self, connection: NsqConnection, error: NsqdRefused) -> None:
-        """Then it comes once more, and the account complains."""
+        """nsqd sends the message again, and the account gets a complaint."""
 
     def on_closed(self, connection: NsqConnection, reason: NsqdigestError) -> None:
-        """By us, or the account shows what is missing."""
+        """At the end of the demo. A connection that breaks before leaves dead letters missing in the account."""
 
 
 def new_secret(random_bytes: bytes) -> str:

@@ -1,7 +1,7 @@
-"""What a shop's services publish while something is always a little wrong (pure: randomness and time are handed in).
+"""The events of a shop's services, where something is always a little wrong (pure: randomness and time are arguments).
 
-Warnings and errors trickle; every few seconds one service has an incident and its errors come in a burst. Ids count up
-from 1, so that whoever receives an event can say which one it is, and which are missing.
+Warnings and errors trickle; every few seconds one service has an incident, and its errors come in a burst. Ids count up
+from 1, so that a receiver can tell which events are missing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The shop, and what goes wrong on the way: events are published, the store is stopped on cue, two events are broken.
+"""The scenario: the shop's events are published, Redis is stopped for a while, two events are broken.
 
-An event is in the account before it is sent, so that none can arrive that is not expected.
+An event is in the account before it is published, so that every arrival is expected.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from nsqdigest.demo.shop import POISON, Shop
 
 TICK_S = 0.1
 GATHERED_S = 6.0
-"""The longest that demo.toml lets an event wait; so much earlier the publishing ends."""
+"""The longest wait of an event under demo.toml: publishing ends so much earlier."""
 SLACK_S = 0.5
 OUTAGE_S = 4.0
 ROUND_S = 40.0
-"""Where there is no end: after so long everything happens again."""
+"""Without an end, the scenario begins again after so long."""
 
 Publish = Callable[[list[bytes]], Awaitable[None]]
 Cue = tuple[float, Callable[[], Awaitable[None]]]
@@ -33,7 +33,7 @@ class Timing(NamedTuple):
     """In seconds since the shop opened."""
 
     ends_s: float | None
-    """None: when it is told to."""
+    """None: at a signal."""
     stop_s: float
     outage_s: float
     broken_s: tuple[float, float]
@@ -48,7 +48,7 @@ class Timing(NamedTuple):
 class Stage:
     def __init__(self, timing: Timing, narrator: Narrator, account: Account, redis: EmbeddedRedis) -> None:
         self._timing = timing
-        self._says = narrator
+        self._narrator = narrator
         self._account = account
         self._redis = redis
         self._published_at_stop: int | None = None
@@ -96,12 +96,12 @@ class Stage:
             await publish([event.body for event in events])
 
     async def _publish_broken(self, body: bytes, publish: Publish) -> None:
-        self._says.published_broken(body)
+        self._narrator.published_broken(body)
         self._account.published_broken(body)
         await publish([body])
 
     async def _stop_store(self) -> None:
-        self._says.phase(f"Redis is stopped for {self._timing.outage_s:.0f} s. Watch the daemon step back.")
+        self._narrator.phase(f"Redis is stopped for {self._timing.outage_s:.0f} s. Watch the daemon step back.")
         self._published_at_stop = self._account.published
         self._redis.pause()
 
@@ -111,4 +111,4 @@ class Stage:
         waiting = self._account.published - self._published_at_stop
         self._published_at_stop = None
         self._redis.resume()
-        self._says.phase(f"Redis goes on. {waiting} events were published meanwhile; nsqd has kept them.")
+        self._narrator.phase(f"Redis runs again. {waiting} events were published meanwhile; nsqd has kept them.")

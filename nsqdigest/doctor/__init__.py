@@ -1,9 +1,9 @@
-"""`nsqdigest doctor`: is everything that the file names as it has to be?
+"""`nsqdigest doctor`: tests every service that the file names, and changes nothing.
 
-- findings: what was found, in words (pure) · judgements, running: what a fact means (pure)
-- report: how it is shown (pure)
-- nsq, store, places: they look, each at its own, and change nothing · reach: what they share
-- examination: all of them at once, each with its own time
+- examination: runs all looks at once, each with its own time limit
+- nsq, store, places: one look for each kind of service · reach: connecting and resolving, which they share
+- judgements, running: turn facts into findings (pure) · findings, report: the parts of the report and its text (pure)
 
-An examiner brings facts; whether a fact is well, and the remedy where it is not, is decided by the judgements alone.
+A look brings facts; the judgements alone decide whether a fact is well, and name the remedy. The look of a sink is in
+the file of its kind, in `delivery/sinks`.
 """

@@ -1,5 +1,5 @@
-"""All examinations at once. Each has its own time and its own fence: one that hangs or breaks is a finding, and
-delays or hides no other. So the whole takes as long as the longest may.
+"""Runs all looks at once. Each has a time limit and a fence of its own: one that hangs or raises becomes a finding, and
+delays or hides no other. So the whole takes no longer than the longest look.
 """
 
 from __future__ import annotations
@@ -8,28 +8,31 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING
 
+from nsqdigest.base.findings import Finding
 from nsqdigest.doctor import judgements
-from nsqdigest.doctor.findings import Finding, Part
+from nsqdigest.doctor.findings import Part
 from nsqdigest.doctor.nsq import NsqExaminer
-from nsqdigest.doctor.places import look_at_admin, look_at_sink
+from nsqdigest.doctor.places import SinkReach, look_at_admin
 from nsqdigest.doctor.store import StoreExaminer
 
 if TYPE_CHECKING:
     from nsqdigest.config import Config
+    from nsqdigest.delivery.sinks.kind import SinkKinds
 
 WITHIN_S = 9.0
-"""What one examination gets: longer than a name, a handshake and the refusal of a command get together (3 s, 5 s and
-0.5 s), so that it is those which say what hangs; an AUTH may take longer, and is cut off here. An nsqd that a
-nsqlookupd names is tried after that nsqlookupd: twice as long is the most."""
+"""The limit of one look: longer than the limits of a name, a handshake and the refusal of a command together (3 s, 5 s
+and 0.5 s), so that those report what hangs; an AUTH may take longer, and is cut off here. An nsqd that a nsqlookupd
+names is tried after that nsqlookupd: the whole takes at most twice as long."""
 
 
-async def examine(config: Config, of_file: Sequence[Finding]) -> list[Part]:
-    """`of_file`: what is said of the file itself."""
+async def examine(config: Config, kinds: SinkKinds, of_file: Sequence[Finding] = ()) -> list[Part]:
+    """`of_file`: the findings of the file itself."""
     nsq = NsqExaminer(config, fenced)
+    reach = SinkReach(nsq)
     (lookupds, topics, nsqds), store, sinks, admin = await asyncio.gather(
         nsq.look(),
         fenced(config.redis.shown_url, StoreExaminer(config).look()),
-        asyncio.gather(*(fenced(sink.name, look_at_sink(sink, nsq)) for sink in config.sinks.values())),
+        asyncio.gather(*(fenced(sink.name, kinds[sink.type].look(sink, reach)) for sink in config.sinks.values())),
         fenced("listen", look_at_admin(config.admin.listen)),
     )
     return [

@@ -1,8 +1,8 @@
-"""What a fact means: well, worth a word, a warning or a failure, and the remedy (pure).
+"""Judges facts: each becomes a finding that is ok, a note, a warning or a failure, with the remedy (pure).
 
-- A failure: it does not work, or the daemon would refuse it. What cannot be reached is one, whoever named it.
-- A warning: it works, and may cost events or time some day, or something is there that nobody delivers.
-- A note: nobody has to do anything. What was not looked at is one, never well.
+- A failure: it does not work, or the daemon would refuse it. A place that cannot be reached is one, whoever named it.
+- A warning: it works, and may cost events or time some day, or records are stored that nobody delivers.
+- A note: nobody has to do anything. A thing that was not looked at is a note, never ok.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from nsqdigest.base.errors import LookupFailed, StoreError, Unreachable
+from nsqdigest.base.findings import Doubt, Finding, Reached, State, from_message
 from nsqdigest.base.reasons import LookupProblem
-from nsqdigest.doctor.findings import Finding, State, told
 from nsqdigest.nsq.directory import BROADCAST_HINT, FILE
 from nsqdigest.store.keys import mismatch
 
@@ -40,8 +40,8 @@ _LOOK = "look at what listens there"
 
 def of_file(source: str, problems: Sequence[str], warnings: Sequence[str], summary: str) -> list[Finding]:
     if problems:
-        return [told(source, State.FAIL, problem) for problem in problems]
-    return [Finding(source, State.OK, summary), *(told(source, State.WARN, warning) for warning in warnings)]
+        return [from_message(source, State.FAIL, problem) for problem in problems]
+    return [Finding(source, State.OK, summary), *(from_message(source, State.WARN, warning) for warning in warnings)]
 
 
 # -- certificates
@@ -49,7 +49,7 @@ def of_file(source: str, problems: Sequence[str], warnings: Sequence[str], summa
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Whom a certificate that passed is of, and until when."""
+    """The subject of a certificate that passed, and when it expires."""
 
     subject: str
     expires_at_s: float
@@ -59,12 +59,12 @@ def _date(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d")
 
 
-def of_certificate(what: str, peer: Peer | None, now_s: float) -> list[Finding]:
+def doubts_about_certificate(peer: Peer | None, now_s: float) -> list[Doubt]:
     if peer is None or peer.expires_at_s - now_s > RENEW_WITHIN_S:
         return []
     days = max(0, int((peer.expires_at_s - now_s) // 86400))
     detail = f"its certificate expires on {_date(peer.expires_at_s)}, in {days} day{'' if days == 1 else 's'}"
-    return [Finding(what, State.WARN, detail, "renew it; from that day on it is refused")]
+    return [Doubt(detail, "renew it; from that day on it is refused")]
 
 
 def shown_peer(peer: Peer | None) -> str:
@@ -92,17 +92,18 @@ def known_from(sources: Collection[str]) -> str:
 def of_nsqd(
     address: str, sources: Collection[str], facts: NsqdFacts, redis_timeout_ms: int, now_s: float
 ) -> list[Finding]:
-    what, said = address, facts.negotiated
+    what, negotiated = address, facts.negotiated
     details = [
-        f"max_rdy_count {said.max_rdy_count}",
-        f"msg_timeout {_duration(said.msg_timeout_ms)}",
+        f"max_rdy_count {negotiated.max_rdy_count}",
+        f"msg_timeout {_duration(negotiated.msg_timeout_ms)}",
         *_way_to(facts),
         f"from {known_from(sources)}",
     ]
-    found = [Finding(what, State.OK, "; ".join([_version_of(facts), *details])), *_doubts_about(what, facts, now_s)]
-    if said.msg_timeout_ms <= WRITES_UNDER_WAY * redis_timeout_ms:
+    found = [Finding(what, State.OK, "; ".join([_version_of(facts), *details]))]
+    found += [doubt.of(what) for doubt in _doubts_about(facts, now_s)]
+    if negotiated.msg_timeout_ms <= WRITES_UNDER_WAY * redis_timeout_ms:
         detail = (
-            f"msg_timeout is {_duration(said.msg_timeout_ms)}, and a slow Redis may take twice redis.timeout, "
+            f"msg_timeout is {_duration(negotiated.msg_timeout_ms)}, and a slow Redis may take twice redis.timeout, "
             f"{_duration(WRITES_UNDER_WAY * redis_timeout_ms)}, to store a message: nsqd would hand it over again"
         )
         remedy = "write a longer nsq.msg_timeout (or raise nsqd's --msg-timeout), or a shorter redis.timeout"
@@ -111,11 +112,13 @@ def of_nsqd(
 
 
 def of_failed_nsqd(address: str, sources: Collection[str], message: str, *, is_reached: bool) -> Finding:
-    """`is_reached`: something answered. Whom only a nsqlookupd names has perhaps a wrong name for itself."""
+    """`is_reached`: something answered. An nsqd that only a nsqlookupd names may have announced a wrong name."""
     message = message.removeprefix(f"nsqd at {address}: ").removeprefix(f"nsqd at {address} ")
     if FILE in sources:
-        return told(address, State.FAIL, message, "see that nsqd runs, and nsq.nsqd_tcp_addresses (its TCP port)")
-    finding = told(address, State.FAIL, message, BROADCAST_HINT)
+        return from_message(
+            address, State.FAIL, message, "see that nsqd runs, and nsq.nsqd_tcp_addresses (its TCP port)"
+        )
+    finding = from_message(address, State.FAIL, message, BROADCAST_HINT)
     detail = f"{finding.detail} (named by {known_from(sources)})"
     return finding._replace(detail=detail, remedy=finding.remedy if is_reached else BROADCAST_HINT)
 
@@ -125,30 +128,30 @@ def _version_of(facts: NsqdFacts) -> str:
 
 
 def _way_to(facts: NsqdFacts) -> list[str]:
-    said = facts.negotiated
+    negotiated = facts.negotiated
     way = [
         f"{facts.tls}, {shown_peer(facts.peer)}" if facts.tls else "in the clear",
-        f"compression {said.compression}",
+        f"compression {negotiated.compression}",
     ]
-    auth = "AUTH accepted" if said.auth_required else "no AUTH asked for" if facts.has_secret else ""
+    auth = "AUTH accepted" if negotiated.auth_required else "no AUTH asked for" if facts.has_secret else ""
     return [*way, auth] if auth else way
 
 
-def _doubts_about(what: str, facts: NsqdFacts, now_s: float) -> list[Finding]:
-    said = facts.negotiated
-    found = of_certificate(what, facts.peer, now_s)
-    number = re.match(r"(\d+)\.", said.version)
+def _doubts_about(facts: NsqdFacts, now_s: float) -> list[Doubt]:
+    negotiated = facts.negotiated
+    found = doubts_about_certificate(facts.peer, now_s)
+    number = re.match(r"(\d+)\.", negotiated.version)
     if number is not None and int(number[1]) < _LOWEST_NSQD:
-        found.append(Finding(what, State.WARN, f"nsqd {said.version} is older than what is tested", "use nsqd 1.x"))
-    if said.compression != facts.compression_asked:
+        found.append(Doubt(f"nsqd {negotiated.version} is older than what is tested", "use nsqd 1.x"))
+    if negotiated.compression != facts.compression_asked:
         asked = facts.compression_asked
         detail = f"it does not offer {asked}, which nsq.compression asks for: it goes on without"
-        found.append(Finding(what, State.WARN, detail, f"start nsqd with --{asked}, or write another nsq.compression"))
+        found.append(Doubt(detail, f"start nsqd with --{asked}, or write another nsq.compression"))
     return found
 
 
 def of_untried_nsqds(count: int) -> Finding:
-    return Finding("more", State.NOTE, f"{count} more nsqds are named and were not tried")
+    return Finding("more", State.NOTE, f"nsqlookupds name {count} more nsqds, which were not tried")
 
 
 # -- nsqlookupd
@@ -171,11 +174,11 @@ def of_lookupd(address: str, nsqds: int, topics: int, unusable: Collection[str])
 
 
 def of_failed_lookupd(address: str, failure: LookupFailed) -> Finding:
-    return told(address, State.FAIL, str(failure), _REMEDY_OF_LOOKUP.get(failure.reason, _LOOK))
+    return from_message(address, State.FAIL, str(failure), _REMEDY_OF_LOOKUP.get(failure.reason, _LOOK))
 
 
 def of_topic(topic: str, nsqds: int) -> Finding:
-    """`nsqds`: that some nsqlookupd names."""
+    """`nsqds`: how many the nsqlookupds name."""
     if nsqds:
         return Finding(topic, State.OK, f"{_count(nsqds, 'nsqd')} {'has' if nsqds == 1 else 'have'} it")
     return Finding(topic, State.NOTE, "no nsqlookupd knows an nsqd that has it yet: the daemon goes on asking")
@@ -195,28 +198,28 @@ def of_server(facts: ServerFacts, kind: str, settings: RedisSettings) -> list[Fi
     )
     refusal = facts.refusal(kind, settings.durability)  # type: ignore[arg-type]
     if refusal is not None:
-        return [told(facts.name, State.FAIL, refusal)._replace(what=facts.name)]
+        return [from_message(facts.name, State.FAIL, refusal)._replace(what=facts.name)]
     wanted = settings.replicas if settings.durability == "replica" else 0
     otherwise = "start as many, or write fewer in redis.replicas"
     return [
         Finding(facts.name, State.OK, detail),
-        *(told(facts.name, State.WARN, warning, otherwise) for warning in facts.warnings(wanted)),
+        *(from_message(facts.name, State.WARN, warning, otherwise) for warning in facts.warnings(wanted)),
     ]
 
 
 def of_failed_store(what: str, error: StoreError | Unreachable, source: str) -> Finding:
-    """A StoreError holds other people's words, semicolons and all."""
+    """The text of a StoreError comes from Redis: a semicolon in it begins no remedy."""
     otherwise = f"see that it runs, and redis.url in {source}"
     if isinstance(error, StoreError):
         return Finding(what, State.FAIL, str(error), otherwise)
-    return told(what, State.FAIL, str(error), otherwise)
+    return from_message(what, State.FAIL, str(error), otherwise)
 
 
 def of_named_server(address: str, kind: str, message: str) -> Finding:
-    """One of several that redis.url names, and the others are enough for now."""
+    """One of several that redis.url names; the others are enough for now."""
     role = "Sentinel" if kind == "sentinel" else "server of the Cluster"
     detail = f"a {role} that redis.url names cannot be reached: {message}"
-    return told(address, State.WARN, detail, "start it, or leave it out of redis.url")
+    return from_message(address, State.WARN, detail, "start it, or leave it out of redis.url")
 
 
 def of_layout(namespace: str, stored: tuple[int, int] | None, partitions: int) -> Finding:
@@ -264,40 +267,17 @@ def _of_orphan(name: str, counts: RouteCounts) -> Finding:
     return Finding(what, State.WARN, detail + _count(records, "record"), remedy)
 
 
-# -- sinks
+# -- what a sink reaches: the findings are made by its kind, in delivery/sinks
 
 
-def of_webhook(what: str, where: str, tls: str, peer: Peer | None, now_s: float) -> list[Finding]:
-    """`tls`: its version, "" for http://."""
-    shown = f"{tls}, {shown_peer(peer)}" if tls else "in the clear"
-    detail = f"{where} is reached; {shown}; nothing was sent, so its answer to a digest is not known"
-    return [Finding(what, State.OK, detail), *of_certificate(what, peer, now_s)]
+def reached_server(tls: str, peer: Peer | None, now_s: float) -> Reached:
+    """`tls`: its version, "" in the clear."""
+    how = f"{tls}, {shown_peer(peer)}" if tls else "in the clear"
+    return Reached(how, tuple(doubts_about_certificate(peer, now_s)))
 
 
-def of_failed_webhook(what: str, where: str, message: str) -> Finding:
-    finding = told(what, State.FAIL, message, f"see that it runs, and the url of this sink ({where})")
-    return finding._replace(detail=f"{where}: {finding.detail}")
-
-
-def of_sink_nsqd(what: str, address: str, topic: str, facts: NsqdFacts, now_s: float) -> list[Finding]:
-    untold = f"nothing was published, so whether {topic} may be published to is not known"
-    detail = "; ".join([f"{address}: {_version_of(facts)}", *_way_to(facts), untold])
-    return [Finding(what, State.OK, detail), *_doubts_about(f"{what} at {address}", facts, now_s)]
-
-
-def of_failed_sink_nsqd(what: str, address: str, message: str) -> Finding:
-    message = message.removeprefix(f"nsqd at {address}: ").removeprefix(f"nsqd at {address} ")
-    otherwise = "see that nsqd runs, and the nsqd_tcp_addresses of this sink (its TCP port)"
-    finding = told(what, State.FAIL, message, otherwise)
-    return finding._replace(detail=f"{address}: {finding.detail}")
-
-
-def of_log_file(what: str, path: str, problem: str, remedy: str) -> Finding:
-    if path == "-":
-        return Finding(what, State.OK, "writes to stdout")
-    if problem:
-        return Finding(what, State.FAIL, f"{path} {problem}", remedy)
-    return Finding(what, State.OK, f"{path} can be written by this user")
+def reached_nsqd(facts: NsqdFacts, now_s: float) -> Reached:
+    return Reached("; ".join([_version_of(facts), *_way_to(facts)]), tuple(_doubts_about(facts, now_s)))
 
 
 # -- the admin address
@@ -312,7 +292,7 @@ def of_free_admin(address: str) -> Finding:
 
 
 def of_unusable_admin(address: str, message: str) -> Finding:
-    return told(
+    return from_message(
         address, State.FAIL, f"the daemon cannot listen there: {message}", "write another address in admin.listen"
     )
 

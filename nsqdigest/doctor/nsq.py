@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any
 from tornado.iostream import SSLIOStream
 
 from nsqdigest.base.errors import ConnectionLost, LookupFailed, NsqdigestError, Unreachable
+from nsqdigest.base.findings import Finding, Reached
 from nsqdigest.base.reasons import LookupProblem
 from nsqdigest.config import Address
 from nsqdigest.doctor import judgements
-from nsqdigest.doctor.findings import Finding
 from nsqdigest.doctor.judgements import NsqdFacts
 from nsqdigest.doctor.reach import peer_of, resolve, try_to_reach
 from nsqdigest.nsq.connection import options_of
 from nsqdigest.nsq.directory import FILE, Named, read_answer, usual_host
 from nsqdigest.nsq.handshake import Established, refused_in_the_clear, shake_hands
-from nsqdigest.nsq.lookups import AT_ONCE, ask, open_session
+from nsqdigest.nsq.lookups import CONCURRENT_LOOKUPS, ask, open_session
 
 if TYPE_CHECKING:
-    from nsqdigest.config import Config, NsqSink
+    from nsqdigest.config import Config
 
 _REFUSED_WITHIN_S = 0.5
 """What an nsqd gets to refuse a command; it answers at once, or not at all. Each nsqd of a file without TLS costs this
@@ -65,9 +65,10 @@ class NsqExaminer:
         topics = [judgements.of_topic(topic, len(named)) for topic, named in self._named.items()]
         return of_lookupds, topics, nsqds
 
-    async def look_at_sink(self, sink: NsqSink) -> list[Finding]:
-        found = await asyncio.gather(*(self._judged_of_sink(sink, each) for each in sink.nsqd_tcp_addresses))
-        return [finding for findings in found for finding in findings]
+    async def reach(self, address: Address) -> Reached:
+        """For a sink: with the same handshake, which it shares with whoever else names this nsqd."""
+        facts = await asyncio.shield(self._try(address._replace(host=usual_host(address.host))))
+        return judgements.reached_nsqd(facts, time.time())
 
     # -- nsqds
 
@@ -100,13 +101,6 @@ class NsqExaminer:
         redis_timeout_ms = self._config.redis.timeout_ms
         return judgements.of_nsqd(str(address), sources, facts, redis_timeout_ms, time.time())
 
-    async def _judged_of_sink(self, sink: NsqSink, address: Address) -> list[Finding]:
-        try:
-            facts = await asyncio.shield(self._try(address._replace(host=usual_host(address.host))))
-        except NsqdigestError as error:
-            return [judgements.of_failed_sink_nsqd(sink.name, str(address), str(error))]
-        return judgements.of_sink_nsqd(sink.name, str(address), sink.topic, facts, time.time())
-
     async def _facts_of(self, address: Address) -> NsqdFacts:
         await resolve(address.host)
         established = await shake_hands(address, self._options)
@@ -133,7 +127,7 @@ class NsqExaminer:
         async with open_session() as session:
 
             async def look(address: Address) -> list[Finding]:
-                slots = asyncio.Semaphore(AT_ONCE)
+                slots = asyncio.Semaphore(CONCURRENT_LOOKUPS)
 
                 async def look_up(topic: str) -> Named:
                     async with slots:

@@ -9,7 +9,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from nsqdigest.doctor.findings import Finding, Part, State, is_well
+from nsqdigest.base.findings import Finding, State
+from nsqdigest.doctor.findings import Part, is_well
 
 WIDTH_OF_A_PIPE = 0
 """Nothing is broken over several lines, so that a line can be searched for."""

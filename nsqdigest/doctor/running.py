@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
+from nsqdigest.base.findings import Finding, State
 from nsqdigest.base.reasons import SinkState
-from nsqdigest.doctor.findings import Finding, State
 
 _READY = re.compile(r"^\[[+-]\] running: ", re.MULTILINE)
 _NOT_WELL = re.compile(r"^\[-\] (.*)$", re.MULTILINE)

@@ -1,6 +1,7 @@
-"""Looks at Redis: its servers, the layout of the namespace, the user's rights, orphans, the clock. Writes nothing.
+"""Examines Redis: servers, layout of the namespace, rights of the user, orphans, clock. Writes nothing.
 
-A right is asked about, in a script that runs none of the commands (lua/reading/rights.lua).
+It reads each fact by itself rather than to open the namespace, since every one of them is a finding. The check of the
+rights runs none of the commands (lua/reading/rights.lua).
 """
 
 from __future__ import annotations
@@ -13,13 +14,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from nsqdigest.base.errors import StoreError, Unreachable
+from nsqdigest.base.findings import Finding
 from nsqdigest.config import redis_urls
 from nsqdigest.doctor import judgements
-from nsqdigest.doctor.findings import Finding
 from nsqdigest.doctor.reach import try_to_reach
-from nsqdigest.store.operations import Operators
-from nsqdigest.store.partitions import Partitions
-from nsqdigest.store.servers.client import RedisClient
+from nsqdigest.store.namespace import Namespace
+from nsqdigest.store.operations import Operations
 from nsqdigest.store.servers.rights import Rights
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _CONNECTIONS = 8
 _USUAL_PORT = 6379
 _ANSWER_WITHIN_MS = 3000
-"""What one answer gets, where redis.timeout is longer than that."""
+"""The time-out of one answer, where redis.timeout is longer."""
 
 
 class StoreExaminer:
@@ -39,8 +39,7 @@ class StoreExaminer:
         settings = config.redis
         self._settings = replace(settings, timeout_ms=min(settings.timeout_ms, _ANSWER_WITHIN_MS))
         self._url = redis_urls.read(settings.url)
-        self._client = RedisClient(self._settings, _CONNECTIONS)
-        self._at = Partitions(settings.namespace, settings.partition_count, self._client)
+        self._namespace = Namespace(self._settings, _CONNECTIONS, read_only=True)
 
     async def look(self) -> list[Finding]:
         named = asyncio.create_task(self._named_servers())
@@ -48,14 +47,14 @@ class StoreExaminer:
             return [*await self._servers(), *await named]
         finally:
             named.cancel()
-            await self._client.close(0)
+            await self._namespace.close(0)
 
     async def _servers(self) -> list[Finding]:
         where = self._settings.shown_url
         try:
             if self._url.kind == "single" and (host := (parts := urlsplit(self._settings.url)).hostname):
                 await try_to_reach(host, parts.port or _USUAL_PORT)
-            servers = await self._client.unjudged_facts()
+            servers = await self._namespace.facts()
         except (StoreError, Unreachable) as error:
             found = [judgements.of_failed_store(where, error, self._source)]
             if isinstance(error, StoreError) and error.reason == "redis-auth":
@@ -78,36 +77,34 @@ class StoreExaminer:
     # -- one thing each
 
     async def _layout(self) -> Finding:
-        asked = [b"HMGET", self._at.tags[0] + b"layout", b"schema", b"partitions"]
-        ((schema, partitions),) = await self._at.send(0, [asked])
-        stored = None if schema is None or partitions is None else (int(schema), int(partitions))
-        return judgements.of_layout(self._settings.namespace, stored, self._at.count)
+        layout = await self._namespace.stored_layout()
+        return judgements.of_layout(self._settings.namespace, layout, self._namespace.partitions)
 
     async def _clock(self) -> Finding:
-        """The one that is furthest away: each partition goes by its server's."""
-        apart_s = await asyncio.gather(*(self._clock_of(partition) for partition in range(self._at.count)))
+        """The clock that is furthest off: each partition uses the clock of its server."""
+        apart_s = await asyncio.gather(*(self._clock_of(partition) for partition in range(self._namespace.partitions)))
         return judgements.of_clock(max(apart_s, key=abs))
 
     async def _clock_of(self, partition: int) -> float:
         before_s = time.time()
-        ((seconds, microseconds),) = await self._at.send(partition, [[b"TIME"]])
+        ((seconds, microseconds),) = await self._namespace.send(partition, [[b"TIME"]])
         middle_s = (before_s + time.time()) / 2
         return int(seconds) + int(microseconds) / 1e6 - middle_s
 
     async def _rights(self) -> Finding:
         needed = Rights.needed_by(self._settings)
-        return judgements.of_rights(needed, await self._at.refused(needed.commands))
+        return judgements.of_rights(needed, await self._namespace.refused(needed.commands))
 
     async def _orphans(self) -> list[Finding]:
         try:
-            return judgements.of_orphans(await Operators(self._at).orphans(self._routes))
+            return judgements.of_orphans(await Operations(self._namespace).orphans(self._routes))
         except StoreError as error:
             return [judgements.of_failed_store("orphans", error, self._source)]
 
     # -- those that the URL names
 
     async def _named_servers(self) -> list[Finding]:
-        """Sentinels, or servers of the Cluster: one that is away is missed only when others are, too."""
+        """Sentinels, or servers of the Cluster: the absence of one has no effect until others are away, too."""
         found = await asyncio.gather(*(self._named(address) for address in self._url.servers))
         return [finding for finding in found if finding is not None]
 

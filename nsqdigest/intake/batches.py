@@ -127,7 +127,7 @@ class Batches:
 
     def _drop_expired(self, arrival: Arrival) -> None:
         connection, count = arrival.connection, len(arrival.messages)
-        connection.let_go(count)
+        connection.forget_in_flight(count)
         self._metrics.add("messages_expired_total", count, topic=self._topic)
         _log.counted(
             "warning",

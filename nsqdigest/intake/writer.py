@@ -182,14 +182,14 @@ class StoreWriter:
         for reason, count in _not_kept(added):
             if count:
                 self._metrics.add("records_not_kept_total", count, route=route, reason=reason)
-        if added.over_timelines:
+        if added.dropped_timelines:
             _log.counted(
                 "error",
                 "consumer.timelines.limit_reached",
                 by=("route",),
                 adds=("records_dropped",),
                 route=route,
-                records_dropped=added.over_timelines,
+                records_dropped=added.dropped_timelines,
                 hint="raise limits.timelines, or look for a timeline template that names too many",
             )
 
@@ -197,8 +197,8 @@ class StoreWriter:
 def _not_kept(added: Added) -> Iterable[tuple[str, int]]:
     return (
         ("superseded", added.superseded),
-        ("capacity", added.over_capacity),
-        ("timelines", added.over_timelines),
-        ("duplicate", added.duplicates),
+        ("capacity", added.dropped_capacity),
+        ("timelines", added.dropped_timelines),
+        ("duplicate", added.dropped_duplicate),
         ("repeated", added.repeated),
     )

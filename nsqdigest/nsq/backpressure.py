@@ -1,7 +1,9 @@
-"""Back pressure: how many publishes, and how many bytes of them, may be under way; who comes then waits in line.
+"""Back pressure: how many publishes, and how many bytes of them, may be in progress. Further ones wait in line.
 
-First come, first served: a large one is not overtaken for ever by small ones. Whoever gives up, by time-out or
-cancellation, leaves the line, and what was given to it in the same moment goes back.
+Invariants:
+- First come, first served: small publishes do not overtake a large one for ever.
+- A publish that gives up, by time-out or cancellation, leaves the line, and releases what it was admitted with in that
+  very moment.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ from collections.abc import Callable
 from nsqdigest.base.errors import Applied, PublishError
 
 
-class Room:
-    """How much may be under way. What is larger than all of it goes when nothing else does."""
+class Backpressure:
+    """`acquire` before a publish, `release` after it. One that is larger than the limit goes when it is alone."""
 
     def __init__(self, most_commands: int, most_bytes: int, within_s: float) -> None:
         self._most_commands = most_commands
@@ -24,14 +26,14 @@ class Room:
         self._size_bytes = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
-    def full_of(self, size_bytes: int) -> str:
-        """What a publish of this size would have to wait for: "commands", "bytes", or "" for nothing."""
+    def blocked_by(self, size_bytes: int) -> str:
+        """The limit that a publish of this size would wait for: "commands", "bytes", or "" for none."""
         if self._commands >= self._most_commands:
             return "commands"
         return "bytes" if self._waiting or not self._fits(size_bytes) else ""
 
-    async def take(self, size_bytes: int, topic: str) -> None:
-        if not self.full_of(size_bytes):
+    async def acquire(self, size_bytes: int, topic: str) -> None:
+        if not self.blocked_by(size_bytes):
             self._admit(size_bytes)
             return
         admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -41,21 +43,21 @@ class Room:
                 await admitted
         except BaseException as error:
             if admitted.done() and not admitted.cancelled() and admitted.exception() is None:
-                self.give(size_bytes)  # let in at the very moment it gave up
-            self._let_in()  # it may have been the one that the others waited behind
+                self.release(size_bytes)  # admitted in the very moment it gave up
+            self._admit_waiting()  # it may have been the one that the others waited behind
             if isinstance(error, TimeoutError):
                 raise PublishError(
-                    f"no room for a publish of {size_bytes} bytes to {topic} within {self._within_s:g} s: "
-                    f"{self._commands} commands with {self._size_bytes} bytes are under way, and nsqd is slow to "
+                    f"a publish of {size_bytes} bytes to {topic} waited {self._within_s:g} s and was not sent: "
+                    f"{self._commands} commands with {self._size_bytes} bytes are in progress, and nsqd is slow to "
                     "acknowledge them",
                     applied=Applied.NO,
                 ) from None
             raise
 
-    def give(self, size_bytes: int) -> None:
+    def release(self, size_bytes: int) -> None:
         self._commands -= 1
         self._size_bytes -= size_bytes
-        self._let_in()
+        self._admit_waiting()
 
     def refuse_all(self, make_error: Callable[[], PublishError]) -> None:
         while self._waiting:
@@ -72,7 +74,7 @@ class Room:
         self._commands += 1
         self._size_bytes += size_bytes
 
-    def _let_in(self) -> None:
+    def _admit_waiting(self) -> None:
         while self._waiting:
             size_bytes, admitted = self._waiting[0]
             if not admitted.done():

@@ -1,7 +1,7 @@
 """How many messages wait in nsqd for our channel, by its `/stats`, for a gauge.
 
-Asked of the nsqds that a nsqlookupd names, since only it tells their HTTP addresses. Where one of them does not answer
-the depth is not known: a sum without it would be too small.
+It asks the nsqds that a nsqlookupd names, since only that answer has their HTTP addresses (`lookups`). Where one of
+them does not answer, the depth is unknown: a sum without it would be too small.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nsqdigest.nsq.lookups import Discovery
 
 EVERY_S = 15.0
-_AT_ONCE = 8
+_CONCURRENT_REQUESTS = 8
 
 _log = log.get("discovery")
 
@@ -46,7 +46,7 @@ class _Stats(msgspec.Struct):
 
 
 def read_depth(status: int, body: bytes, topic: str, channel: str) -> int:
-    """What waits in the channel, and in the topic before it gets there; LookupFailed where it is no such answer."""
+    """Messages in the channel, and in the topic before they reach it. Raises LookupFailed where the answer has none."""
     if status != 200:
         raise LookupFailed(LookupProblem.STATUS, f"status {status}")
     try:
@@ -61,7 +61,7 @@ def read_depth(status: int, body: bytes, topic: str, channel: str) -> int:
 
 
 class Depths:
-    """Begins with `start`, ends with `stop`. Without a nsqlookupd it does nothing."""
+    """From `start` to `stop`. Without a nsqlookupd it does nothing."""
 
     def __init__(
         self, discovery: Discovery, topics: Iterable[str], channel: str, metrics: Metrics, every_s: float = EVERY_S
@@ -71,17 +71,15 @@ class Depths:
         self._channel = channel
         self._metrics = metrics
         self._every_s = every_s
-        self._slots = asyncio.Semaphore(_AT_ONCE)
-        self.tasks: list[asyncio.Task[None]] = []
+        self._slots = asyncio.Semaphore(_CONCURRENT_REQUESTS)
+        self.tasks = tasks.Tasks()
 
     def start(self) -> None:
         if self._discovery.lookupds:
-            self.tasks = [tasks.start(self._run(), "depths of channels")]
+            self.tasks.start(self._run(), "depths of channels")
 
     async def stop(self) -> None:
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.tasks.stop()
 
     async def _run(self) -> None:
         async with open_session() as session:
@@ -103,7 +101,7 @@ class Depths:
             self._metrics.clear("channel_depth", topic=topic)
 
     async def _depth_at(self, session: aiohttp.ClientSession, nsqd: Address, topic: str) -> int:
-        # With a channel that is not there yet nsqd leaves out the topic, too.
+        # Without `channel`: where the channel does not exist yet, nsqd would leave out its topic, too.
         asked = {"format": "json", "topic": topic, "include_clients": "false"}
         async with self._slots:
             return read_depth(*await get(session, nsqd, "/stats", asked), topic, self._channel)

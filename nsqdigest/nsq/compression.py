@@ -1,11 +1,10 @@
-"""snappy and deflate as stages over bytes: what is written passes `encode`, what was read passes `decode` (pure).
+"""snappy and deflate as stages over bytes: `encode` before a write, `decode` after a read (pure).
 
 Invariants:
 - One `encode` is one write, complete for the peer: nothing stays behind in the compressor.
-- `decode` hands on whatever is complete, in pieces of bounded size, so that bytes which unfold a thousandfold take no
-  more memory than one piece: what looks at the first piece can refuse the rest. All pieces are to be taken before the
-  next call.
-- Checksums are verified, and a stream that is not what it should be raises ProtocolError.
+- `decode` yields whatever is complete, in pieces of bounded size: bytes that unfold a thousandfold take no more memory
+  than one piece, and the caller can refuse the rest after the first. It has to take all pieces before the next call.
+- Checksums are verified, and a stream of another format raises ProtocolError.
 
 nsqd's deflate is bare (RFC 1951), flushed after each write; its snappy is the framing format, of which this cuts chunks
 and bounds them, and cramjam (the extra `snappy`) does the rest.
@@ -53,7 +52,7 @@ class Deflate:
             except zlib.error as error:
                 raise ProtocolError(f"what came is not deflate: {error}") from None
             data = unpacker.unconsumed_tail
-            # A piece of full length may be all that fitted: what is left of it asks for no more input.
+            # A piece of full length may not be all: the rest of it is inside zlib and needs no further input.
             is_more = bool(data) or len(piece) == PIECE_BYTES
             if piece:
                 yield piece
@@ -65,9 +64,9 @@ _COMPRESSED, _PLAIN, _FIRST_SKIPPABLE, _IDENTIFIER = 0x00, 0x01, 0x80, 0xFF
 _STREAM_BEGINS = b"\xff\x06\x00\x00sNaPpY"
 _CHECKSUM_BYTES = 4
 _CHUNK_HOLDS_BYTES = 1 << 16
-"""Of a chunk, unpacked: the format's limit."""
+"""Unpacked, in one chunk: the format's limit."""
 _LARGEST_CHUNK_BYTES = _CHECKSUM_BYTES + 32 + _CHUNK_HOLDS_BYTES + _CHUNK_HOLDS_BYTES // 6
-"""The most that these take when nothing in them repeats."""
+"""That many bytes, packed, when nothing in them repeats."""
 
 
 class Snappy:
@@ -116,7 +115,7 @@ class Snappy:
             yield self._unpacked(buffer[start:position], unpacked_bytes)
 
     def _check(self, kind: int, size: int) -> None:
-        """By the head of a chunk alone, before its bytes are waited for."""
+        """By the head of a chunk alone, before its bytes are there."""
         if not self._has_begun_to_read and (kind, size) != (_IDENTIFIER, 6):
             raise ProtocolError("what came is not snappy: its stream begins with other bytes")
         self._has_begun_to_read = True
@@ -135,7 +134,7 @@ class Snappy:
 
 
 def _unpacked_bytes(buffer: bytes, position: int, end: int) -> int:
-    """What a compressed chunk says that it holds: a number of seven bits a byte, the lowest first."""
+    """The unpacked size in the head of a compressed chunk: seven bits a byte, the lowest first."""
     size = 0
     for shift in range(0, 21, 7):
         if position == end:

@@ -1,11 +1,14 @@
 """One connection to one nsqd: bulk reads, joined writes, heartbeats, silence noticed. It begins in `handshake`.
 
 Invariants:
-- One read takes whatever is there and hands all its messages on as one list; the reader never waits for whoever gets
-  them.
-- Heartbeats are answered here, by the reader, each with the RDY that is wanted: a RDY that got lost cannot stall us.
+- One read takes whatever is there and passes all its messages to the receiver as one list; the reader never waits for
+  the receiver.
+- Heartbeats are answered here, by the reader, each with the wanted RDY again: a RDY that got lost cannot stall us.
 - Silence for two heartbeat intervals ends the connection: a stopped nsqd sends no error.
-- It can be closed at any moment, also while it begins. However it ends, `on_closed` is called once, with the reason.
+- It can be closed at any moment, also while it opens. However it ends, `on_closed` is called once, with the reason.
+
+Bytes come from tornado's IOStream, commands from `commands`, frames from `frames`. Messages go to the receiver: the
+consumer, or a publisher.
 """
 
 from __future__ import annotations
@@ -18,22 +21,21 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from nsq import protocol as nsq
 from tornado.iostream import IOStream, StreamBufferFullError, StreamClosedError
 
 from nsqdigest.base import log, tasks
 from nsqdigest.base.errors import (
     ConnectionLost,
     NotReached,
-    NsqdigestError,
+    NsqdError,
     NsqdRefused,
     NsqdSilent,
     ProtocolError,
 )
 from nsqdigest.config import tls_files
-from nsqdigest.nsq import negotiation
+from nsqdigest.nsq import commands, negotiation
 from nsqdigest.nsq.compression import Stage
-from nsqdigest.nsq.frames import HEARTBEAT, FrameType, Message, fin_all
+from nsqdigest.nsq.frames import HEARTBEAT, FrameType, Message
 from nsqdigest.nsq.handshake import READ_BYTES, Established, cause, shake_hands
 from nsqdigest.nsq.negotiation import ConnectionOptions, Negotiated
 
@@ -45,19 +47,19 @@ __all__ = ["ConnectionOptions", "NsqConnection", "Receiver", "options_of"]
 _log = log.get("connection")
 
 ANSWERED_WITHIN_S = 5.0
-"""What nsqd gets to answer a command. Its heartbeats go on without an answer, so silence is no sign."""
+"""nsqd has so long to answer a command. Its heartbeats go on without an answer, so that silence cannot show it."""
 TURN_BYTES = 256 * 1024
-"""A reader whose socket always has data lets the others have a turn after so much of it."""
+"""After so much a reader whose socket always has data yields to the event loop."""
 UNREAD_BYTES = 32 << 20
-"""Of what is written and not read, at the most: twice what a publisher has under way. FINs and REQs are a fraction of
-it, unless nsqd sends more than it was asked for and reads nothing."""
+"""Limit of bytes that nsqd has not read: twice what a publisher has in progress. FINs and REQs are a fraction of it,
+unless nsqd sends more than it was asked for and reads nothing."""
 _LATE_HEARTBEAT = 1.5
 _SILENT_HEARTBEATS = 2
 _NOT_FATAL = (b"E_FIN_FAILED", b"E_REQ_FAILED", b"E_TOUCH_FAILED")
 
 
 def options_of(settings: Nsq) -> ConnectionOptions:
-    """What the file says to every connection. Reads the files of [nsq.tls], and raises where one is of no use."""
+    """The options of every connection. Reads the files of [nsq.tls], and raises ConfigError where one is unusable."""
     return ConnectionOptions(
         heartbeat_interval_ms=settings.heartbeat_interval_ms,
         msg_timeout_ms=settings.msg_timeout_ms,
@@ -68,14 +70,14 @@ def options_of(settings: Nsq) -> ConnectionOptions:
 
 
 class Receiver(Protocol):
-    """Who gets what a subscribed connection reads. Nothing here may wait."""
+    """Gets everything that a subscribed connection reads. No method may wait."""
 
     def on_messages(self, connection: NsqConnection, messages: list[Message]) -> None: ...
 
     def on_refused(self, connection: NsqConnection, error: NsqdRefused) -> None:
-        """nsqd did not take a FIN, REQ or TOUCH; the connection goes on."""
+        """nsqd refused a FIN, REQ or TOUCH; the connection goes on."""
 
-    def on_closed(self, connection: NsqConnection, reason: NsqdigestError) -> None: ...
+    def on_closed(self, connection: NsqConnection, reason: NsqdError) -> None: ...
 
 
 class NsqConnection:
@@ -102,7 +104,7 @@ class NsqConnection:
         self._goodbye: asyncio.Future[bytes] | None = None
         self._answers: deque[asyncio.Future[bytes]] = deque()
         self._closed = asyncio.Event()
-        self._reason: NsqdigestError | None = None
+        self._reason: NsqdError | None = None
 
     @property
     def is_open(self) -> bool:
@@ -110,18 +112,18 @@ class NsqConnection:
 
     @property
     def is_well(self) -> bool:
-        """Of use for new messages: not on its way out, and no heartbeat missing."""
+        """Fit for new messages: not closing, and no heartbeat missing."""
         return self.is_open and not self.closing and self.quiet_s < _LATE_HEARTBEAT * self._heartbeat_s
 
     @property
     def quiet_s(self) -> float:
-        """Since anything was read."""
+        """Seconds since anything was read."""
         return time.monotonic() - self._last_read_s
 
     # -- beginning
 
     async def open(self) -> Negotiated:
-        """Connects and introduces us. Returns what nsqd said about itself. Of exceptions it raises ours alone."""
+        """Connects and identifies. Returns nsqd's answer. Raises no exception but ours (NsqdError)."""
         established = await self._establish()
         self._stream, self._stage = established.stream, established.stage
         _leave_broken_writes_to_the_reader(self._stream)
@@ -130,7 +132,7 @@ class NsqConnection:
         self.max_rdy = negotiated.max_rdy_count
         self.msg_timeout_s = negotiated.msg_timeout_ms / 1000
         self.tls_version = established.tls_version
-        self._say_what_it_is(negotiated)
+        self._log_open(negotiated)
         self._last_read_s = time.monotonic()
         self._reader = tasks.start(self._read(established), f"nsqd {self.address} reader")
         self._watch_silence()
@@ -143,14 +145,14 @@ class NsqConnection:
         self._opening = asyncio.create_task(shake_hands(self.address, self._options), name=f"open {self.address}")
         try:
             established = await self._opening
-        except NsqdigestError as error:
+        except NsqdError as error:
             self._end(error)
             raise
         except BaseException as error:
             task = asyncio.current_task()
             if self._reason is not None and (task is None or not task.cancelling()):
-                raise self._reason from None  # closed by somebody while it was connecting
-            self._opening.add_done_callback(_leave_no_socket)  # it may have been done by then
+                raise self._reason from None  # `close` was called while it was connecting
+            self._opening.add_done_callback(_close_its_socket)  # it may have been done by then
             if isinstance(error, Exception):
                 _log.error("connection.open.bug", nsqd=str(self.address), error=error, exc_info=error)
                 raise self._end(ConnectionLost(f"nsqd at {self.address}: {type(error).__name__}: {error}")) from error
@@ -161,7 +163,7 @@ class NsqConnection:
             raise self._reason
         return established
 
-    def _say_what_it_is(self, negotiated: Negotiated) -> None:
+    def _log_open(self, negotiated: Negotiated) -> None:
         asked = self._options.compression
         if negotiated.compression != asked:
             _log.warning(
@@ -179,7 +181,7 @@ class NsqConnection:
         )
 
     async def subscribe(self, topic: str, channel: str) -> None:
-        await self.request(nsq.subscribe(topic, channel))
+        await self.request(commands.sub(topic, channel))
         self.subscribed = True
         self.message_at_s = time.monotonic()
 
@@ -187,24 +189,24 @@ class NsqConnection:
 
     def set_rdy(self, count: int) -> None:
         self.rdy = count
-        self._write(nsq.ready(count))
+        self._write(commands.rdy(count))
 
     def fin(self, messages: list[Message]) -> None:
         self.in_flight -= len(messages)
-        self._write(fin_all([message.id for message in messages]))
+        self._write(commands.fin([message.id for message in messages]))
 
     def requeue(self, delays_ms: Iterable[tuple[Message, int]]) -> None:
-        commands = [b"REQ %s %d\n" % (message.id, delay_ms) for message, delay_ms in delays_ms]
-        self.in_flight -= len(commands)
-        self._write(b"".join(commands))
+        ids = [(message.id, delay_ms) for message, delay_ms in delays_ms]
+        self.in_flight -= len(ids)
+        self._write(commands.req(ids))
 
-    def let_go(self, count: int) -> None:
-        """Messages that nsqd has taken back by itself: neither finished nor requeued."""
+    def forget_in_flight(self, count: int) -> None:
+        """Of messages that timed out at nsqd, which has them back: they can be neither finished nor requeued."""
         self.in_flight -= count
 
     async def request(self, command: bytes, within_s: float | None = None) -> bytes:
         """Sends a command that nsqd answers, and returns the answer. Answers come in the order of requests, so one that
-        does not come in time ends the connection: it would be taken for the answer to the next command."""
+        is late ends the connection: it would be taken for the answer to the next command."""
         within_s = ANSWERED_WITHIN_S if within_s is None else within_s
         if not self.is_open:
             raise self._reason or ConnectionLost(f"nsqd at {self.address}: not connected")
@@ -225,37 +227,37 @@ class NsqConnection:
 
     def _write(self, data: bytes) -> None:
         if data and self._stream is not None and self._reason is None:
-            # Whoever writes is not interrupted by the end of the connection: it comes in a turn of its own.
+            # The end of the connection never interrupts the caller: it comes in a turn of its own.
             try:
                 self._stream.write(data if self._stage is None else self._stage.encode(data))
             except StreamClosedError:
-                pass  # the reader finds the end, too
+                pass  # the reader ends the connection
             except StreamBufferFullError:
                 asyncio.get_running_loop().call_soon(
-                    self.close, f"it reads nothing: {UNREAD_BYTES >> 20} MiB wait for it"
+                    self.close, f"nsqd reads nothing: {UNREAD_BYTES >> 20} MiB wait for it"
                 )
 
     # -- reading
 
     async def _read(self, established: Established) -> None:
         stream, stage, splitter = established.stream, established.stage, established.splitter
-        reason: NsqdigestError = ConnectionLost(f"nsqd at {self.address}: its reader ended")
+        reason: NsqdError = ConnectionLost(f"nsqd at {self.address}: its reader ended")
         read_bytes = 0
         try:
             for frame_type, payload in established.frames:
-                self._take(frame_type, payload)
+                self._on_frame(frame_type, payload)
             while True:
                 data = await stream.read_bytes(READ_BYTES, partial=True)
                 if self._reason is not None:
-                    return  # ended while this waited to be looked at (a paused process): its messages are nsqd's again
+                    return  # it ended while this read was pending (a paused process): nsqd has these messages again
                 self._last_read_s = time.monotonic()
                 for piece in (data,) if stage is None else stage.decode(data):
                     messages, others = splitter.feed(piece)
                     if messages:
-                        self._hand_on(messages)
+                        self._on_messages(messages)
                     for frame_type, payload in others:
-                        self._take(frame_type, payload)
-                    # What is there is read without a turn of the loop, and a little can unfold to very much.
+                        self._on_frame(frame_type, payload)
+                    # Data that is there is read without a turn of the loop, and a little can unfold to very much.
                     read_bytes += len(piece)
                     if read_bytes >= TURN_BYTES:
                         read_bytes = 0
@@ -268,25 +270,27 @@ class NsqConnection:
             reason = error
         except Exception as error:
             _log.error("connection.reader.bug", nsqd=str(self.address), error=error, exc_info=error)
-            reason = ConnectionLost(f"nsqd at {self.address}: {type(error).__name__} while handing on what it sent")
+            reason = ConnectionLost(f"nsqd at {self.address}: {type(error).__name__} while its messages were passed on")
         finally:
             self._end(reason)
 
-    def _hand_on(self, messages: list[Message]) -> None:
-        if not self.subscribed:  # nobody counts what such a connection has in flight
+    def _on_messages(self, messages: list[Message]) -> None:
+        if not self.subscribed:  # nothing would count or finish them
             raise ProtocolError(f"nsqd at {self.address} sent messages to a connection without a subscription")
         self.in_flight += len(messages)
         self.message_at_s = self._last_read_s
         self._receiver.on_messages(self, messages)
 
-    def _take(self, frame_type: int, payload: bytes) -> None:
+    def _on_frame(self, frame_type: int, payload: bytes) -> None:
         if frame_type == FrameType.RESPONSE:
             if payload == HEARTBEAT:
-                self._write(nsq.nop() if self.closing or not self.subscribed else nsq.nop() + nsq.ready(self.rdy))
+                self._write(
+                    commands.NOP if self.closing or not self.subscribed else commands.NOP + commands.rdy(self.rdy)
+                )
             elif self._answers:
                 _answer(self._answers.popleft(), payload)
             else:
-                raise ProtocolError(f"nsqd at {self.address} answered what nobody asked: {payload[:64]!r}")
+                raise ProtocolError(f"nsqd at {self.address} sent an answer without a question: {payload[:64]!r}")
             return
         error = negotiation.refusal(payload, self._options)
         if payload.startswith(_NOT_FATAL):
@@ -313,18 +317,17 @@ class NsqConnection:
         """No new messages; what is in flight can still be finished or requeued."""
         self.closing = True
         if self._goodbye is None and self.is_open:
-            self._goodbye = self._ask(b"CLS\n")
+            self._goodbye = self._ask(commands.CLS)
             self._goodbye.add_done_callback(_looked_at)
 
     async def say_goodbye(self) -> None:
-        """CLS, and nsqd's CLOSE_WAIT. How long to wait for it is the caller's business: what comes before it has still
-        to be given back."""
+        """CLS, and nsqd's CLOSE_WAIT. The caller limits the wait: what comes meanwhile has to be given back."""
         self.cls()
         if self._goodbye is not None:
-            await asyncio.shield(self._goodbye)  # whoever stopped waiting may wait again
+            await asyncio.shield(self._goodbye)  # a caller that was cancelled may wait again
 
     async def hang_up(self) -> None:
-        """Shuts the writing side once all is written, reads to the end, closes. Nothing said before is lost."""
+        """Shuts the writing side once all is written, reads to the end, closes. No command that was sent is lost."""
         if self._stream is not None and self.is_open:
             try:
                 # Shielded: tornado raises in the loop when the future of a write is cancelled.
@@ -340,12 +343,12 @@ class NsqConnection:
     def close(self, why: str) -> None:
         self._end(ConnectionLost(f"nsqd at {self.address}: {why}"))
 
-    async def closed(self) -> NsqdigestError:
+    async def closed(self) -> NsqdError:
         await self._closed.wait()
         assert self._reason is not None
         return self._reason
 
-    def _end(self, reason: NsqdigestError) -> NsqdigestError:
+    def _end(self, reason: NsqdError) -> NsqdError:
         if self._reason is not None:
             return self._reason
         self._reason = reason
@@ -355,21 +358,23 @@ class NsqConnection:
             self._opening.cancel()
         if self._stream is not None:
             self._stream.close()
-        # After a refusal nsqd reads no further: what stood behind the refused command never happened.
-        untold = NotReached(f"{reason}, said to another command") if isinstance(reason, NsqdRefused) else reason
+        # After a refusal nsqd reads no further: the commands behind the refused one never happened.
+        of_the_others = (
+            NotReached(f"{reason}, in answer to another command") if isinstance(reason, NsqdRefused) else reason
+        )
         while self._answers:
             waiting = self._answers.popleft()
             if not waiting.done():
-                waiting.set_exception(untold)
+                waiting.set_exception(of_the_others)
         self._closed.set()
         self._receiver.on_closed(self, reason)
         return reason
 
 
 def _leave_broken_writes_to_the_reader(stream: IOStream) -> None:
-    """nsqd says why it refuses and hangs up; with something of ours still unread that resets the connection, and then
-    a write fails before its word was read, and would close the stream. So a write that nobody will read counts as
-    written: the reader finds the word, and behind it the end."""
+    """nsqd sends the reason of a refusal and hangs up. With something of ours still unread that resets the connection;
+    a write then fails before the reason was read, and would close the stream. So such writes pretend to succeed: the
+    reader gets nsqd's error frame, and then the end."""
     write = stream.write_to_fd
     is_broken = False
 
@@ -397,6 +402,6 @@ def _answer(waiting: asyncio.Future[bytes], payload: bytes) -> None:
         waiting.set_result(payload)
 
 
-def _leave_no_socket(opening: asyncio.Task[Established]) -> None:
+def _close_its_socket(opening: asyncio.Task[Established]) -> None:
     if not opening.cancelled() and opening.exception() is None:
         opening.result().stream.close()

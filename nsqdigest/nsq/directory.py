@@ -1,10 +1,11 @@
-"""Which nsqds are known to have a topic, and who says so (pure: answers and `now` in, what changed out).
+"""Which nsqds are known to have a topic, and from which sources (pure: answers and `now` in, changes out).
 
-An address has sources: the file, and the nsqlookupds that name it. Only an answer is a fact. A nsqlookupd that failed
-said nothing: not that an nsqd is there, and not that it is gone.
+An address has sources: the file, and the nsqlookupds that name it. Only an answer is a fact: the failure of a
+nsqlookupd neither proves that an nsqd is there nor that it is gone.
 
-- What any source names is known; the same nsqd named by several is one.
-- A nsqlookupd stops being a source after some answers in a row that do not name the address.
+Invariants:
+- An address that any source names is known, once, however many name it.
+- A nsqlookupd stops being a source of an address after three answers in a row that do not name it.
 - An address without a source is forgotten once nothing is connected to it: a live connection proves more than any
   directory. The file's addresses are never forgotten.
 """
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
 
 FORGET_AFTER_ANSWERS = 3
 MOST_PRODUCERS = 1000
-"""Of one answer. Nobody has so many nsqds for a topic: whoever says so is no nsqlookupd, or an unwell one."""
+"""In one answer. No topic has so many: such an answer is not a nsqlookupd's, or its directory is broken."""
 FILE = "file"
 BROADCAST_HINT = "give that nsqd a -broadcast-address that can be reached from here"
 
 UNKNOWN_TOPIC_MS = 5000
-"""How often it is asked for a topic that no nsqlookupd has named yet, at least."""
+"""The longest wait before the next lookup of a topic that no nsqlookupd has named yet."""
 _ASK_AGAIN_FIRST_MS = 1000
 _CODE = re.compile(r"[A-Z_]{1,60}")
 _SHOWN_CHARACTERS = 60
@@ -53,7 +54,7 @@ class _Lookup(msgspec.Struct):
 
 
 class _Answer(msgspec.Struct):
-    """Of 1.x, or of older ones, which put the same into an envelope."""
+    """Of nsqlookupd 1.x; older ones put the same into an envelope."""
 
     producers: list[_Producer] | None = None
     data: _Lookup | None = None
@@ -65,16 +66,16 @@ class _Answer(msgspec.Struct):
 class Named(NamedTuple):
     addresses: frozenset[tuple[str, int]]
     unusable: frozenset[str]
-    """What some nsqds broadcast in place of an address."""
+    """Broadcast addresses that cannot be an address."""
     http: frozenset[tuple[str, int]] = frozenset()
-    """Where these nsqds answer HTTP."""
+    """The HTTP addresses of these nsqds."""
 
 
 def read_answer(status: int, body: bytes) -> Named:
-    """The nsqds that an answer to `/lookup` names; LookupFailed where it is no such answer.
+    """The nsqds that an answer to `/lookup` names. Raises LookupFailed where it is no such answer.
 
-    A topic that nobody has is an ordinary answer. An address that can be none is left out: one nsqd's mistake must not
-    hide the others.
+    "No nsqd has this topic" is an ordinary answer. A broadcast address that cannot be an address is left out: one
+    nsqd's mistake must not hide the others.
     """
     try:
         answer = msgspec.json.decode(body, type=_Answer)
@@ -87,7 +88,7 @@ def read_answer(status: int, body: bytes) -> Named:
         return Named(frozenset(), frozenset())
     status = answer.status_code or status
     if status != 200:
-        # A code, as nsqlookupd gives it. Whatever else answers there may quote anything.
+        # nsqlookupd's codes are shown. Another server's text is not: it may quote anything.
         shown = why if _CODE.fullmatch(why) else "is it a nsqlookupd?" if why else "no reason given"
         raise LookupFailed(LookupProblem.STATUS, f"status {status}: {shown}")
     producers = answer.producers if answer.data is None else answer.data.producers
@@ -108,7 +109,7 @@ def read_answer(status: int, body: bytes) -> Named:
 
 
 def usual_host(host: str) -> str:
-    """The one spelling of a host by which it is compared: names in small letters, IPv6 shortened and bare."""
+    """The spelling by which hosts are compared: names in small letters, IPv6 shortened and without brackets."""
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     try:
         return str(ipaddress.ip_address(host))
@@ -120,8 +121,8 @@ def usual_host(host: str) -> str:
 
 
 def poll_wait_s(interval_ms: int, jitter: float, failures: int, uniform: Callable[[float, float], float]) -> float:
-    """Until the next round: the interval, and up to that fraction of it more. `failures`, so many rounds in a row, make
-    it shorter at first (a nsqlookupd that is just starting is not waited for a whole interval), and never longer."""
+    """Until the next round: the interval, plus up to `jitter` of it. After `failures` rounds in a row it is shorter at
+    first (a nsqlookupd may just be starting) and never longer than the interval."""
     if failures:
         return retry_wait_ms(failures, min(_ASK_AGAIN_FIRST_MS, interval_ms), interval_ms, uniform) / 1000
     return interval_ms / 1000 * (1 + uniform(0.0, jitter))
@@ -132,7 +133,7 @@ def poll_wait_s(interval_ms: int, jitter: float, failures: int, uniform: Callabl
 
 class Entry(NamedTuple):
     sources: tuple[str, ...]
-    """`file`, and the nsqlookupds; none: known only as long as its connection lives."""
+    """`file`, and nsqlookupds. Empty: known only as long as its connection lives."""
     seen_s: float
     """When a source last named it."""
 
@@ -140,7 +141,7 @@ class Entry(NamedTuple):
 class Change(NamedTuple):
     found: tuple[Address, ...] = ()
     returned: tuple[Address, ...] = ()
-    """Known, and named again by a nsqlookupd that had not: worth a try at once."""
+    """Known, and named again by a nsqlookupd whose last answer did not name it: worth a try at once."""
     forgotten: tuple[Address, ...] = ()
 
 
@@ -149,7 +150,7 @@ class Directory:
         self._fixed = frozenset(_usual(address) for address in fixed)
         self._seen_s = dict.fromkeys(sorted(self._fixed), now_s)
         self._misses: dict[Address, dict[str, int]] = {address: {} for address in self._seen_s}
-        """Of each nsqlookupd that is a source: its answers in a row without the address."""
+        """By address and nsqlookupd that is a source of it: answers in a row without the address."""
 
     @property
     def addresses(self) -> tuple[Address, ...]:
@@ -160,7 +161,7 @@ class Directory:
         return Entry((*of_file, *sorted(self._misses[address])), self._seen_s[address])
 
     def answered(self, lookupd: str, named: Iterable[Address], connected: Collection[Address], now_s: float) -> Change:
-        """One nsqlookupd's whole answer, while these are connected."""
+        """To be called with one nsqlookupd's whole answer, and all addresses that are connected now."""
         named = frozenset(_usual(address) for address in named)
         found = tuple(sorted(named - self._seen_s.keys()))
         returned = tuple(address for address in self._seen_s if address in named and self._was_missed(address, lookupd))
@@ -179,8 +180,8 @@ class Directory:
             self._forget(address)
         return Change(found, returned, forgotten)
 
-    def broken(self, address: Address) -> bool:
-        """Nothing is connected to it any more. Returns whether it is forgotten with that."""
+    def forget_if_unsourced(self, address: Address) -> bool:
+        """To be called when nothing is connected to it any more. Returns whether it is forgotten now."""
         if self._has_source(address):
             return False
         self._forget(address)

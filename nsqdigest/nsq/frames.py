@@ -1,10 +1,12 @@
 """NSQ V2 framing: bytes to frames and back, without a socket (pure).
 
 A frame is `size (4) | type (4) | data`, size counting type and data. A message frame's data is
-`timestamp ns (8) | attempts (2) | id (16) | body`. The splitter takes whatever a read returned and hands on all
-complete frames in one pass, messages apart from the rest, because that pass is the hot path of the daemon.
+`timestamp ns (8) | attempts (2) | id (16) | body`. The splitter takes whatever a read returned and returns all complete
+frames of it in one pass, messages apart from the rest: that pass is the hot path of the daemon. Bytes come from
+`connection` (or `compression`); messages go to the connection's receiver.
 
-Bounds hold before memory is taken: a size that no negotiated limit allows raises at the size field.
+Invariants:
+- A bound holds before memory is taken: a size beyond it raises as soon as the size field is there.
 """
 
 from __future__ import annotations
@@ -23,10 +25,9 @@ class FrameType(IntEnum):
     MESSAGE = 2
 
 
-MAGIC_V2 = b"  V2"
 HEARTBEAT = b"_heartbeat_"
 MESSAGE_OVERHEAD_BYTES = 26
-"""Of a message frame's data: timestamp, attempts and id, before the body."""
+"""Timestamp, attempts and id, which come before the body."""
 
 MAX_FRAME_BYTES = 64 << 20
 """A message may be as large as nsqd's operator allows (1 MiB by default); beyond this a frame is garbage."""
@@ -37,8 +38,8 @@ _SMALLEST_FRAME = 4
 
 
 class Message(msgspec.Struct, gc=False, eq=False):
-    """One message as nsqd handed it over; equal to itself alone. `timestamp_ns` with `id` is what it is known by: ids
-    alone collide."""
+    """One message as nsqd sent it; equal to itself alone. `id` and `timestamp_ns` together identify it: ids alone
+    collide."""
 
     id: bytes
     timestamp_ns: int
@@ -54,12 +55,8 @@ class FrameSplitter:
         self._rest = b""
         self._more: list[bytes] = []
         self._held_bytes = 0
+        """Of a frame that has begun and is not complete."""
         self._wanted_bytes = _HEADER.size
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of a frame that has begun and is not complete."""
-        return self._held_bytes
 
     def feed(self, data: bytes) -> tuple[list[Message], list[tuple[int, bytes]]]:
         """Messages, and all other frames as (type, data). Raises ProtocolError where a frame cannot be one."""
@@ -102,7 +99,7 @@ class FrameSplitter:
         return messages, others
 
     def _with_what_is_held(self, data: bytes) -> bytes | None:
-        """None: still not a whole frame. A large one comes in many reads, which are joined once, when all of it is
+        """None: no complete frame yet. A large frame comes in many reads, which are joined once, when the last is
         there."""
         self._held_bytes += len(data)
         if self._held_bytes < self._wanted_bytes:
@@ -131,12 +128,7 @@ def message_frame(message: Message) -> bytes:
     )
 
 
-def fin_all(message_ids: list[bytes]) -> bytes:
-    """One write that finishes them all."""
-    return b"FIN " + b"\nFIN ".join(message_ids) + b"\n" if message_ids else b""
-
-
 def refused_id(detail: str) -> bytes:
-    """The id in what nsqd says of a FIN, REQ or TOUCH that it refused: `FIN 0d3f… failed ID not in flight`."""
+    """The id in nsqd's refusal of a FIN, REQ or TOUCH: `FIN 0d3f… failed ID not in flight`."""
     words = detail.split(" ", 2)
     return words[1].encode() if len(words) > 1 else b""

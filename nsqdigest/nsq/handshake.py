@@ -1,10 +1,12 @@
-"""From an address to a connection that can be used: connect, IDENTIFY, TLS, compression, AUTH, in nsqd's order.
+"""From an address to a usable connection: connect, IDENTIFY, TLS, compression, AUTH, in nsqd's order.
 
 Invariants:
-- After each upgrade nsqd says OK inside of it, and only then the next begins. Until the last one is done, frames are
-  read exactly, byte for byte: what follows an upgrade is never taken for what came before.
-- It ends in a usable connection or in one error that says where, why and the remedy; then no socket is left.
-- Heartbeats are answered: AUTH asks another server, which may take its time.
+- After each upgrade nsqd sends OK inside of it, and only then the next begins. Until the last upgrade is done, frames
+  are read exactly, byte for byte: no byte of one layer is ever read in another.
+- It ends in a usable connection, or in one error with place, cause and remedy; then no socket is left open.
+- Heartbeats are answered: nsqd asks another server for AUTH, which may be slow.
+
+`negotiation` judges the answers, `tls` explains failures of TLS; the result goes to `connection`.
 """
 
 from __future__ import annotations
@@ -16,22 +18,21 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from nsq import protocol as nsq
 from tornado.iostream import IOStream, SSLIOStream, StreamClosedError
 from tornado.netutil import Resolver
 from tornado.tcpclient import TCPClient
 
 import nsqdigest
-from nsqdigest.base.errors import ConnectionLost, NsqdigestError, ProtocolError
+from nsqdigest.base.errors import ConnectionLost, ProtocolError
 from nsqdigest.base.resolver import NSQDS
 from nsqdigest.config import Address
-from nsqdigest.nsq import negotiation, tls
+from nsqdigest.nsq import commands, negotiation, tls
 from nsqdigest.nsq.compression import Stage, stage_of
-from nsqdigest.nsq.frames import HEARTBEAT, MAGIC_V2, MAX_FRAME_BYTES, FrameSplitter, FrameType
+from nsqdigest.nsq.frames import HEARTBEAT, MAX_FRAME_BYTES, FrameSplitter, FrameType
 from nsqdigest.nsq.negotiation import ConnectionOptions, Negotiated
 
 HANDSHAKE_TIMEOUT_S = 5.0
-"""For everything before AUTH."""
+"""All steps before AUTH."""
 AUTH_TIMEOUT_S = 10.0
 """nsqd gives its own auth server 5 s, and may have several to ask."""
 READ_BYTES = 256 * 1024
@@ -43,7 +44,7 @@ _OK = b"OK"
 
 @dataclass(frozen=True, slots=True)
 class Established:
-    """`splitter` and `frames` hold what came inside the compression behind the last answer."""
+    """`splitter` and `frames` hold whatever came behind the last answer, inside the compression."""
 
     stream: IOStream
     negotiated: Negotiated
@@ -89,12 +90,12 @@ def cause(error: BaseException) -> str:
 
 
 async def refused_in_the_clear(established: Established, options: ConnectionOptions, within_s: float) -> None:
-    """An nsqd that demands TLS says so to the first command after IDENTIFY, and to a NOP says nothing else: raises
-    `NsqdRefused` where it does."""
+    """Sends a NOP and raises NsqdRefused where nsqd refuses it. An nsqd that requires TLS refuses the first command
+    after IDENTIFY; a NOP has no other answer."""
     stream, stage = established.stream, established.stage
     frames = established.frames
     try:
-        await stream.write(stage.encode(nsq.nop()) if stage is not None else nsq.nop())
+        await stream.write(stage.encode(commands.NOP) if stage is not None else commands.NOP)
         async with asyncio.timeout(within_s):
             while True:
                 for frame_type, payload in frames:
@@ -110,7 +111,7 @@ async def refused_in_the_clear(established: Established, options: ConnectionOpti
 
 
 class _Names(Resolver):
-    """How tornado asks for a name."""
+    """Our resolver of nsqds' names, as tornado wants it."""
 
     async def resolve(
         self, host: str, port: int, family: socket.AddressFamily = socket.AF_UNSPEC
@@ -147,7 +148,7 @@ class _Handshake:
     async def authenticate(self) -> None:
         self.step = "AUTH"
         assert self._options.auth_secret is not None
-        await self._write(nsq.auth(self._options.auth_secret.reveal().encode()))
+        await self._write(commands.auth(self._options.auth_secret.reveal()))
         frame_type, payload = await self._frame()
         if frame_type == FrameType.ERROR:
             raise negotiation.refusal(payload, self._options)
@@ -168,50 +169,36 @@ class _Handshake:
     async def _identify(self) -> Negotiated:
         self.step = "IDENTIFY"
         assert self._stream is not None
-        said = negotiation.identity(self._options, socket.gethostname(), f"nsqdigest/{nsqdigest.__version__}")
-        await self._stream.write(MAGIC_V2 + nsq.identify(said))
+        facts = negotiation.identity(self._options, socket.gethostname(), f"nsqdigest/{nsqdigest.__version__}")
+        await self._stream.write(commands.MAGIC_V2 + commands.identify(facts))
         frame_type, payload = await self._frame()
         if frame_type == FrameType.ERROR:
-            limit_ms = None
-            if negotiation.refused_option(payload) == "msg timeout":
-                limit_ms = await self._max_msg_timeout_ms()
-            raise negotiation.refusal(payload, self._options, limit_ms)
+            raise negotiation.refusal(payload, self._options)
         return negotiation.parse(payload, self._where)
-
-    async def _max_msg_timeout_ms(self) -> int | None:
-        """nsqd names its limit only to whom it does not refuse: asks it anew, without the timeout."""
-        asking = _Handshake(self._address, ConnectionOptions(heartbeat_interval_ms=self._options.heartbeat_interval_ms))
-        try:
-            await asking._connect()
-            return (await asking._identify()).max_msg_timeout_ms
-        except (OSError, StreamClosedError, NsqdigestError):
-            return None
-        finally:
-            asking.close()
 
     async def _begin_tls(self, stream: IOStream) -> IOStream:
         self.step = "TLS"
         assert self._options.tls is not None
         try:
-            self._address.host.encode("idna")  # as `start_tls` does, which loses the socket where this fails
+            self._address.host.encode("idna")  # `start_tls` does this too, and leaks the socket where it fails
         except UnicodeError as error:
-            raise ConnectionLost(f"{self._where}: TLS cannot ask for its name: {error}") from None
+            raise ConnectionLost(f"{self._where}: its name cannot be used for TLS: {error}") from None
         try:
             beginning = stream.start_tls(False, self._options.tls.context, server_hostname=self._address.host)
-        except ValueError:  # of a stream that has bytes left
-            raise ProtocolError(f"{self._where} spoke on in the clear where TLS was to begin") from None
-        self._stream = None  # its socket is the other's now, which closes it where this fails
+        except ValueError:  # the stream has bytes left
+            raise ProtocolError(f"{self._where} sent more bytes in the clear where TLS was to begin") from None
+        self._stream = None  # its socket belongs to the new stream, which closes it where this fails
         self._stream = encrypted = await beginning
         encrypted.read_chunk_size = TLS_READ_BYTES
-        await self._take_ok()
+        await self._expect_ok()
         return encrypted
 
     async def _begin_compression(self, negotiated: Negotiated) -> None:
         self.step = negotiated.compression
         self._stage = stage_of(negotiated)
-        await self._take_ok()
+        await self._expect_ok()
 
-    async def _take_ok(self) -> None:
+    async def _expect_ok(self) -> None:
         frame_type, payload = await self._frame()
         if frame_type == FrameType.ERROR:
             raise negotiation.refusal(payload, self._options)
@@ -232,7 +219,7 @@ class _Handshake:
                 raise ProtocolError(f"{self._where} sent a frame of type {frame_type} before anything was asked for")
             if (frame_type, payload) != (FrameType.RESPONSE, HEARTBEAT):
                 return frame_type, payload
-            await self._write(nsq.nop())
+            await self._write(commands.NOP)
 
     async def _frame_as_it_is(self) -> tuple[int, bytes]:
         assert self._stream is not None

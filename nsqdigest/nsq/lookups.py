@@ -1,11 +1,13 @@
-"""Asks every nsqlookupd which nsqds have our topics, again and again.
+"""Polls every nsqlookupd for the nsqds that have our topics.
 
 Invariants:
-- Each nsqlookupd has a task, a timer and a time limit of its own: one that is down, slow or mad delays no other.
-- An answer goes on as soon as it is there; what it means is `directory`'s business. A failure goes to the log alone.
-- A nsqlookupd that begins to fail, fails in another way, or is back is said once, not each round.
+- Each nsqlookupd has a task, a timer and a time limit of its own: one that is down, slow or sends nonsense delays no
+  other.
+- An answer goes to the topic's `Connections` as soon as it is there; `directory` decides what follows. A failure only
+  goes to the log and to a counter.
+- A nsqlookupd's failure is logged on start and on change, and its recovery once; not each round.
 - A topic that no nsqlookupd has named yet is asked for every 5 s, whatever the interval.
-- Nothing of an answer is trusted: its size is bounded while it is read, redirects and encodings are not followed.
+- No answer is trusted: its size is bounded while it is read, redirects and encodings are not followed.
 """
 
 from __future__ import annotations
@@ -30,31 +32,31 @@ if TYPE_CHECKING:
 
 ANSWER_WITHIN_S = 5.0
 MOST_BYTES = 1 << 20
-AT_ONCE = 4
-"""Lookups under way at a time, of one nsqlookupd."""
+CONCURRENT_LOOKUPS = 4
+"""To one nsqlookupd."""
 _SHOWN_ADDRESSES = 5
 
 _log = log.get("discovery")
 
-Heard = Callable[[str, Sequence[Address]], None]
-"""Gets a nsqlookupd's whole answer about one topic. It must not wait."""
+OnLookupAnswer = Callable[[str, Sequence[Address]], None]
+"""Gets the nsqlookupd, and all nsqds that it names for one topic. It must not wait."""
 
 
 class Lookupd:
-    """One nsqlookupd, and how it does."""
+    """One nsqlookupd, and what its last answers were."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self.failure: LookupFailed | None = None
         self.failing_since_s = 0.0
         self.failures = 0
-        """Rounds in a row in which it failed."""
+        """Failed rounds in a row."""
         self.has_answered = False
         self.unusable: dict[str, frozenset[str]] = {}
-        """By topic, what it named that is no address."""
+        """By topic, broadcast addresses in its answer that cannot be an address."""
         self.http: dict[str, frozenset[Address]] = {}
-        """By topic, where the nsqds that it named answer HTTP."""
-        self.slots = asyncio.Semaphore(AT_ONCE)
+        """By topic, the HTTP addresses of the nsqds that it named."""
+        self.slots = asyncio.Semaphore(CONCURRENT_LOOKUPS)
 
     @property
     def is_well(self) -> bool:
@@ -62,12 +64,12 @@ class Lookupd:
 
 
 class Discovery:
-    """Begins with `start`, ends with `stop`. Without a nsqlookupd it does nothing."""
+    """From `start` to `stop`. Without a nsqlookupd it does nothing."""
 
     def __init__(
         self,
         settings: Nsq,
-        topics: Mapping[str, Heard],
+        topics: Mapping[str, OnLookupAnswer],
         *,
         metrics: Metrics,
         uniform: Callable[[float, float], float],
@@ -83,26 +85,25 @@ class Discovery:
         self._reported: set[str] = set()
         self._asked: set[Address] = set()
         self._session: aiohttp.ClientSession | None = None
-        self.tasks: list[asyncio.Task[None]] = []
+        self.tasks = tasks.Tasks()
 
     @property
-    def is_heard(self) -> bool:
+    def has_answers(self) -> bool:
         """Whether any nsqlookupd answers."""
         return any(lookupd.is_well for lookupd in self.lookupds)
 
     def http_addresses_of(self, topic: str) -> set[Address]:
-        """Of the nsqds that some nsqlookupd named at last."""
+        """Of the nsqds that are in the last answer of any nsqlookupd."""
         return {address for lookupd in self.lookupds for address in lookupd.http.get(topic, ())}
 
     def start(self) -> None:
         if self.lookupds:
             self._session = open_session()
-        self.tasks = [tasks.start(self._poll(lookupd), f"nsqlookupd {lookupd.address}") for lookupd in self.lookupds]
+        for lookupd in self.lookupds:
+            self.tasks.start(self._poll(lookupd), f"nsqlookupd {lookupd.address}")
 
     async def stop(self) -> None:
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.tasks.stop()
         if self._session is not None:
             await self._session.close()
 
@@ -112,17 +113,17 @@ class Discovery:
         """All topics at the interval; between, those that no nsqlookupd has named yet."""
         all_at_s = 0.0
         while True:
-            is_of_all = not self._unknown or time.monotonic() >= all_at_s
-            failures = await self._round(lookupd, self._topics if is_of_all else self._unknown)
-            self._note(lookupd, failures[0] if failures else None)
+            asks_for_all = not self._unknown or time.monotonic() >= all_at_s
+            failures = await self._round(lookupd, self._topics if asks_for_all else self._unknown)
+            self._log_change(lookupd, failures[0] if failures else None)
             now_s = time.monotonic()
-            if is_of_all:
+            if asks_for_all:
                 all_at_s = now_s + poll_wait_s(self._interval_ms, self._jitter, lookupd.failures, self._uniform)
             wait_s = all_at_s - now_s
             if self._unknown:
                 unknown_ms = min(UNKNOWN_TOPIC_MS, self._interval_ms)
                 wait_s = min(wait_s, poll_wait_s(unknown_ms, self._jitter, 0, self._uniform))
-                self._report_unknown(lookupd, wait_s)
+                self._log_unknown_topics(lookupd, wait_s)
             await asyncio.sleep(max(0.0, wait_s))
 
     async def _round(self, lookupd: Lookupd, topics: Iterable[str]) -> list[LookupFailed]:
@@ -140,23 +141,23 @@ class Discovery:
             return failure
         if named.addresses:
             self._unknown.discard(topic)
-        self._say_unusable(lookupd, topic, named.unusable)
+        self._log_unusable(lookupd, topic, named.unusable)
         lookupd.http[topic] = frozenset(Address(host, port) for host, port in named.http)
         self._topics[topic](str(lookupd.address), [Address(host, port) for host, port in named.addresses])
         return None
 
-    # -- what is said
+    # -- the log
 
-    def _report_unknown(self, lookupd: Lookupd, again_s: float) -> None:
+    def _log_unknown_topics(self, lookupd: Lookupd, again_s: float) -> None:
         """Once for each topic, when all nsqlookupds have been asked."""
         self._asked.add(lookupd.address)
-        if len(self._asked) < len(self.lookupds) or not self.is_heard:
+        if len(self._asked) < len(self.lookupds) or not self.has_answers:
             return
         for topic in sorted(self._unknown - self._reported):
             self._reported.add(topic)
             _log.info("discovery.topic.unknown", topic=topic, detail="no nsqd has it yet", again_s=round(again_s, 1))
 
-    def _note(self, lookupd: Lookupd, failure: LookupFailed | None) -> None:
+    def _log_change(self, lookupd: Lookupd, failure: LookupFailed | None) -> None:
         before, now_s = lookupd.failure, time.monotonic()
         lookupd.failure = failure
         if failure is None:
@@ -172,10 +173,10 @@ class Discovery:
         if before is None or before.reason is not failure.reason:
             _log.warning("discovery.lookupd.failed", lookupd=str(lookupd.address), reason=failure.reason, error=failure)
 
-    def _say_unusable(self, lookupd: Lookupd, topic: str, unusable: frozenset[str]) -> None:
-        said = {text for each in self.lookupds for texts in each.unusable.values() for text in texts}
+    def _log_unusable(self, lookupd: Lookupd, topic: str, unusable: frozenset[str]) -> None:
+        known = {text for each in self.lookupds for texts in each.unusable.values() for text in texts}
         lookupd.unusable[topic] = unusable
-        if news := sorted(unusable - said):
+        if news := sorted(unusable - known):
             _log.warning(
                 "discovery.address.unusable",
                 lookupd=str(lookupd.address),
@@ -188,7 +189,7 @@ class Discovery:
 
 def open_session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
-        # A connection does not outlive its answer: rounds are far apart, and a kept one may be dead by then.
+        # Closed after each answer: rounds are far apart, and a connection that is kept may be dead by then.
         connector=aiohttp.TCPConnector(force_close=True),
         headers={
             "accept": "application/vnd.nsq; version=1.0",
@@ -223,7 +224,7 @@ async def get(
     except (aiohttp.ClientConnectionError, OSError) as error:
         raise LookupFailed(LookupProblem.UNREACHABLE, str(error) or type(error).__name__) from error
     except Exception as error:
-        # Whatever the client makes of bytes that are no HTTP: it is this nsqlookupd's failure, not the daemon's.
+        # Whatever the client raises for bytes that are not HTTP: this server failed, not the daemon.
         raise LookupFailed(LookupProblem.GARBAGE, f"no HTTP: {str(error) or type(error).__name__}") from error
 
 

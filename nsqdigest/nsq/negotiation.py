@@ -1,10 +1,10 @@
-"""What is said in IDENTIFY, what nsqd's answer means, and what its refusals mean to an operator (pure).
+"""The body of IDENTIFY, the meaning of nsqd's answer, and of its refusals to an operator (pure).
 
 Invariants:
-- What the file asks for for safety's sake (TLS, AUTH) is had or the connection is refused; nothing is done without.
-- What it asks for for economy's sake (compression) is done without where nsqd does not offer it, and that is said.
-- What nobody asked for (TLS, a compression) is not accepted from nsqd.
-- A refusal that an operator must mend names the option of our file, what it asks for, nsqd's limit and the remedy.
+- Safety (TLS, AUTH) is required: where the file asks for it and nsqd does not offer it, the connection is refused.
+- Economy (compression) is optional: where nsqd does not offer it, the connection goes on without, with a warning.
+- TLS or a compression that nobody asked for is not accepted.
+- A refusal that only the operator can end names the option of the file, its value, nsqd's option and the remedy.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ Compression = Literal["none", "snappy", "deflate"]
 
 OUTPUT_BUFFER_BYTES = 64 * 1024
 OUTPUT_BUFFER_TIMEOUT_MS = 25
-"""What nsqd may hold back on a quiet topic; its own smallest allowed value."""
+"""So long nsqd may hold messages back on a quiet topic. The smallest value that nsqd allows by default."""
 DEFLATE_LEVEL = 6
 """nsqd's own default, and by default the highest that it allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
-    """All that a connection is told by the file, be it for consuming or for publishing."""
+    """The part of the file that concerns a connection, be it for consuming or for publishing."""
 
     heartbeat_interval_ms: int
     msg_timeout_ms: int = 0
-    """0: what nsqd has."""
+    """0: nsqd's own."""
     tls: TlsClient | None = None
     """None: in the clear."""
     compression: Compression = "none"
@@ -47,12 +47,11 @@ _Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Negotiated(msgspec.Struct, frozen=True, kw_only=True):
-    """What nsqd said about itself. What an nsqd leaves out has nsqd's own default."""
+    """nsqd's answer to IDENTIFY. A field that an nsqd leaves out has nsqd's own default."""
 
     version: str = ""
     max_rdy_count: _Count = 2500
     msg_timeout_ms: _Count = msgspec.field(name="msg_timeout", default=60_000)
-    max_msg_timeout_ms: _Count = msgspec.field(name="max_msg_timeout", default=900_000)
     tls_v1: bool = False
     snappy: bool = False
     deflate: bool = False
@@ -66,7 +65,7 @@ class Negotiated(msgspec.Struct, frozen=True, kw_only=True):
 
 def identity(options: ConnectionOptions, hostname: str, user_agent: str) -> dict[str, Any]:
     """The body of IDENTIFY."""
-    said: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "client_id": hostname.partition(".")[0],
         "hostname": hostname,
         "user_agent": user_agent,
@@ -79,10 +78,10 @@ def identity(options: ConnectionOptions, hostname: str, user_agent: str) -> dict
         "deflate": options.compression == "deflate",
     }
     if options.compression == "deflate":
-        said["deflate_level"] = DEFLATE_LEVEL
+        facts["deflate_level"] = DEFLATE_LEVEL
     if options.msg_timeout_ms:
-        said["msg_timeout"] = options.msg_timeout_ms
-    return said
+        facts["msg_timeout"] = options.msg_timeout_ms
+    return facts
 
 
 def parse(payload: bytes, where: str) -> Negotiated:
@@ -127,7 +126,7 @@ _OTHER_PROTOCOLS = {
 
 
 def spoken_instead(beginning: bytes) -> str:
-    """What the first four bytes of an answer show that is no nsqd, with the remedy; "" where they show nothing."""
+    """The protocol that the first four bytes of an answer belong to, with the remedy; "" where it may be nsqd's."""
     return _OTHER_PROTOCOLS.get(beginning, "")
 
 
@@ -135,8 +134,8 @@ def spoken_instead(beginning: bytes) -> str:
 
 _INVALID = re.compile(r"IDENTIFY ([a-z ]+) \(-?\d+\) is invalid")
 
-_UNAUTHORIZED = "the secret of nsq.auth_secret may not do this: permit it at nsqd's auth server (--auth-http-address)"
-_WAYS_OUT = {
+_UNAUTHORIZED = "nsq.auth_secret has no permission for this: grant it at nsqd's auth server (--auth-http-address)"
+_REMEDIES = {
     "E_AUTH_FIRST": 'nsqd requires AUTH: write auth_secret = "env:NSQ_SECRET" or so under [nsq]',
     "E_AUTH_FAILED": (
         "nsqd's auth server (--auth-http-address) refused nsq.auth_secret, or did not answer: correct the secret, or "
@@ -147,33 +146,29 @@ _WAYS_OUT = {
 }
 
 
-def refused_option(payload: bytes) -> str:
-    """Which value of IDENTIFY nsqd did not take, in its own words ("msg timeout"); "" where it was something else."""
+def _refused_option(payload: bytes) -> str:
+    """The value of IDENTIFY that nsqd refused, by nsqd's name ("msg timeout"); "" where it refused something else."""
     found = _INVALID.search(payload.decode("utf-8", "replace"))
     return found[1] if found else ""
 
 
-def refusal(payload: bytes, options: ConnectionOptions, max_msg_timeout_ms: int | None = None) -> NsqdRefused:
-    """What an error frame says, with the remedy where it is an operator's to go.
-
-    `max_msg_timeout_ms`: nsqd's limit where it is known.
-    """
+def refusal(payload: bytes, options: ConnectionOptions) -> NsqdRefused:
+    """An error frame as an exception, with a remedy where only the operator can help."""
     code, _, detail = payload.decode("utf-8", "replace").partition(" ")
-    remedy = _WAYS_OUT.get(code, "")
+    remedy = _REMEDIES.get(code, "")
     if detail.endswith("(TLS required)"):
         remedy = "nsqd takes clients only over TLS (--tls-required): write [nsq.tls] in the file"
-    elif option := refused_option(payload):
-        remedy = _way_to_fit(option, options, max_msg_timeout_ms)
+    elif option := _refused_option(payload):
+        remedy = _remedy_for(option, options)
     return NsqdRefused(code, detail, remedy)
 
 
-def _way_to_fit(option: str, options: ConnectionOptions, max_msg_timeout_ms: int | None) -> str:
+def _remedy_for(option: str, options: ConnectionOptions) -> str:
     if option == "msg timeout":
-        asked = f'nsq.msg_timeout asks for "{_duration(options.msg_timeout_ms)}"'
-        if max_msg_timeout_ms is None:
-            return f"{asked}, more than nsqd's --max-msg-timeout: write a shorter one, or raise that"
-        longest = _duration(max_msg_timeout_ms)
-        return f'{asked}, nsqd allows "{longest}" (--max-msg-timeout): write msg_timeout = "{longest}", or raise that'
+        return (
+            f'nsq.msg_timeout asks for "{_duration(options.msg_timeout_ms)}", more than nsqd\'s --max-msg-timeout: '
+            "write a shorter one, or raise that"
+        )
     if option == "heartbeat interval":
         return (
             f'nsq.heartbeat_interval asks for "{_duration(options.heartbeat_interval_ms)}", more than nsqd\'s '

@@ -1,19 +1,18 @@
-"""Publishes to nsqds: PUB, MPUB, DPUB, each acknowledged before the call returns.
+"""Publishes to nsqds: PUB and MPUB, each acknowledged before the call returns.
 
 Invariants:
-- `publish` returns when nsqd has acknowledged all bodies, or raises a PublishError that says how many of them it has
-  and whether it may have more. What certainly did not happen is tried again, at the next address where there are
-  several; what may have happened never is, so that a publisher makes no duplicates by itself.
-- What is under way is bounded, in commands and in bytes; whoever comes then waits, first come first served, and a wait
-  that takes too long says so.
-- A command that was written is not cancelled with its caller: its room is taken until nsqd answers or the connection
-  ends.
-- An nsqd that is not connected, rests no more and has no publishes is forgotten: addresses come and go.
-- An nsqd that cannot be reached rests, longer and longer. Publishes wait for the end of a short rest, and fail at once
-  with the reason in a longer one.
+- `publish` returns when nsqd has acknowledged all bodies, or raises a PublishError: how many nsqd has, and whether it
+  may have more. A command that certainly did not happen is tried again, at the next address where there are several;
+  one that may have happened never is, so that a publisher makes no duplicates by itself.
+- Commands in progress are bounded, by number and by bytes; further ones wait in line, for a limited time.
+- A command that was written is not cancelled with its caller: it counts as in progress until nsqd answers or the
+  connection ends.
+- An nsqd that cannot be reached is not tried again before `retry_at_s`, later from failure to failure. Publishes wait
+  for a retry that is near, and fail at once with the reason where it is not.
+- An nsqd without a connection, a pending retry and publishes is forgotten: addresses come and go.
 
-One connection per nsqd is the default, and answers come in the order of commands: an answer that does not come in time
-ends the connection for all who wait on it.
+One connection per nsqd is the default. Answers come in the order of commands: one that does not come in time ends the
+connection for all commands in progress on it.
 """
 
 from __future__ import annotations
@@ -31,25 +30,26 @@ from nsqdigest.base.errors import (
     Applied,
     ConnectionLost,
     NotReached,
-    NsqdigestError,
+    NsqdError,
     NsqdRefused,
     ProtocolError,
     PublishError,
 )
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.config import Address
-from nsqdigest.nsq import publish_rules
-from nsqdigest.nsq.backpressure import Room
+from nsqdigest.nsq import commands, publish_rules
+from nsqdigest.nsq.backpressure import Backpressure
 from nsqdigest.nsq.connection import ConnectionOptions, NsqConnection
 from nsqdigest.nsq.frames import Message
 
-REST_FIRST_MS = 250
-REST_CAP_MS = 5_000
-REST_WAITED_FOR_S = 2.0
+RETRY_FIRST_MS = 250
+RETRY_CAP_MS = 5_000
+RETRY_WAITED_FOR_S = 2.0
+"""A publish waits for a retry that is nearer than that."""
 CLOSE_WITHIN_S = 1.0
-"""What is under way at the end gets so long to be acknowledged."""
+"""Commands in progress at the end get so long to be acknowledged."""
 _TRIES = 3
-"""Of what certainly did not happen, at one nsqd."""
+"""At one nsqd, of a command that certainly did not happen."""
 
 _log = log.get("publisher")
 
@@ -60,11 +60,11 @@ class Bounds:
     """To each nsqd."""
     commands: int = 256
     size_bytes: int = 16 << 20
-    """Both: under way at all nsqds together."""
-    room_within_s: float = 10.0
+    """Both: in progress at all nsqds together."""
+    admitted_within_s: float = 10.0
     acknowledged_within_s: float = 10.0
-    rest_cap_ms: int = REST_CAP_MS
-    """The longest rest of an nsqd that cannot be reached."""
+    retry_cap_ms: int = RETRY_CAP_MS
+    """The longest wait before an nsqd that cannot be reached is tried again."""
 
 
 class Publisher:
@@ -80,77 +80,73 @@ class Publisher:
         self._metrics = metrics or Metrics()
         self._bounds = bounds or Bounds()
         self._uniform = uniform
-        self._room = Room(self._bounds.commands, self._bounds.size_bytes, self._bounds.room_within_s)
-        self._peers: dict[Address, _Peer] = {}
+        self._backpressure = Backpressure(
+            self._bounds.commands, self._bounds.size_bytes, self._bounds.admitted_within_s
+        )
+        self._pools: dict[Address, _NsqdPool] = {}
         self._sends: set[asyncio.Task[None]] = set()
         self._is_closing = False
 
-    async def publish(
-        self, nsqd: Address | Sequence[Address], topic: str, bodies: Sequence[bytes], *, delay_ms: int = 0
-    ) -> None:
+    async def publish(self, nsqd: Address | Sequence[Address], topic: str, bodies: Sequence[bytes]) -> None:
         """At one of the addresses, the first that can be reached. Bodies go in as few commands as nsqd's limits allow,
-        one after the other; delayed ones one by one."""
+        one after the other."""
         publish_rules.refuse_what_no_nsqd_takes(topic, bodies)
         addresses = [nsqd] if isinstance(nsqd, Address) else nsqd
         done = 0
         try:
             while done < len(bodies):
-                done += await self._next_at_one_of(addresses, topic, bodies, done, delay_ms)
+                done += await self._next_at_one_of(addresses, topic, bodies, done)
         except PublishError as error:
             error.acknowledged = done
             outcome = "refused" if error.code else "unsent" if error.applied is Applied.NO else "unknown"
             self._metrics.add("publishes_total", 1, outcome=outcome)
             raise
 
-    @property
-    def connected(self) -> int:
-        return sum(peer.connected for peer in self._peers.values())
-
     async def close(self) -> None:
-        """Takes nothing new, gives what is under way a moment, and ends. Whoever still waits is told."""
+        """Accepts nothing new, gives commands in progress a moment, and ends. Publishes that wait raise."""
         self._is_closing = True
-        self._room.refuse_all(_closing)
+        self._backpressure.refuse_all(_closing)
         if self._sends:
             await asyncio.wait(self._sends, timeout=CLOSE_WITHIN_S)
-        peers, self._peers = list(self._peers.values()), {}
-        await asyncio.gather(*(peer.close() for peer in peers))
+        pools, self._pools = list(self._pools.values()), {}
+        await asyncio.gather(*(pool.close() for pool in pools))
         if self._sends:
             await asyncio.wait(self._sends)
 
     # -- one command
 
     async def _next_at_one_of(
-        self, addresses: Sequence[Address], topic: str, bodies: Sequence[bytes], start: int, delay_ms: int
+        self, addresses: Sequence[Address], topic: str, bodies: Sequence[bytes], start: int
     ) -> int:
-        """Returns how many bodies it was."""
-        rests_until_s = {address: peer.rests_until_s for address, peer in self._peers.items()}
+        """Returns how many bodies nsqd acknowledged."""
+        retry_at_s = {address: pool.retry_at_s for address, pool in self._pools.items()}
         problem = PublishError("no nsqd to publish to was named", applied=Applied.NO)
-        for address in publish_rules.in_order(addresses, rests_until_s, time.monotonic()):
-            peer = self._peer(address)
-            peer.users += 1
+        for address in publish_rules.in_order(addresses, retry_at_s, time.monotonic()):
+            pool = self._pool(address)
+            pool.users += 1
             try:
-                return await self._next_at(peer, topic, bodies, start, delay_ms)
+                return await self._next_at(pool, topic, bodies, start)
             except PublishError as error:
                 if error.applied is Applied.AMBIGUOUS or error.code or self._is_closing:
                     raise
                 problem = error
             finally:
-                peer.users -= 1
+                pool.users -= 1
         raise problem
 
-    async def _next_at(self, peer: _Peer, topic: str, bodies: Sequence[bytes], start: int, delay_ms: int) -> int:
+    async def _next_at(self, pool: _NsqdPool, topic: str, bodies: Sequence[bytes], start: int) -> int:
         for _ in range(_TRIES):
-            count = publish_rules.count_of_next(bodies, start, peer.max_body_bytes, delay_ms)
-            command = publish_rules.command_of(topic, bodies[start : start + count], delay_ms)
+            count = publish_rules.count_of_next(bodies, start, pool.max_body_bytes)
+            command = commands.publish(topic, bodies[start : start + count])
             try:
-                await self._send(peer, topic, command)
+                await self._send(pool, topic, command)
             except NotReached:
                 continue
             except NsqdRefused as error:
                 learned = publish_rules.learned_max_body_bytes(error, count)
                 if learned is None:
-                    raise publish_rules.refusal(error, f"nsqd at {peer.address}", topic) from error
-                peer.max_body_bytes = learned
+                    raise publish_rules.refusal(error, f"nsqd at {pool.address}", topic) from error
+                pool.max_body_bytes = learned
                 continue
             except (ConnectionLost, ProtocolError) as error:
                 raise PublishError(
@@ -160,24 +156,24 @@ class Publisher:
             self._metrics.add("publishes_total", 1, outcome="acknowledged")
             return count
         raise PublishError(
-            f"a publish to {topic} did not get through to nsqd at {peer.address} in {_TRIES} tries: it refuses what "
+            f"a publish to {topic} did not get through to nsqd at {pool.address} in {_TRIES} tries: it refuses what "
             "others publish, or its connections break",
             applied=Applied.NO,
         )
 
-    async def _send(self, peer: _Peer, topic: str, command: bytes) -> None:
+    async def _send(self, pool: _NsqdPool, topic: str, command: bytes) -> None:
         size_bytes = len(command)
         if self._is_closing:
             raise _closing()
-        if reason := self._room.full_of(size_bytes):
+        if reason := self._backpressure.blocked_by(size_bytes):
             self._metrics.add("publish_waits_total", 1, reason=reason)
-        await self._room.take(size_bytes, topic)
+        await self._backpressure.acquire(size_bytes, topic)
         try:
-            connection = await peer.connection()
+            connection = await pool.connection()
         except BaseException:
-            self._room.give(size_bytes)
+            self._backpressure.release(size_bytes)
             raise
-        send = asyncio.create_task(self._acknowledged(peer, connection, command), name=f"publish to {peer.address}")
+        send = asyncio.create_task(self._acknowledged(pool, connection, command), name=f"publish to {pool.address}")
         self._sends.add(send)
         send.add_done_callback(self._sent)
         await asyncio.shield(send)
@@ -185,33 +181,33 @@ class Publisher:
     def _sent(self, send: asyncio.Task[None]) -> None:
         self._sends.discard(send)
         if not send.cancelled():
-            send.exception()  # whoever waited for it may be gone
+            send.exception()  # looked at: its caller may have been cancelled
 
-    async def _acknowledged(self, peer: _Peer, connection: NsqConnection, command: bytes) -> None:
+    async def _acknowledged(self, pool: _NsqdPool, connection: NsqConnection, command: bytes) -> None:
         try:
             if not connection.is_open:
-                raise NotReached(f"nsqd at {peer.address}: the connection ended before anything was sent")
+                raise NotReached(f"nsqd at {pool.address}: the connection ended before anything was sent")
             await connection.request(command, self._bounds.acknowledged_within_s)
-            peer.acknowledged(connection)
+            pool.acknowledged(connection)
         finally:
-            self._room.give(len(command))
-            peer.ended(connection)
+            self._backpressure.release(len(command))
+            pool.ended(connection)
 
-    def _peer(self, address: Address) -> _Peer:
-        peer = self._peers.get(address)
-        if peer is None:
+    def _pool(self, address: Address) -> _NsqdPool:
+        pool = self._pools.get(address)
+        if pool is None:
             now_s = time.monotonic()
-            self._peers = {known: other for known, other in self._peers.items() if not other.is_idle(now_s)}
-            peer = self._peers[address] = _Peer(address, self._options, self._bounds, self._uniform)
-        return peer
+            self._pools = {known: other for known, other in self._pools.items() if not other.is_idle(now_s)}
+            pool = self._pools[address] = _NsqdPool(address, self._options, self._bounds, self._uniform)
+        return pool
 
 
 def _closing() -> PublishError:
     return PublishError("the publisher ends: nothing was sent", applied=Applied.NO)
 
 
-class _Peer:
-    """One nsqd: the connections to it, and until when none is tried. It receives what they read."""
+class _NsqdPool:
+    """The connections to one nsqd, and until when none is tried. It is the receiver of what they read."""
 
     def __init__(
         self,
@@ -222,99 +218,96 @@ class _Peer:
     ) -> None:
         self.address = address
         self.max_body_bytes = publish_rules.MAX_BODY_BYTES
-        self.rests_until_s = 0.0
+        self.retry_at_s = 0.0
+        """No connection is tried before."""
         self.users = 0
-        """Publishes that hold it."""
+        """Publishes that use it now."""
         self._options = options
         self._bounds = bounds
         self._uniform = uniform
-        self._under_way: dict[NsqConnection, int] = {}
-        """The open connections, and how many commands each has under way."""
-        self._proven: set[NsqConnection] = set()
-        """Those that have acknowledged something."""
+        self._in_progress: dict[NsqConnection, int] = {}
+        """The open connections, and how many commands are in progress on each."""
+        self._acknowledged_once: set[NsqConnection] = set()
+        """Those on which nsqd has acknowledged something."""
         self._opening: asyncio.Task[None] | None = None
         self._failures = 0
-        self._problem: NsqdigestError | None = None
+        self._problem: NsqdError | None = None
         self._ends = asyncio.Event()
 
-    @property
-    def connected(self) -> int:
-        return len(self._under_way)
-
     def is_idle(self, now_s: float) -> bool:
-        """Whether nothing is lost by forgetting it: nobody publishes to it, nothing is connected, its rest is over."""
-        return not (self.users or self._under_way or self._opening is not None or self.rests_until_s > now_s)
+        """Whether nothing is lost by forgetting it: no publish uses it, nothing is connected, no retry is pending."""
+        return not (self.users or self._in_progress or self._opening is not None or self.retry_at_s > now_s)
 
     async def connection(self) -> NsqConnection:
-        """The one with the least under way, counted as busy from here on. A further one is opened, for whoever comes
-        next, when all are busy."""
+        """The one with the fewest commands in progress; the caller's counts from here on. When all are busy a further
+        one is opened, for the next caller."""
         may_wait = True
         while not self._ends.is_set():
-            rest_s = self.rests_until_s - time.monotonic()
-            chosen = publish_rules.least_busy(self._under_way)
-            all_are_busy = chosen is None or self._under_way[chosen] > 0
-            has_room = len(self._under_way) < self._bounds.connections
-            if all_are_busy and rest_s <= 0 and self._opening is None and has_room:
+            wait_s = self.retry_at_s - time.monotonic()
+            chosen = publish_rules.least_busy(self._in_progress)
+            all_are_busy = chosen is None or self._in_progress[chosen] > 0
+            has_room = len(self._in_progress) < self._bounds.connections
+            if all_are_busy and wait_s <= 0 and self._opening is None and has_room:
                 self._opening = tasks.start(self._open(), f"publisher connects to {self.address}")
             if chosen is not None:
-                self._under_way[chosen] += 1
+                self._in_progress[chosen] += 1
                 return chosen
             if self._opening is not None:
                 opening = self._opening
                 await asyncio.wait([opening])
                 if not opening.cancelled():
                     opening.result()
-            elif may_wait and rest_s <= REST_WAITED_FOR_S:
+            elif may_wait and wait_s <= RETRY_WAITED_FOR_S:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(rest_s + 0.001):  # a timer may come a little early
+                    async with asyncio.timeout(wait_s + 0.001):  # a timer may come a little early
                         await self._ends.wait()
             else:
                 raise PublishError(
-                    f"{self._problem}; tried again in {rest_s:.2f} s at the earliest", applied=Applied.NO
+                    f"{self._problem}; tried again in {wait_s:.2f} s at the earliest", applied=Applied.NO
                 )
             may_wait = False
         raise _closing()
 
     def acknowledged(self, connection: NsqConnection) -> None:
-        self._proven.add(connection)
+        self._acknowledged_once.add(connection)
         self._failures = 0
 
     def ended(self, connection: NsqConnection) -> None:
-        if connection in self._under_way:
-            self._under_way[connection] -= 1
+        if connection in self._in_progress:
+            self._in_progress[connection] -= 1
 
     async def _open(self) -> None:
         connection = NsqConnection(self.address, self._options, self)
         try:
             await connection.open()
-        except NsqdigestError as error:
+        except NsqdError as error:
             self._failed(error)
         else:
             if connection.is_open:
-                self._under_way[connection] = 0
+                self._in_progress[connection] = 0
         finally:
             self._opening = None
 
-    def _failed(self, error: NsqdigestError) -> None:
+    def _failed(self, error: NsqdError) -> None:
         self._problem = error
         self._failures += 1
-        cap_ms = self._bounds.rest_cap_ms
-        first_ms = cap_ms // 2 if error.needs_operator else REST_FIRST_MS
-        rest_ms = retry_wait_ms(self._failures, first_ms, cap_ms, self._uniform)
-        self.rests_until_s = time.monotonic() + rest_ms / 1000
+        cap_ms = self._bounds.retry_cap_ms
+        first_ms = cap_ms // 2 if error.needs_operator else RETRY_FIRST_MS
+        wait_ms = retry_wait_ms(self._failures, first_ms, cap_ms, self._uniform)
+        self.retry_at_s = time.monotonic() + wait_ms / 1000
         if self._failures == 1 and not self._ends.is_set():
-            _log.info("publisher.nsqd.rests", nsqd=str(self.address), error=error, again_s=rest_ms / 1000)
+            _log.info("publisher.nsqd.unreachable", nsqd=str(self.address), error=error, again_s=wait_ms / 1000)
 
     async def close(self) -> None:
         self._ends.set()
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait([self._opening])
-        for connection in list(self._under_way):
+        for connection in list(self._in_progress):
             connection.close("the publisher ends")
             await connection.hang_up()
 
-    # -- as a Receiver: a publishing connection gets no messages, and its failures reach whoever waits for an answer
+    # -- as a Receiver: a publishing connection gets no messages, and its failures reach the callers that wait
 
     def on_messages(self, connection: NsqConnection, messages: list[Message]) -> None:
         raise ProtocolError(
@@ -324,10 +317,10 @@ class _Peer:
     def on_refused(self, connection: NsqConnection, error: NsqdRefused) -> None:
         pass
 
-    def on_closed(self, connection: NsqConnection, reason: NsqdigestError) -> None:
-        is_known = self._under_way.pop(connection, None) is not None
-        is_proven = connection in self._proven
-        self._proven.discard(connection)
-        # One that never acknowledged anything was of no use; after a refusal it was the message, not nsqd.
-        if is_known and not is_proven and not isinstance(reason, NsqdRefused):
+    def on_closed(self, connection: NsqConnection, reason: NsqdError) -> None:
+        is_known = self._in_progress.pop(connection, None) is not None
+        has_acknowledged = connection in self._acknowledged_once
+        self._acknowledged_once.discard(connection)
+        # A connection that acknowledged nothing counts as a failure of nsqd, unless nsqd refused a message.
+        if is_known and not has_acknowledged and not isinstance(reason, NsqdRefused):
             self._failed(reason)

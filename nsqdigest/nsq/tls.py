@@ -1,4 +1,4 @@
-"""What a failed TLS handshake with nsqd means to an operator: its cause and the remedy (pure but for ssl's classes)."""
+"""A failed TLS handshake with nsqd, explained to an operator: the cause and the remedy (pure but for ssl's classes)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def explain(error: ssl.SSLError, options: TlsClient, host: str, where: str) -> N
 
 
 def _of_its_certificate(error: ssl.SSLCertVerificationError, host: str) -> tuple[str, str]:
-    code, said = error.verify_code, error.verify_message
+    code, openssl_text = error.verify_code, error.verify_message
     if code in (_OTHER_NAME, _OTHER_ADDRESS):
         return (
             f"its certificate is valid, but not for {host}",
-            "connect by a name that stands in it, or give nsqd one for this name (subjectAltName)",
+            "connect by a name that the certificate contains, or give nsqd one for this name (subjectAltName)",
         )
     if code == _EXPIRED:
         return "its certificate has expired", "renew the one of nsqd's --tls-cert, or set this machine's clock"
@@ -35,10 +35,10 @@ def _of_its_certificate(error: ssl.SSLCertVerificationError, host: str) -> tuple
         return "its certificate is signed by itself", "name that very certificate in nsq.tls.ca_file, if it is nsqd's"
     if code in _NO_AUTHORITY:
         return (
-            f"its certificate is of an authority that is not trusted here ({said})",
+            f"its certificate is signed by an authority that is not trusted here ({openssl_text})",
             "name that authority in nsq.tls.ca_file",
         )
-    return f"its certificate does not pass ({said})", "give nsqd another (--tls-cert), or see nsq.tls.ca_file"
+    return f"its certificate does not pass ({openssl_text})", "give nsqd another (--tls-cert), or see nsq.tls.ca_file"
 
 
 _REFUSED = ("BAD_CERTIFICATE", "UNKNOWN_CA", "CERTIFICATE_UNKNOWN", "UNSUPPORTED_CERTIFICATE", "CERTIFICATE_REVOKED")
@@ -48,7 +48,7 @@ def _of_the_handshake(error: ssl.SSLError, options: TlsClient) -> tuple[str, str
     reason = getattr(error, "reason", None) or str(error)
     alert = reason.partition("ALERT_")[2]
     if alert == "CERTIFICATE_EXPIRED":
-        return "nsqd says that our certificate has expired", "renew the one of nsq.tls.cert_file"
+        return "nsqd answers that our certificate has expired", "renew the one of nsq.tls.cert_file"
     if alert == "CERTIFICATE_REQUIRED" or (alert in (*_REFUSED, "HANDSHAKE_FAILURE") and not options.has_certificate):
         return (
             "nsqd asks for a client certificate, and there is none",
@@ -62,5 +62,5 @@ def _of_the_handshake(error: ssl.SSLError, options: TlsClient) -> tuple[str, str
     if alert == "PROTOCOL_VERSION" or "UNSUPPORTED_PROTOCOL" in reason or "NO_PROTOCOLS" in reason:
         return "nsqd and this side have no version of TLS in common", "let nsqd speak TLS 1.2 or 1.3"
     if reason in ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE"):
-        return "what answered does not speak TLS", "look at what listens there"
-    return reason.lower().replace("_", " "), "nsqd's log may say more"
+        return "the server at this address does not speak TLS", "check the address, and whether nsqd has --tls-cert"
+    return reason.lower().replace("_", " "), "read nsqd's log for more"

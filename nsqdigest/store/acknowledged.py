@@ -1,10 +1,13 @@
-"""What Redis lost after it had acknowledged it, as far as one daemon can tell (pure).
+"""The records that Redis acknowledged to this daemon, and how many of them it has lost since (pure).
 
-Each ledger counts the records that were ever presented to its route, and only grows. So what a call found there cannot
-be less than what was heard before the call was sent; where it is, the difference was acknowledged and is gone (a
-failover, a restart without everything on disk, an older dump). Answers may overtake each other: a call is measured by
-what was known when it was sent, and once a loss is found those still under way from before it are not measured again.
-What was under way when it happened may be counted, too: a reply that came tells of others that did not.
+The ledger of a route in a partition counts every record that was ever presented to it, and only grows. So the count
+that a call finds cannot be smaller than the count that was known when the call was sent. Where it is smaller, the
+difference was acknowledged and is gone: a failover, a restart without everything on disk, an older dump.
+
+Invariants:
+- Answers may overtake each other, so a call is compared with what was known when it was sent (`Known`).
+- A loss is counted once: calls that were sent before it was found are not compared any more (`Known.generation`).
+- A loss may include records whose call was still under way: one answer shows that others were undone.
 """
 
 from __future__ import annotations
@@ -16,20 +19,23 @@ class Known(NamedTuple):
     """What was known of a ledger when a call was sent."""
 
     generation: int
+    """How many losses were found in it before."""
     records: int
 
 
-class Losses:
+class AcknowledgedCounts:
     def __init__(self) -> None:
         self._known: dict[tuple[str, int], Known] = {}
-        self._found: dict[str, int] = {}
+        self._lost: dict[str, int] = {}
 
     def known(self, route: str, partition: int) -> Known:
+        """To be read before a call is sent, and handed back with its answer."""
         return self._known.get((route, partition), Known(0, 0))
 
-    def acknowledged(self, route: str, partition: int, when_sent: Known, before: int, after: int) -> bool:
-        """A call found `before` records counted, left `after`, and is safe. Returns whether something is gone."""
-        if self.found(route, partition, when_sent, before):
+    def on_answer(self, route: str, partition: int, when_sent: Known, before: int, after: int) -> bool:
+        """A call that is acknowledged now found `before` records in the ledger and left `after`. Returns whether
+        records were lost."""
+        if self.compare(route, partition, when_sent, before):
             self._known[route, partition] = Known(when_sent.generation + 1, after)
             return True
         now = self.known(route, partition)
@@ -37,16 +43,17 @@ class Losses:
             self._known[route, partition] = Known(now.generation, after)
         return False
 
-    def found(self, route: str, partition: int, when_sent: Known, records: int) -> bool:
-        """So many are counted. That is no promise for more: what is counted may not have been acknowledged yet."""
+    def compare(self, route: str, partition: int, when_sent: Known, records: int) -> bool:
+        """The ledger was read and has `records`, of which some may not be acknowledged yet: it raises no count.
+        Returns whether records were lost."""
         lost = when_sent.records - records
         if lost <= 0 or self.known(route, partition).generation != when_sent.generation:
             return False
-        self._found[route] = self._found.get(route, 0) + lost
+        self._lost[route] = self._lost.get(route, 0) + lost
         self._known[route, partition] = Known(when_sent.generation + 1, records)
         return True
 
-    def take(self) -> dict[str, int]:
-        """Records lost by route, each told once."""
-        found, self._found = self._found, {}
-        return found
+    def take_lost(self) -> dict[str, int]:
+        """Records lost by route since the last call."""
+        lost, self._lost = self._lost, {}
+        return lost

@@ -1,84 +1,45 @@
-"""What is asked of the store and what it answers: values, and the words of the scripts (pure)."""
+"""What the store returns: values, and the codes of the scripts (pure)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nsqdigest.base.errors import StoreError
 from nsqdigest.store.keys import is_own, shown_timeline
 
 
-class RoutePlan(NamedTuple):
-    """What the store must know of a route."""
-
-    name: str
-    capacity: int
-    increment_ms: int
-    dedupe_window_ms: int
-    merges: bool = False
-    """A digest left over takes newer records in."""
-    longest_ms: int = 366 * 86_400_000
-    """No instant of its schedule lies further ahead: the longest delay of its policy, or of a retry."""
-
-
-class Mended(NamedTuple):
-    """A route whose ledger was not exact and is again."""
-
-    route: str
-    difference: int
-    """So many records more are there than the ledger had; below 0: fewer."""
-
-
-class Maintained(NamedTuple):
-    """What maintenance found in a partition, and put right."""
-
-    ran_out: int
-    """Leases."""
-    brought_back: int
-    """Instants that lay further ahead than the policies allow: a clock was wrong."""
-    found: int
-    """Timelines that neither waited nor were leased."""
-    miscounted: int
-    """By how much the count of timelines was off."""
-    mended: tuple[Mended, ...] = ()
-    damaged: Mapping[str, StoreError] = MappingProxyType({})
-    """Routes that could not be looked after, or not mended, and why."""
-
-    def and_then(self, later: Maintained) -> Maintained:
-        return Maintained(
-            self.ran_out + later.ran_out,
-            self.brought_back + later.brought_back,
-            self.found + later.found,
-            self.miscounted + later.miscounted,
-            self.mended + later.mended,
-            {**self.damaged, **later.damaged},
-        )
-
-    def repairs(self) -> dict[str, int]:
-        """How many of each kind, where there were any."""
-        found = {
-            "instant": self.brought_back, "timeline": self.found, "count": abs(self.miscounted),
-            "ledger": len(self.mended),
-        }  # fmt: skip
-        return {what: number for what, number in found.items() if number}
-
-
 class Added(NamedTuple):
+    """What became of the records of one call."""
+
+    now_ms: int
     added: int
     superseded: int
-    over_capacity: int
-    over_timelines: int
-    duplicates: int
+    dropped_capacity: int
+    dropped_timelines: int
+    dropped_duplicate: int
     repeated: int
     due_at_once: int
+    """Timelines that began with this call and are due already."""
+    counted: int
+    """How many records were ever presented to the route in this partition, those of this call included."""
+
+    @classmethod
+    def of(cls, answer: list[Any]) -> Added:
+        """As lua/intake/add.lua returns it."""
+        now_ms, added, superseded, capacity, timelines, duplicate, repeated, due_at_once, counted = answer
+        return cls(now_ms, added, superseded, capacity, timelines, duplicate, repeated, len(due_at_once), counted)
 
 
 class WrongTypes(NamedTuple):
+    """Keys that hold another type than theirs, each with the two types."""
+
     shared: list[str]
+    """Keys that all timelines of the route use."""
     own: list[str]
+    """Keys of the timeline alone."""
 
 
 class Claim(NamedTuple):
@@ -102,52 +63,67 @@ class Claimed(NamedTuple):
     next_due_ms: int | None
 
 
-class Opened(NamedTuple):
-    """A digest under way: what is stored beside its snapshot.
-
-    `attempts` and `opened_ms` are of this id, and told to its receiver. `tries` and `since_ms` decide when there have
-    been enough: of what was merged into it too, and of a revived one since it was revived. Both count posts that ended.
-    """
-
-    again: bool
-    id: str
-    opened_ms: int
-    iteration: int
-    total: int
-    first_ms: int
-    last_ms: int
-    superseded: int
-    over_capacity: int
-    next_earliest_ms: int
-    since_ms: int
-    attempts: int
-    tries: int
-
-    @property
-    def attempt(self) -> int:
-        """The number of the next post."""
-        return self.attempts + 1
-
-
 class NotOpened(StrEnum):
+    """Why a claim led to no digest."""
+
     STALE = "stale"
+    """The lease is another's."""
     EMPTY = "empty"
+    """Nothing to send; the timeline is forgotten."""
+    DAMAGED = "damaged"
+    """A key of its own has another type."""
 
 
-class Answer(StrEnum):
-    """What became of a call that a token guards."""
+class Ended(StrEnum):
+    """The result of ending a digest."""
 
     DONE = "done"
     ALREADY = "already"
+    """An earlier call did it."""
     STALE = "stale"
+    DAMAGED = "damaged"
 
 
-ANSWERS = {
-    b"closed": Answer.DONE,
-    b"buried": Answer.DONE,
-    b"waiting": Answer.DONE,
-    b"renewed": Answer.DONE,
-    b"already": Answer.ALREADY,
-    b"stale": Answer.STALE,
-}
-"""What scripts say, by their words."""
+# -- upkeep
+
+
+class Mended(NamedTuple):
+    """A route whose ledger was not exact and was recounted."""
+
+    route: str
+    difference: int
+    """How many more records are there than the ledger had; below 0: fewer."""
+
+
+class Maintained(NamedTuple):
+    """What maintenance found in a partition and repaired."""
+
+    ran_out: int
+    """Leases."""
+    brought_back: int
+    """Instants that lay further ahead than the policies allow: a clock was wrong."""
+    found: int
+    """Timelines that neither waited nor were leased."""
+    miscounted: int
+    """How far the count of timelines was off."""
+    mended: tuple[Mended, ...] = ()
+    damaged: Mapping[str, StoreError] = MappingProxyType({})
+    """Routes that maintenance could not look at or repair, and why."""
+
+    def and_then(self, later: Maintained) -> Maintained:
+        return Maintained(
+            self.ran_out + later.ran_out,
+            self.brought_back + later.brought_back,
+            self.found + later.found,
+            self.miscounted + later.miscounted,
+            self.mended + later.mended,
+            {**self.damaged, **later.damaged},
+        )
+
+    def repairs(self) -> dict[str, int]:
+        """How many of each kind, where there were any."""
+        found = {
+            "instant": self.brought_back, "timeline": self.found, "count": abs(self.miscounted),
+            "ledger": len(self.mended),
+        }  # fmt: skip
+        return {what: number for what, number in found.items() if number}

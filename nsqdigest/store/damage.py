@@ -1,6 +1,6 @@
-"""Damaged keys: where a key of one route has another type, a script that works on several routes stops there.
+"""Damaged keys: a script that works on several routes stops where a key of one of them has another type.
 
-So each of them is given a call of its own then, and the damaged route stops no other.
+Each route then gets a call of its own, so that the damaged one stops no other.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ T = TypeVar("T")
 async def one_by_one(
     routes: Sequence[str], work: Callable[[Sequence[str]], Awaitable[T]]
 ) -> tuple[list[T], dict[str, StoreError]]:
-    """Work on several routes, in one call unless some of them are damaged. Returns what each call returned, and why
-    damaged routes have none. Raises what is no route's fault."""
+    """Works on several routes, in one call unless one of them is damaged. Returns the result of each call, and the
+    error of each damaged route. Raises every other error."""
     try:
         return [await work(routes)], {}
     except StoreError as error:

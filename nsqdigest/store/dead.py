@@ -1,11 +1,12 @@
 """The dead store: digests that were buried, each whole and under its id, in the partition of its timeline.
 
 Invariants:
-- What is dead stays until it is revived, dropped, or the oldest beyond the limit. The ledger counts it as buried.
-- Details that no version of ours wrote are `Unreadable`. Such a digest can neither be sent nor be dropped, since nobody
-  knows of which route it is; it is left out of what is listed, and stops nothing. `audit` tells of it.
-- A revived digest goes out as it was: same id, same records, same totals. From the moment it is revived it is a
-  timeline of its own (`keys.own_timeline`) and no part of this store, until it is delivered or buried again.
+- A dead digest stays until it is revived, is dropped, or is the oldest beyond the limit. The ledger counts its records
+  as buried.
+- Details that no version of nsqdigest wrote are `Unreadable`. Such a digest can neither be sent nor dropped, since its
+  route is not known. Lists leave it out, and `audit` reports it.
+- A revived digest goes out as it was: same id, same records, same totals. A revival makes it a timeline of its own
+  (`keys.own_timeline`), which leaves the dead store until it is delivered or buried again.
 """
 
 from __future__ import annotations
@@ -18,26 +19,26 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
 
+from nsqdigest.store.head import Head
 from nsqdigest.store.keys import own_timeline, partition_limit
 from nsqdigest.store.packing import RECORDS_PER_CALL
-from nsqdigest.store.record import Head
 
 if TYPE_CHECKING:
-    from nsqdigest.store.partitions import Partitions
+    from nsqdigest.store.namespace import Namespace
 
 T = TypeVar("T")
 _LOOKED_BEYOND = 16
-"""So many details are read beyond those that are dropped, since some may be unreadable."""
+"""How many more details are read than are to be dropped, since some may be unreadable."""
 _ABSENT: Mapping[type, Any] = {str: "", int: 0}
 
 
 class Unreadable(ValueError):
-    """Details of a dead digest that no version of ours wrote."""
+    """Details of a dead digest that no version of nsqdigest wrote."""
 
 
 def _of_any_version(kind: type[T], written: Mapping[str, Any]) -> T:
-    """A tuple of texts and numbers as another version may have written it: fields that this one does not know are
-    passed over, those that the other did not know are empty."""
+    """Reads a tuple of texts and numbers that another version may have written: skips fields that this version does not
+    know, and leaves those empty that the other version did not know."""
     fields = {name: (written.get(name, _ABSENT[of]), of) for name, of in get_type_hints(kind).items()}
     for name, (value, of) in fields.items():
         if type(value) is not of:
@@ -45,45 +46,49 @@ def _of_any_version(kind: type[T], written: Mapping[str, Any]) -> T:
     return kind(**{name: value for name, (value, _) in fields.items()})
 
 
-class _Why(NamedTuple):
-    """Of the details, what stands beside the facts."""
+class _Beside(NamedTuple):
+    """The fields of `Details` beside `head`."""
 
+    route: str
+    timeline: str
+    sink: str
     reason: str
     detail: str
-    attempts: int
 
 
 class Details(NamedTuple):
-    """Why a digest died, and all that is required to send it again."""
+    """Why a digest was buried, and everything that is required to send it again."""
 
-    facts: Head
+    head: Head
+    route: str
+    timeline: str
+    sink: str
     reason: str
     detail: str
-    attempts: int
 
     def encode(self) -> bytes:
-        return msgspec.json.encode({**self._asdict(), "facts": self.facts._asdict()})
+        return msgspec.json.encode({**self._asdict(), "head": self.head._asdict()})
 
     @classmethod
     def decode(cls, text: bytes) -> Details:
         try:
             written: dict[str, Any] = msgspec.json.decode(text)
-            facts = _of_any_version(Head, written.pop("facts"))
-            why = _of_any_version(_Why, written)
+            head = _of_any_version(Head, written.pop("head"))
+            beside = _of_any_version(_Beside, written)
         except (msgspec.MsgspecError, TypeError, KeyError, AttributeError) as error:
             raise Unreadable(str(error)) from error
-        if not facts.route:
-            raise Unreadable("they do not say of which route it is")
-        return cls(facts, *why)
+        if not beside.route:
+            raise Unreadable("they do not name its route")
+        return cls(head, *beside)
 
 
 def route_and_total(text: bytes | None) -> tuple[str, int | None]:
-    """Of which route a dead digest is, and how many records it had; "" and None where its details are unreadable."""
+    """The route of a dead digest, and how many records it had; "" and None where its details are unreadable."""
     try:
-        facts = Details.decode(text or b"").facts
+        details = Details.decode(text or b"")
     except Unreadable:
         return "", None
-    return facts.route, facts.total
+    return details.route, details.head.total
 
 
 class Dead(NamedTuple):
@@ -93,88 +98,89 @@ class Dead(NamedTuple):
 
     @property
     def id(self) -> str:
-        return self.details.facts.id
+        return self.details.head.id
 
     @property
     def route(self) -> str:
-        return self.details.facts.route
+        return self.details.route
 
 
 class Revival(StrEnum):
     REVIVED = "revived"
     ALREADY = "already"
-    """It is on its way since an earlier call."""
+    """An earlier call revived it; it is being delivered."""
     UNKNOWN = "unknown"
 
 
 def _dead(partition: int, digest_id: bytes, since_ms: bytes, text: bytes | None) -> Dead | None:
-    """None: it was revived or dropped between two reads, or its details are unreadable."""
+    """Returns None where it was revived or dropped between two reads, or its details are unreadable."""
     if text is None:
         return None
     try:
         details = Details.decode(text)
     except Unreadable:
         return None
-    return Dead(partition, int(float(since_ms)), details) if details.facts.id.encode() == digest_id else None
+    return Dead(partition, int(float(since_ms)), details) if details.head.id.encode() == digest_id else None
 
 
 class DeadStore:
-    def __init__(self, partitions: Partitions, limit: int) -> None:
-        self._at = partitions
-        self._limit_per_partition = partition_limit(limit, partitions.count)
+    def __init__(self, namespace: Namespace, limit: int) -> None:
+        self._namespace = namespace
+        self._limit_per_partition = partition_limit(limit, namespace.partitions)
 
     async def page(self, partition: int, start: int, count: int = RECORDS_PER_CALL) -> list[Dead]:
         """Of one partition, those longest dead first. Fewer than `count` where details are unreadable."""
-        keys = self._at.dead[partition]
+        keys = self._namespace.dead_keys[partition]
         last = start + min(count, RECORDS_PER_CALL) - 1
-        (flat,) = await self._at.send(partition, [[b"ZRANGE", keys.dead, start, last, b"WITHSCORES"]])
+        (flat,) = await self._namespace.send(partition, [[b"ZRANGE", keys.dead, start, last, b"WITHSCORES"]])
         if not flat:
             return []
-        (texts,) = await self._at.send(partition, [[b"HMGET", keys.details, *flat[::2]]])
+        (texts,) = await self._namespace.send(partition, [[b"HMGET", keys.details, *flat[::2]]])
         each = map(_dead, repeat(partition), flat[::2], flat[1::2], texts)
         return [dead for dead in each if dead is not None]
 
     async def find(self, digest_id: str) -> Dead | None:
         return next(
-            filter(None, await asyncio.gather(*(self._look(p, digest_id) for p in range(self._at.count)))), None
+            filter(None, await asyncio.gather(*(self._look(p, digest_id) for p in range(self._namespace.partitions)))),
+            None,
         )
 
     async def _look(self, partition: int, digest_id: str) -> Dead | None:
-        keys = self._at.dead[partition]
-        since_ms, text = await self._at.send(
+        keys = self._namespace.dead_keys[partition]
+        since_ms, text = await self._namespace.send(
             partition, [[b"ZSCORE", keys.dead, digest_id], [b"HGET", keys.details, digest_id]]
         )
         return None if since_ms is None else _dead(partition, digest_id.encode(), since_ms, text)
 
     async def revive(self, dead: Dead) -> Revival:
-        """Due now, whatever its timeline does meanwhile. Its age and its tries begin again, its attempts go on."""
-        facts, of = dead.details.facts, self._at.keys(dead.partition, dead.route)
-        own = own_timeline(facts.id, facts.timeline).encode()
-        answer = await self._at.run(
+        """Makes the digest due now, independently of its timeline. Age and tries begin again, attempts go on."""
+        head, of = dead.details.head, self._namespace.keys(dead.partition, dead.route)
+        own = own_timeline(head.id, dead.details.timeline).encode()
+        answer = await self._namespace.run(
             dead.partition,
             "revive",
-            [*of.of(own), *self._at.dead[dead.partition].of(facts.id)],
-            [b"", facts.id, own, dead.details.attempts, facts.opened_ms, facts.iteration, facts.superseded,
-             facts.over_capacity, facts.next_earliest_ms],
+            [*of.of(own), *self._namespace.dead_keys[dead.partition].of(head.id)],
+            [b"", head.id, own, head.attempts, head.opened_ms, head.iteration, head.superseded,
+             head.dropped_capacity, head.next_earliest_ms],
         )  # fmt: skip
         return Revival(answer[0].decode())
 
     async def drop(self, partition: int, digest_id: str, route: str) -> int:
-        """Returns how many records went with it."""
+        """Returns how many records were dropped."""
         return await self._drop(partition, digest_id, route, b"")
 
     async def drop_over_limit(self, old: Dead) -> int:
-        """The same, unless others have dropped enough since it was found: then nothing goes."""
+        """The same, unless others dropped enough since it was found: then it drops nothing."""
         return await self._drop(old.partition, old.id, old.route, self._limit_per_partition)
 
     async def _drop(self, partition: int, digest_id: str, route: str, may_stay: bytes | int) -> int:
-        keys = [*self._at.dead[partition].of(digest_id), self._at.keys(partition, route).ledger]
-        answer = await self._at.run(partition, "drop_dead", keys, [digest_id, may_stay])
+        keys = [*self._namespace.dead_keys[partition].of(digest_id), self._namespace.keys(partition, route).ledger]
+        answer = await self._namespace.run(partition, "drop_dead", keys, [digest_id, may_stay])
         return int(answer[1]) if answer[0] == b"dropped" else 0
 
     async def over_limit(self, partition: int) -> list[Dead]:
-        """Those longest dead beyond the limit, of those whose details are readable."""
-        (count,) = await self._at.send(partition, [[b"ZCARD", self._at.dead[partition].dead]])
+        """The dead digests beyond the limit, those longest dead first, where their details are readable."""
+        (count,) = await self._namespace.send(partition, [[b"ZCARD", self._namespace.dead_keys[partition].dead]])
         over = count - self._limit_per_partition
         found, start, step = list[Dead](), 0, min(over + _LOOKED_BEYOND, RECORDS_PER_CALL)
         while len(found) < over and start < count:

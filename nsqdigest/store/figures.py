@@ -1,7 +1,7 @@
-"""What is there, in numbers: timelines, what is overdue, the dead list, orphans. Reads only.
+"""The gauges of the store: timelines, overdue ones, dead digests, orphans. Reads only.
 
-Each look is bounded: a few cheap commands for each route and partition, one partition after the other. Of dead digests
-only those that are new since the last look are read.
+A read is bounded: a few cheap commands for each route and partition, one partition after the other. Of the dead digests
+only those that are new since the last read are read.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from nsqdigest.store.dead import Details, Unreadable
 from nsqdigest.store.packing import RECORDS_PER_CALL
 
 if TYPE_CHECKING:
-    from nsqdigest.store.operations import Operators
-    from nsqdigest.store.partitions import Partitions
+    from nsqdigest.store.namespace import Namespace
+    from nsqdigest.store.operations import Operations
 
 _ROUTES_PER_CALL = 50
 _UNREADABLE = ""
-"""The sink of a dead digest whose details no version of ours wrote."""
+"""Stands for the sink of a dead digest whose details cannot be read."""
 
 
 class RouteFigures(NamedTuple):
@@ -28,9 +28,9 @@ class RouteFigures(NamedTuple):
     leased: int = 0
     open_records: int = 0
     overdue: int = 0
-    """Of those that wait."""
+    """Waiting timelines that are due."""
     oldest_due_ms: int | None = None
-    """When the waiting timeline that is due first is due."""
+    """The earliest due instant of a waiting timeline."""
 
     def overdue_s(self, now_ms: int) -> float:
         return 0.0 if self.oldest_due_ms is None else max(0, now_ms - self.oldest_due_ms) / 1000
@@ -53,31 +53,31 @@ class Figures:
     dead: Mapping[str, int] = field(default_factory=dict)
     """Dead digests by sink."""
     orphans: Mapping[str, int] = field(default_factory=dict)
-    """Records by routes that are not configured."""
+    """Records by route, of routes that the file does not have."""
 
 
 @dataclass(slots=True)
 class _DeadOfPartition:
-    seen: object = None
-    """How many there were, and which was the first and the last."""
+    ends: object = None
+    """The number of dead digests, the first and the last id, at the last read."""
     sinks: dict[bytes, str] = field(default_factory=dict)
 
 
 class StoreFigures:
-    def __init__(self, partitions: Partitions, operators: Operators) -> None:
-        self._at = partitions
-        self._operators = operators
-        self._dead = [_DeadOfPartition() for _ in range(partitions.count)]
+    def __init__(self, namespace: Namespace, operations: Operations) -> None:
+        self._namespace = namespace
+        self._operations = operations
+        self._dead = [_DeadOfPartition() for _ in range(namespace.partitions)]
 
     async def read(self, routes: Sequence[str], now_ms: int) -> Figures:
         found = dict.fromkeys(routes, RouteFigures())
-        for partition in range(self._at.count):
+        for partition in range(self._namespace.partitions):
             for start in range(0, len(routes), _ROUTES_PER_CALL):
                 some = routes[start : start + _ROUTES_PER_CALL]
                 for name, figures in zip(some, await self._routes_of(partition, some, now_ms), strict=True):
                     found[name] = found[name].plus(figures)
-            await self._look_at_dead(partition)
-        orphans = await self._operators.orphans(set(routes))
+            await self._read_dead(partition)
+        orphans = await self._operations.orphans(set(routes))
         return Figures(
             now_ms,
             found,
@@ -87,7 +87,7 @@ class StoreFigures:
 
     async def _routes_of(self, partition: int, routes: Sequence[str], now_ms: int) -> list[RouteFigures]:
         commands: list[list[bytes | str | int]] = []
-        for of in (self._at.keys(partition, name) for name in routes):
+        for of in (self._namespace.keys(partition, name) for name in routes):
             commands += (
                 [b"ZCARD", of.waiting],
                 [b"ZCARD", of.leased],
@@ -95,31 +95,35 @@ class StoreFigures:
                 [b"ZCOUNT", of.waiting, b"-inf", now_ms],
                 [b"ZRANGE", of.waiting, 0, 0, b"WITHSCORES"],
             )
-        answers = await self._at.send(partition, commands)
+        answers = await self._namespace.send(partition, commands)
         return [
             RouteFigures(waiting, leased, int(open_records or 0), overdue, int(float(first[1])) if first else None)
             for waiting, leased, open_records, overdue, first in zip(*(answers[n::5] for n in range(5)), strict=True)
         ]
 
-    async def _look_at_dead(self, partition: int) -> None:
-        """A digest that dies is the last one, one that is revived or dropped leaves: either shows in the numbers."""
-        key, of = self._at.dead[partition].dead, self._dead[partition]
-        seen = await self._at.send(partition, [[b"ZCARD", key], [b"ZRANGE", key, 0, 0], [b"ZRANGE", key, -1, -1]])
-        if of.seen == seen:
+    async def _read_dead(self, partition: int) -> None:
+        """A new dead digest becomes the last one, a revived or dropped one leaves: either changes `ends`."""
+        key, of = self._namespace.dead_keys[partition].dead, self._dead[partition]
+        ends = await self._namespace.send(
+            partition, [[b"ZCARD", key], [b"ZRANGE", key, 0, 0], [b"ZRANGE", key, -1, -1]]
+        )
+        if of.ends == ends:
             return
         sinks: dict[bytes, str] = {}
-        for start in range(0, seen[0], RECORDS_PER_CALL):
-            (ids,) = await self._at.send(partition, [[b"ZRANGE", key, start, start + RECORDS_PER_CALL - 1]])
+        for start in range(0, ends[0], RECORDS_PER_CALL):
+            (ids,) = await self._namespace.send(partition, [[b"ZRANGE", key, start, start + RECORDS_PER_CALL - 1]])
             new = [digest_id for digest_id in ids if digest_id not in of.sinks]
             sinks |= {digest_id: of.sinks[digest_id] for digest_id in ids if digest_id in of.sinks}
             if new:
-                (texts,) = await self._at.send(partition, [[b"HMGET", self._at.dead[partition].details, *new]])
+                (texts,) = await self._namespace.send(
+                    partition, [[b"HMGET", self._namespace.dead_keys[partition].details, *new]]
+                )
                 sinks |= {digest_id: sink_of(text) for digest_id, text in zip(new, texts, strict=True)}
-        of.seen, of.sinks = seen, sinks
+        of.ends, of.sinks = ends, sinks
 
 
 def sink_of(text: bytes | None) -> str:
     try:
-        return Details.decode(text).facts.sink if text is not None else _UNREADABLE
+        return Details.decode(text).sink if text is not None else _UNREADABLE
     except Unreadable:
         return _UNREADABLE

@@ -1,4 +1,4 @@
-"""What the store's keys are called (pure).
+"""The names of the store's keys (pure).
 
 Keys, under the hash tag `{namespace:partition}`, type first, the route's name and the user's part last:
 
@@ -6,8 +6,8 @@ Keys, under the hash tag `{namespace:partition}`, type first, the route's name a
     leased:ROUTE    timeline scored by deadline      values:ROUTE:TIMELINE         its values
     tokens:ROUTE    of the leased                    digest:ROUTE:TIMELINE         snapshot: the digest under way
     schedule:ROUTE  base, bound, records of each     digest-values:ROUTE:TIMELINE  its values
-    losses:ROUTE    since the digest before          head:ROUTE:TIMELINE           iteration; snapshot's id, totals …
-    ledger:ROUTE    what became of each record       shown:ROUTE:TIMELINE          memory: keys delivered lately
+    heads:ROUTE     iteration; digest's id, totals … shown:ROUTE:TIMELINE          memory: keys delivered lately
+    losses:ROUTE    since the digest before          ledger:ROUTE                  what became of each record
     agenda          waiting zset: when to look at it at the earliest
     count           how many timelines there are
     dead            id scored by when it died (ms)   dead:details, dead-set:ID, dead-values:ID
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 
-SCHEMA = 2
+SCHEMA = 3
 
 _OWN = "\x01"
 
@@ -32,23 +32,32 @@ class Keys:
 
     def __init__(self, tag: bytes, route: str) -> None:
         name = route.encode()
-        self.waiting, self.leased, self.tokens, self.schedules, self.losses, self.ledger = (
-            tag + kind + b":" + name for kind in (b"waiting", b"leased", b"tokens", b"schedule", b"losses", b"ledger")
+        self.of_route = [
+            tag + kind + b":" + name
+            for kind in (b"waiting", b"leased", b"tokens", b"schedule", b"heads", b"losses", b"ledger")
+        ]
+        """In the order in which every script takes them."""
+        self.waiting, self.leased, self.tokens, self.schedules, self.heads, self.losses, self.ledger = self.of_route
+        self.timelines, self.agenda = self.of_partition = [tag + b"count", tag + b"agenda"]
+        self.fixed = [*self.of_route, *self.of_partition]
+        self.index, self.values, self.snapshot, self.snapshot_values, self.memory = (
+            tag + kind + b":" + name + b":" for kind in (b"set", b"values", b"digest", b"digest-values", b"shown")
         )
-        self.timelines, self.agenda = tag + b"count", tag + b"agenda"
-        self.head, self.index, self.values, self.snapshot, self.snapshot_values, self.memory = (
-            tag + kind + b":" + name + b":"
-            for kind in (b"head", b"set", b"values", b"digest", b"digest-values", b"shown")
-        )
-        self.fixed = [self.waiting, self.leased, self.tokens, self.schedules, self.losses, self.ledger,
-                      self.timelines, self.agenda]  # fmt: skip
-        """In the order in which each script that takes one route's has them."""
         self.name_from = len(self.index)
 
+    def of_timeline(self, timeline: bytes) -> tuple[bytes, ...]:
+        """Its own keys, in the order in which every script takes them."""
+        return (
+            self.index + timeline,
+            self.values + timeline,
+            self.snapshot + timeline,
+            self.snapshot_values + timeline,
+            self.memory + timeline,
+        )
+
     def of(self, timeline: bytes) -> list[bytes]:
-        """All that a script on one timeline takes, in the order of lua/lib/timeline_keys.lua."""
-        kinds = (self.head, self.index, self.values, self.snapshot, self.snapshot_values, self.memory)
-        return [*self.fixed, *(kind + timeline for kind in kinds)]
+        """The keys of a script on one timeline, in the order of lua/lib/timeline_keys.lua."""
+        return [*self.fixed, *self.of_timeline(timeline)]
 
 
 class DeadKeys:
@@ -58,14 +67,17 @@ class DeadKeys:
         self.dead, self.details = tag + b"dead", tag + b"dead:details"
         self.index, self.values = tag + b"dead-set:", tag + b"dead-values:"
 
-    def of(self, digest_id: str) -> list[bytes]:
-        """All that a script on one dead digest takes, in their order."""
+    def of_digest(self, digest_id: str) -> tuple[bytes, bytes]:
         name = digest_id.encode()
-        return [self.dead, self.details, self.index + name, self.values + name]
+        return self.index + name, self.values + name
+
+    def of(self, digest_id: str) -> list[bytes]:
+        """The keys of a script on one dead digest, in the order in which it takes them."""
+        return [self.dead, self.details, *self.of_digest(digest_id)]
 
 
 def mismatch(namespace: str, schema: int, stored: int, partitions: int) -> str | None:
-    """Why what is stored in a namespace must not be used by this version with so many partitions."""
+    """Why this version, with so many partitions, must not use what is stored in a namespace. None: it may."""
     if schema != SCHEMA:
         return (
             f'the namespace "{namespace}" in Redis has layout {schema}, this version writes {SCHEMA}: run the version '
@@ -82,15 +94,15 @@ def mismatch(namespace: str, schema: int, stored: int, partitions: int) -> str |
 def partition_limit(limit: int, partitions: int) -> int:
     """How many of something each partition may have, so that `limit` fit into all of them.
 
-    A hash spreads names unevenly: each has room for its share and six standard deviations more, so that practically
-    none is full before `limit` are there.
+    A hash spreads names unevenly: each partition has room for its share and six standard deviations more, so that
+    practically none is full before the limit is reached.
     """
     share = limit / partitions
     return limit if partitions == 1 else min(limit, math.ceil(share + 6 * math.sqrt(share)))
 
 
 def own_timeline(digest_id: str, timeline: str) -> str:
-    """What a revived digest is called among the timelines."""
+    """The name of a revived digest among the timelines."""
     return f"{_OWN}{digest_id}{_OWN}{timeline}"
 
 
@@ -99,5 +111,5 @@ def is_own(timeline: str) -> bool:
 
 
 def shown_timeline(timeline: str) -> str:
-    """The name to be told: of a revived digest that of the timeline it came from."""
+    """The name to show: for a revived digest, the name of the timeline it came from."""
     return timeline.split(_OWN, 2)[2] if is_own(timeline) else timeline

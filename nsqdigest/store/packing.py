@@ -1,55 +1,93 @@
-"""How batches and pages are cut and packed for the scripts (pure)."""
+"""Cuts records into calls and packs them for lua/intake/add.lua; sizes the pages of a digest (pure)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple
 
 from nsqdigest.store.keys import Keys
 from nsqdigest.store.record import Record
+from nsqdigest.store.servers.resp import Arguments, arguments, prefixed
 
 RECORDS_PER_CALL = 500
 BYTES_PER_CALL = 1 << 20
 _FIRST_PAGE_RECORDS = 16
 _LENGTHS = [length.to_bytes(2, "big") for length in range(4097)]
-"""Packed: of keys (limits.key is 4 KiB at most) and of a timeline's records in a batch."""
+"""Packed lengths: of keys (limits.key is 4 KiB at most), and of the records of one timeline in a batch."""
 _FLAGS = (b"\x00", b"\x01")
 
 
-def pack_batch(keys: Keys, records: Sequence[Record]) -> tuple[list[bytes], list[bytes | int]]:
-    """The keys of the batch's timelines, and add's arguments from the number of timelines of its first kind on."""
-    plain: dict[bytes, list[Record]] = {}
-    with_repeats: dict[bytes, list[Record]] = {record.timeline: [] for record in records if record.possible_repeat}
+class _Grouped(NamedTuple):
+    timelines: list[bytes]
+    counts: list[int]
+    """Of each, how many of the records are its own. They stand in the order of the timelines."""
+    records: list[Record]
+
+
+def pack_batch(keys: Keys, records: Sequence[Record]) -> tuple[list[Arguments], list[int | bytes | Arguments]]:
+    """The keys of the batch's timelines, and add's arguments from the number of timelines of its first kind on.
+
+    Column by column, which takes half the time of record by record.
+    """
+    plain: Sequence[Record] = records
+    second: Sequence[Record] = ()
+    if repeated := {record.timeline for record in records if record.possible_repeat}:
+        plain = [record for record in records if record.timeline not in repeated]
+        second = [record for record in records if record.timeline in repeated]
+    of_plain, of_second = _grouped(plain), _grouped(second)
+    ordered = of_plain.records + of_second.records
+    names = [record.key for record in ordered]
+    columns = [b""] * (3 * len(ordered))
+    columns[::3] = [_LENGTHS[len(name)] for name in names]
+    columns[1::3] = names
+    columns[2::3] = _scores(ordered)
+    packed = [
+        *[_LENGTHS[count] for count in of_plain.counts + of_second.counts],
+        *columns,
+        *[_FLAGS[record.possible_repeat] for record in of_second.records],
+    ]
+    declared = [
+        prefixed((keys.index, keys.values), of_plain.timelines),
+        prefixed((keys.index, keys.values, keys.snapshot, keys.memory), of_second.timelines),
+    ]
+    values = arguments([record.value for record in ordered])
+    return declared, [len(of_plain.timelines), b"".join(packed), values]
+
+
+def _grouped(records: Sequence[Record]) -> _Grouped:
+    """By timeline. Most timelines have one record in a batch."""
+    of_one: dict[bytes, Record] = {}
+    of_several: dict[bytes, list[Record]] = {}
     for record in records:
         timeline = record.timeline
-        theirs = plain.get(timeline)
-        if theirs is not None:
-            theirs.append(record)
-        elif timeline in with_repeats:
-            with_repeats[timeline].append(record)
+        if timeline not in of_one:
+            of_one[timeline] = record
+        elif timeline in of_several:
+            of_several[timeline].append(record)
         else:
-            plain[timeline] = [record]
-    declared: list[bytes] = []
-    packed: list[bytes] = []
-    values: list[bytes] = []
-    index, hash_of_values = keys.index, keys.values
-    for timeline, theirs in (*plain.items(), *with_repeats.items()):
-        is_plain = timeline not in with_repeats
-        declared += (index + timeline, hash_of_values + timeline)
-        if not is_plain:
-            declared += (keys.snapshot + timeline, keys.memory + timeline)
-        packed.append(_LENGTHS[len(theirs)])
-        for record in theirs:
-            key = record.key
-            score = b"%017d" % -record.timestamp_us
-            if not is_plain:
-                packed.append(_FLAGS[record.possible_repeat])
-            packed += (_LENGTHS[len(key)], key, score)
-            values.append(record.value)
-    return declared, [len(plain), b"".join(packed), *values]
+            of_several[timeline] = [of_one[timeline], record]
+    for timeline in of_several:
+        del of_one[timeline]
+    several = list(of_several.values())
+    return _Grouped(
+        [*of_one, *of_several],
+        [1] * len(of_one) + [len(theirs) for theirs in several],
+        [*of_one.values(), *chain.from_iterable(several)],
+    )
+
+
+def _scores(records: Sequence[Record]) -> list[bytes]:
+    scores = [b"%d" % -record.timestamp_us for record in records]
+    # None has more than 17 characters, and hardly any has less: to format all with a width takes three times as long.
+    is_short = len(b"".join(scores)) < 17 * len(scores)
+    return [score.zfill(17) for score in scores] if is_short else scores
 
 
 def calls_of(records: Sequence[Record]) -> list[Sequence[Record]]:
     """Splits records into what one call may carry: so many records, so many bytes (one record is always allowed)."""
+    if len(records) <= RECORDS_PER_CALL and sum([len(record.value) for record in records]) <= BYTES_PER_CALL:
+        return [records] if records else []
     calls: list[Sequence[Record]] = []
     start = size = 0
     for position, record in enumerate(records):
@@ -67,6 +105,6 @@ def first_page(total: int) -> int:
 
 
 def next_page(records_seen: int, bytes_seen: int, left: int) -> int:
-    """How many records the next page may have, going by the size of those before."""
+    """How many records the next page may have, by the average size of those before."""
     average = max(1, bytes_seen // max(1, records_seen))
     return max(1, min(left, RECORDS_PER_CALL, BYTES_PER_CALL // average))

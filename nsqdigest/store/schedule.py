@@ -22,7 +22,7 @@ class Schedule(NamedTuple):
 
 
 class Plan:
-    """A policy, ready to answer."""
+    """The instants of one policy."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -39,7 +39,7 @@ class Plan:
 
     @property
     def longest_ms(self) -> int:
-        """No instant that follows from this policy lies further ahead."""
+        """The longest delay that this policy can give."""
         return max(self._first_ms, *self._after, self._policy.maximum_delay_ms)
 
     def beginning(self, now_ms: int) -> Schedule:

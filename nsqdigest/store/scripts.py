@@ -4,7 +4,7 @@ A script's text depends on its files alone, so its hash is the same in every dae
 by side each run their own. A line that reads `-- @include lib/x.lua` is replaced by that file, which may include more;
 each file is spliced once, where it is first needed. The line numbers of a Lua error are mapped back through the splice.
 
-Scripts stand in folders by side (lua/intake, lua/delivery …) and have names of their own: no two share one.
+Scripts are in folders by side (lua/intake, lua/delivery …); no two have the same name.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Script:
     """Where each line of the text comes from."""
 
     def locate(self, error_text: str) -> str:
-        """The error with its line named as a file of ours."""
+        """The text of an error with its line mapped to the file it comes from."""
 
         def place(match: re.Match[str]) -> str:
             line = int(match.group(1))
@@ -48,7 +48,7 @@ class Script:
 
 @cache
 def files() -> dict[str, str]:
-    """Of each script the file below lua/, by the script's name."""
+    """The file of each script below lua/, by the script's name."""
     folders = (folder for folder in _root().iterdir() if folder.is_dir() and folder.name != _LIBRARY)
     found = ((folder.name, file.name) for folder in folders for file in folder.iterdir() if file.name.endswith(".lua"))
     return {file.removesuffix(".lua"): f"{folder}/{file}" for folder, file in sorted(found)}
@@ -56,6 +56,10 @@ def files() -> dict[str, str]:
 
 def names() -> list[str]:
     return sorted(files())
+
+
+def only_reads(name: str) -> bool:
+    return files()[name].startswith("reading/")
 
 
 @cache

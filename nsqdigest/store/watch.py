@@ -1,9 +1,12 @@
-"""Looks after the store while the daemon runs: is it still the one that was agreed with, and has it all it ever had?
+"""Watches the store while the daemon runs: has it the same layout and servers, and everything that it acknowledged?
 
-Looked at a few times per lease, and as soon as a server did not answer as it should. What is lost is said and counted,
-and the daemon goes on: stopping would bring nothing back, and what was not finished in NSQ comes again by itself. The
-layout is written again where it is gone. No id is ever used twice over this: they are not drawn from Redis. Where Redis
-has become what a start would refuse (another layout, another appendfsync), nothing is written until it is fit again.
+It checks a few times per lease, and as soon as a server did not answer as it should. Invariants:
+
+- Lost records and partitions are logged and counted, and the daemon goes on: stopping would bring nothing back, and NSQ
+  delivers again whatever was not finished.
+- A layout that is gone is written again. No digest id is used twice over this: ids are not drawn from Redis.
+- Where Redis has become what a start would refuse (another layout, another appendfsync), nothing is written until it is
+  fit again.
 """
 
 from __future__ import annotations
@@ -20,18 +23,18 @@ from nsqdigest.store.figures import Figures
 if TYPE_CHECKING:
     from nsqdigest.base.metrics import Metrics
     from nsqdigest.store.servers.facts import ServerFacts
-    from nsqdigest.store.timelines import Timelines
+    from nsqdigest.store.store import Store
 
 _log = log.get("store")
 
-_DAMAGE_SAID_EVERY_S = 60.0
-_AGAIN_S = 0.5
+_DAMAGE_LOGGED_EVERY_S = 60.0
+_RETRY_S = 0.5
 FIGURES_EVERY_S = 5.0
 
 
 class StoreWatch:
     def __init__(
-        self, store: Timelines, metrics: Metrics, every_s: float, on_store_back: Callable[[], None] = lambda: None
+        self, store: Store, metrics: Metrics, every_s: float, on_store_back: Callable[[], None] = lambda: None
     ) -> None:
         self._store = store
         self._metrics = metrics
@@ -41,13 +44,13 @@ class StoreWatch:
         self._epochs: list[str] = []
         self._unfit = ""
         self.figures = Figures()
-        """As they were at the last look."""
-        self._orphans_said: set[str] = set()
+        """As of the last read."""
+        self._orphans_logged: set[str] = set()
         self.tasks: list[asyncio.Task[None]] = []
 
     def start(self, servers: list[ServerFacts]) -> None:
         self._servers = {server.name: server for server in servers}
-        self._epochs = self._store.epochs
+        self._epochs = self._store.namespace.epochs
         self.tasks = [tasks.start(self._run(), "store watch"), tasks.start(self._count(), "store figures")]
 
     async def stop(self) -> None:
@@ -60,8 +63,8 @@ class StoreWatch:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._every_s):
-                    await self._store.doubted.wait()
-            self._store.doubted.clear()
+                    await self._store.namespace.needs_check.wait()
+            self._store.namespace.needs_check.clear()
             try:
                 await self._look()
                 if is_failing:
@@ -69,38 +72,37 @@ class StoreWatch:
                 is_failing = False
             except StoreError as error:
                 is_failing = True
-                self._say_damage(error)
-                # Anything else intake and scheduler say. It looks again, but not at the pace of a server that refuses
-                # at once.
-                self._store.doubted.set()
-                await asyncio.sleep(_AGAIN_S)
+                self._log_damage(error)
+                # Intake and scheduler log everything else. The pause is for a server that refuses at once.
+                self._store.namespace.needs_check.set()
+                await asyncio.sleep(_RETRY_S)
 
     async def _count(self) -> None:
-        """At a pace of its own, whoever asks for the figures and how often. Where Redis fails the last ones stand."""
+        """At its own pace, however often the figures are asked for. Where Redis fails, the last figures remain."""
         while True:
             try:
                 self.figures = await self._store.figures.read(self._store.routes, self._store.clock.now_ms())
                 self._warn_of_orphans()
             except StoreError as error:
-                self._say_damage(error)
+                self._log_damage(error)
             await asyncio.sleep(min(FIGURES_EVERY_S, self._every_s))
 
-    def _say_damage(self, error: StoreError) -> None:
-        """Of keys that neither intake nor scheduler may ever meet."""
+    def _log_damage(self, error: StoreError) -> None:
+        """Logs damaged keys, since neither intake nor scheduler may ever use them."""
         if error.is_damage:
             self._metrics.add("store_errors_total", reason=error.reason)
             _log.counted(
                 "error",
                 "store.damaged",
                 by=(),
-                every_s=_DAMAGE_SAID_EVERY_S,
+                every_s=_DAMAGE_LOGGED_EVERY_S,
                 error=error,
                 hint="something else wrote to keys of the namespace: until that is mended losses and gauges are blind",
             )
 
     def _warn_of_orphans(self) -> None:
-        for route in sorted(set(self.figures.orphans) - self._orphans_said):
-            self._orphans_said.add(route)
+        for route in sorted(set(self.figures.orphans) - self._orphans_logged):
+            self._orphans_logged.add(route)
             _log.warning(
                 "store.route.orphan",
                 route=route,
@@ -121,7 +123,7 @@ class StoreWatch:
         if self._unfit:
             _log.info("store.fit_again")
         self._unfit = ""
-        for route, records in self._store.losses.take().items():
+        for route, records in self._store.acknowledged.take_lost().items():
             self._metrics.add("store_records_lost_total", records, route=route)
             _log.error(
                 "store.data_lost",
@@ -130,7 +132,7 @@ class StoreWatch:
                 records=records,
                 hint="Redis had acknowledged them: see redis.durability, and what happened to Redis",
             )
-        for partition, (was, now) in enumerate(zip(self._epochs, self._store.epochs, strict=True)):
+        for partition, (was, now) in enumerate(zip(self._epochs, self._store.namespace.epochs, strict=True)):
             if was != now:
                 self._metrics.add("store_partitions_lost_total")
                 _log.error(
@@ -139,7 +141,7 @@ class StoreWatch:
                     partition=partition,
                     hint="it was emptied: what waited in it is gone",
                 )
-        self._epochs = self._store.epochs
+        self._epochs = self._store.namespace.epochs
         self._compare(servers)
 
     def _compare(self, servers: list[ServerFacts]) -> None:

@@ -12,15 +12,14 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import closing
 from pathlib import Path
 
-from scripts.mutants import backoff, generated, lua
+from scripts.mutants import generated, known_defects
 from scripts.mutants.job import PACKAGE
-from scripts.mutants.modules import TESTS
 from scripts.mutants.mutant import Mutant, StaleList, check
 from scripts.mutants.running import Interrupted, Outcome, Reach, Runner, Verdict
 
 ROOT = Path(__file__).resolve().parents[2]
-LISTS: dict[str, Sequence[Mutant]] = {"lua": lua.MUTANTS, "backoff": backoff.MUTANTS}
-SUITES = (*LISTS, *TESTS)
+LISTED = "known"
+SUITES = (LISTED, *generated.suites(ROOT))
 AT_A_TIME = 2
 LEAST_CAUGHT = 0.9
 """Of what is generated for a module. The rest has to be argued."""
@@ -52,7 +51,9 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="mutants", description="Breaks the package on purpose; the tests are to notice."
     )
-    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"{', '.join(SUITES)} (default: all)")
+    parser.add_argument(
+        "suites", nargs="*", metavar="SUITE", help=f"{', '.join(SUITES)}; `lua` stands for all lua:… (default: all)"
+    )
     parser.add_argument("--list", action="store_true", help="print the mutants and what each of them breaks")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="only this one; may be repeated")
     parser.add_argument("--sample", type=int, metavar="N", help="so many of each generated suite, chosen by --seed")
@@ -62,11 +63,14 @@ def _options() -> argparse.Namespace:
 
 def _chosen(options: argparse.Namespace) -> Suites:
     """Those of the suites that are asked for, each fitting the package."""
-    if unknown := [name for name in options.suites if name not in SUITES]:
-        raise KeyError(f"there is no suite {unknown[0]!r}; there are {', '.join(SUITES)}")
-    names = options.suites or SUITES
+    names: list[str] = []
+    for asked in options.suites or SUITES:
+        found = [name for name in SUITES if name == asked or name.startswith(f"{asked}:")]
+        if not found:
+            raise KeyError(f"there is no suite {asked!r}; there are {', '.join(SUITES)}")
+        names += (name for name in found if name not in names)
     chosen: Suites = {
-        name: LISTS[name] if name in LISTS else generated.mutants_of(name, ROOT / PACKAGE) for name in names
+        name: known_defects.MUTANTS if name == LISTED else generated.mutants_of(name, ROOT) for name in names
     }
     check((mutant for mutants in chosen.values() for mutant in mutants), ROOT / PACKAGE)
     if missing := set(options.only) - {mutant.name for mutants in chosen.values() for mutant in mutants}:
@@ -75,7 +79,7 @@ def _chosen(options: argparse.Namespace) -> Suites:
         chosen = {name: [each for each in mutants if each.name in options.only] for name, mutants in chosen.items()}
     if options.sample is not None:
         chosen = {
-            name: generated.sampled(mutants, options.sample, options.seed) if name in TESTS else mutants
+            name: mutants if name == LISTED else generated.sampled(mutants, options.sample, options.seed)
             for name, mutants in chosen.items()
         }
     return {name: mutants for name, mutants in chosen.items() if mutants}
@@ -112,14 +116,13 @@ def run(suites: Suites) -> int:
 
 
 def _as_it_is(runner: Runner, pool: ThreadPoolExecutor, suites: Suites) -> tuple[dict[str, Reach], str]:
-    """What the tests of each generated suite reach, or what fails without any mutant."""
-    listed = [mutant for name, mutants in suites.items() if name not in TESTS for mutant in mutants]
-    tests = list(dict.fromkeys(test for mutant in listed for test in mutant.tests))
+    """What the tests of each generated suite of Python reach, or what fails without any mutant."""
+    watched = {name: mutants for name, mutants in suites.items() if mutants[0].lines is not None}
+    others = [mutant for name, mutants in suites.items() if name not in watched for mutant in mutants]
+    tests = list(dict.fromkeys(test for mutant in others for test in mutant.tests))
     baseline = pool.submit(runner.baseline, tests) if tests else None
     under_way: dict[str, Future[Reach | str]] = {
-        name: pool.submit(runner.reach, mutants[0].file, mutants[0].tests)
-        for name, mutants in suites.items()
-        if name in TESTS
+        name: pool.submit(runner.reach, mutants[0].file, mutants[0].tests) for name, mutants in watched.items()
     }
     failed = baseline.result() if baseline else ""
     reaches: dict[str, Reach] = {}
@@ -149,7 +152,7 @@ def report(suites: Suites, verdicts: Mapping[str, Verdict], took_s: float) -> in
         for mutant in mutants:
             verdict = verdicts[mutant.name]
             has_lived = verdict.outcome not in {Outcome.CAUGHT, Outcome.NOT_LOADED}
-            if name not in TESTS or has_lived:
+            if name == LISTED or has_lived:
                 print(row(verdict, width))
             if verdict.outcome is Outcome.SURVIVED:
                 print(f"{'':16}  breaks: {mutant.rule} ({mutant.file}); not caught by {' '.join(mutant.tests)}")
@@ -164,7 +167,7 @@ def _summary(name: str, verdicts: Sequence[Verdict]) -> bool:
     loaded = len(verdicts) - found[Outcome.NOT_LOADED]
     share = found[Outcome.CAUGHT] / max(1, loaded)
     print(f"{name}: {len(verdicts)} mutants: {counts} ({100 * share:.1f} % caught)")
-    is_enough = name not in TESTS or share >= LEAST_CAUGHT
+    is_enough = name == LISTED or share >= LEAST_CAUGHT
     return is_enough and not found[Outcome.SURVIVED] and not found[Outcome.BROKEN]
 
 

@@ -7,9 +7,11 @@ the copy's folder, and so does, where `watched` is asked for, which test reached
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -52,6 +54,7 @@ class Job(NamedTuple):
 def run(job: Job) -> None:
     folder = job.folder
     os.setsid()  # a group of its own, which can be ended as a whole
+    _end_with_parent()
     _redirect(folder / OUTPUT)
     os.chdir(job.root)
     for name in _NOT_INHERITED:
@@ -76,6 +79,12 @@ def run(job: Job) -> None:
         traceback.print_exc(limit=-1)
         _end(NOT_LOADED)
     _end(pytest.main([*_PYTEST, f"--basetemp={folder}/tmp", *job.tests], plugins=plugins))
+
+
+def _end_with_parent() -> None:
+    """The parent is the fork server, which ends with the command whatever ended that (Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def _redirect(path: Path) -> None:

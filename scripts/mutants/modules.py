@@ -8,6 +8,18 @@ from __future__ import annotations
 
 ROUTING = ("tests/intake/test_routing.py", "tests/intake/test_routing_properties.py")
 TESTS: dict[str, tuple[str, ...]] = {
+    "backoff": (
+        "tests/base/test_backoff.py",
+        "tests/base/test_backoff_table.py",
+        "tests/base/test_curve.py",
+        "tests/base/test_backoff_machine.py",
+        "tests/intake/test_fleet_machine.py",
+    ),
+    "intake.rdy": (
+        "tests/intake/test_rdy.py",
+        "tests/intake/test_rdy_machine.py",
+        "tests/intake/test_fleet_machine.py",
+    ),
     "delivery.verdicts": ("tests/delivery/test_verdicts.py",),
     "delivery.digest": ("tests/delivery/test_digest.py",),
     "intake.routing": ROUTING,
@@ -16,7 +28,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "intake.timestamps": ROUTING,
     "intake.decoding": ("tests/intake/test_decoding.py", "tests/intake/test_batches.py"),
     "store.servers.client": ("tests/store/test_client.py",),
-    "store.servers.discovery": ("tests/store/test_discovery.py",),
+    "store.servers.base": ("tests/store/test_sentinel_discovery.py", "tests/store/test_cluster_discovery.py"),
+    "store.servers.sentinel": ("tests/store/test_sentinel_discovery.py",),
+    "store.servers.cluster": ("tests/store/test_cluster_discovery.py",),
     "intake.writer": ("tests/intake/test_writer.py",),
     "intake.batches": ("tests/intake/test_batches.py",),
     "intake.batch": ("tests/intake/test_batch.py", "tests/intake/test_batches.py"),

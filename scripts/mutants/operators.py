@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -40,10 +41,13 @@ class Change(NamedTuple):
     start: int
     old: str
     new: str
+    context: str = ""
+    """What stands around it, where its function alone says too little."""
 
     def __str__(self) -> str:
         """Stays the same while lines move."""
-        return f"{self.function}: {_on_one_line(self.old)} -> {self.new}"
+        where = f"{self.function}: {self.context}" if self.context else self.function
+        return f"{where}: {_on_one_line(self.old)} -> {_on_one_line(self.new)}"
 
 
 def changes_of(text: str) -> list[Change]:
@@ -72,12 +76,15 @@ class _Finder(ast.NodeVisitor):
     def __init__(self, text: str) -> None:
         self.changes: list[Change] = []
         self._text = text.encode()
+        self._members = _members_of(text)
         self._starts = [0]
         for line in self._text.splitlines(keepends=True):
             self._starts.append(self._starts[-1] + len(line))
         self._inside: list[str] = []
 
-    def _change(self, operator: str, first: ast.AST, new: str | ast.AST, last: ast.AST | None = None) -> None:
+    def _change(
+        self, operator: str, first: ast.AST, new: str | ast.AST, last: ast.AST | None = None, context: str = ""
+    ) -> None:
         end = last or first
         start = self._starts[first.lineno - 1] + first.col_offset  # type: ignore[attr-defined]
         stop = self._starts[end.end_lineno - 1] + end.end_col_offset  # type: ignore[attr-defined]
@@ -90,6 +97,7 @@ class _Finder(ast.NodeVisitor):
                 start,
                 self._text[start:stop].decode(),
                 new if isinstance(new, str) else f"({ast.unparse(new)})",
+                context,
             )
         )
 
@@ -230,6 +238,15 @@ class _Finder(ast.NodeVisitor):
         elif isinstance(value, float):
             self._change("double", node, str(value * 2 or 1.0))
 
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        """Of an enum, and of what looks like one, the next member that the module names."""
+        if isinstance(node.value, ast.Name) and node.attr in (members := self._members.get(node.value.id, [])):
+            other = members[(members.index(node.attr) + 1) % len(members)]
+            if other != node.attr:
+                line = self._text.splitlines()[node.lineno - 1].decode().strip()
+                self._change("other-member", node, f"{node.value.id}.{other}", context=line)
+        self.generic_visit(node)
+
     def visit_Call(self, node: ast.Call) -> None:
         name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
         if isinstance(node.func, ast.Name) and name in _OTHER_FUNCTION:
@@ -242,6 +259,16 @@ class _Finder(ast.NodeVisitor):
                 self._change("swap", node, ast.Call(node.func, [second, first, *others], node.keywords))
         for part in _parts(node):
             self.visit(part)
+
+
+def _members_of(text: str) -> dict[str, list[str]]:
+    """`Class.MEMBER` by class, each member once, in the order of the text."""
+    found: dict[str, list[str]] = {}
+    for name, member in re.findall(r"\b([A-Z]\w*[a-z]\w*)\.([A-Z][A-Z0-9_]*)\b", text):
+        members = found.setdefault(name, [])
+        if member not in members:
+            members.append(member)
+    return found
 
 
 def _parts(call: ast.Call) -> Iterator[ast.AST]:

@@ -12,47 +12,59 @@ import pytest
 import redis
 
 from nsqdigest.audit.recount import Auditor
-from nsqdigest.base.errors import EXIT_CONFIG, EXIT_NO, EXIT_OK, EXIT_UNREACHABLE, StoreMismatch
-from nsqdigest.store.answers import Answer, Opened, RoutePlan
+from nsqdigest.base.errors import EXIT_CONFIG, EXIT_NO, EXIT_OK, EXIT_UNREACHABLE
+from nsqdigest.store.answers import Ended
 from nsqdigest.store.dead import Details
-from nsqdigest.store.record import Head
+from nsqdigest.store.head import Head
+from nsqdigest.store.namespace import reading
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Schedule
-from nsqdigest.store.timelines import Timelines
+from nsqdigest.store.store import Store
 from support.daemon import run_command, toml
 from support.ports import HOST, free_port
 from support.servers import RedisServer
 from support.store import Scripts
-from support.stores import PLAN, OpenStore, add, limited_url, open_store, rec, redis_settings
+from support.stores import (
+    PLAN,
+    OpenStore,
+    add,
+    bury_digest,
+    close_digest,
+    limited_url,
+    open_digest,
+    rec,
+    redis_settings,
+)
 
 pytestmark = pytest.mark.integration
 
-__all__ = ["open_store"]
 LEASE_MS = 60_000
-OLD = RoutePlan("old", capacity=1000, increment_ms=0, dedupe_window_ms=0)
+OLD = StoreRoute("old", capacity=1000, increment_ms=0, dedupe_window_ms=0)
 
 
-async def start(open_store: OpenStore, url: str, partitions: int = 1) -> Timelines:
+async def start(open_store: OpenStore, url: str, partitions: int = 1) -> Store:
     store = open_store(url, [PLAN, OLD], partitions=partitions)
     await store.start()
     return store
 
 
-async def open_next(store: Timelines, digest_id: str, partition: int = 0) -> tuple[Any, Opened]:
-    (claim,) = (await store.claim(partition, [("r", 0)], [1], LEASE_MS)).claims
-    opened = await store.open(claim, LEASE_MS, digest_id, [0])
-    assert isinstance(opened, Opened)
+async def open_next(store: Store, digest_id: str, partition: int = 0) -> tuple[Any, Head]:
+    (claim,) = (await store.digests.claim(partition, [("r", 0)], [1], LEASE_MS)).claims
+    opened = await open_digest(store, claim, digest_id, [0])
+    assert isinstance(opened, Head)
     return claim, opened
 
 
-async def bury(store: Timelines, digest_id: str) -> None:
+async def bury(store: Store, digest_id: str) -> None:
     claim, told = await open_next(store, digest_id)
-    facts = Head(digest_id, "r", claim.timeline, "out", 1, 0, 0, told.first_ms, told.last_ms, told.total, 0, 0)
     after = Schedule(4_000_000_000_000, 4_000_000_000_000)
-    answer = await store.bury(claim, digest_id, after, Details(facts, "refused", "", 1).encode())
-    assert answer is Answer.DONE
+    answer = await bury_digest(
+        store, claim, digest_id, after, Details(told, "r", claim.timeline, "out", "refused", "").encode()
+    )
+    assert answer is Ended.DONE
 
 
-async def fill(store: Timelines) -> None:
+async def fill(store: Store) -> None:
     """Of route r: three records superseded, two buried, two in a snapshot, two open; of route old: one open."""
     for name in (b"dead", b"out", b"open"):
         await add(store, rec(b"k", 1, timeline=name), rec(b"k", 2, timeline=name), rec(b"l", 3, timeline=name))
@@ -61,11 +73,6 @@ async def fill(store: Timelines) -> None:
         elif name == b"out":
             await open_next(store, "id-2")
     await add(store, rec(timeline=b"left"), route="old")
-
-
-@pytest.fixture
-def plain(redis_client: redis.Redis) -> Scripts:
-    return Scripts(redis_client)
 
 
 @pytest.fixture
@@ -137,7 +144,7 @@ async def test_a_timeline_that_is_nowhere_is_told_until_maintenance_mends_it(
     assert (done.returncode, done.stderr) == (EXIT_NO, "")
     assert '  route "r", partition 0: 1 timeline neither waiting nor leased\n' in done.stdout
     assert "  partition 0: 6 timelines are counted, 4 are there\n" in done.stdout
-    await store.maintenance(0, ["r", "old"], LEASE_MS)
+    await store.upkeep.maintain(0, ["r", "old"], LEASE_MS)
     assert run_command("audit", "-c", file()).returncode == EXIT_OK
 
 
@@ -189,11 +196,8 @@ def test_a_wrong_file_is_exit_code_78(tmp_path: Path) -> None:
 
 async def recounted(url: str, routes: tuple[str, ...] = ("r",), **settings: Any) -> tuple[str, ...]:
     """What differs for certain."""
-    auditor = Auditor(redis_settings(url, **settings), routes)
-    try:
-        recount = (await auditor.audit(deep=True)).recount
-    finally:
-        await auditor.close()
+    async with reading(redis_settings(url, **settings), "nsqdigest.toml") as namespace:
+        recount = (await Auditor(namespace, routes).audit(deep=True)).recount
     assert recount is not None
     assert recount.unsure == ()
     return recount.differences
@@ -243,7 +247,7 @@ async def test_it_is_counted_by_pages_in_every_partition(open_store: OpenStore, 
     store = await start(open_store, redis_url, partitions=3)
     names = [b"%d" % n for n in range(1500)]
     for partition in range(3):
-        mine = [rec(timeline=name) for name in names if store.partition_of(name) == partition]
+        mine = [rec(timeline=name) for name in names if store.timelines.partition_of(name) == partition]
         await add(store, *mine[:300], partition=partition)
         await add(store, *mine[300:], partition=partition)
     for partition in range(3):
@@ -271,29 +275,20 @@ async def test_counters_are_exact_and_no_timeline_seems_to_differ_while_daemons_
             turn += 1
             mine = [rec(b"%d" % turn, turn, timeline=b"%d" % (number * 10 + turn % 10)), rec(b"k", turn)]
             await add(store, *mine)
-            for claim in (await store.claim(0, [("r", 0)], [3], LEASE_MS)).claims:
-                opened = await store.open(claim, LEASE_MS, f"{number}-{turn}-{claim.timeline}", [0])
-                if isinstance(opened, Opened):
+            for claim in (await store.digests.claim(0, [("r", 0)], [3], LEASE_MS)).claims:
+                opened = await open_digest(store, claim, f"{number}-{turn}-{claim.timeline}", [0])
+                if isinstance(opened, Head):
                     now_ms = store.clock.now_ms()
-                    await store.close_digest(claim, opened.id, Schedule(now_ms, now_ms))
+                    await close_digest(store, claim, opened.id, Schedule(now_ms, now_ms))
 
     at_work = [asyncio.create_task(work(number)) for number in range(4)]
-    auditor = Auditor(redis_settings(redis_url), ["r"])
     try:
-        for _ in range(10):
-            audit = await auditor.audit(deep=True)
-            assert audit.balanced
-            assert audit.recount is not None
-            assert audit.recount.differences == ()
+        async with reading(redis_settings(redis_url), "nsqdigest.toml") as namespace:
+            for _ in range(10):
+                audit = await Auditor(namespace, ["r"]).audit(deep=True)
+                assert audit.balanced
+                assert audit.recount is not None
+                assert audit.recount.differences == ()
     finally:
         is_over = True
         await asyncio.gather(*at_work)
-        await auditor.close()
-
-
-async def test_another_layout_is_refused(redis_url: str, plain: Scripts) -> None:
-    plain.hello(schema=9)
-    auditor = Auditor(redis_settings(redis_url), ["r"])
-    with pytest.raises(StoreMismatch, match="layout 9"):
-        await auditor.audit()
-    await auditor.close()

@@ -7,7 +7,6 @@ import pytest
 from nsqdigest.backoff import (
     PROBE_MESSAGE_WITHIN_S,
     RAMP_STEP_S,
-    RECHECK_WITHIN_S,
     SHORTEST_WAIT_S,
     Curve,
     Decision,
@@ -121,9 +120,8 @@ def test_an_answer_elsewhere_cuts_a_long_backoff_to_a_small_drawn_wait() -> None
     ctl = controller(curve=Curve(10.0, 120.0, jitter="none"), uniform=draws)
     fail(ctl, 0.0)
     assert ctl.answered(5.0)
-    assert draws.windows[1:] == [(SHORTEST_WAIT_S, RECHECK_WITHIN_S)]
-    middle_s = (SHORTEST_WAIT_S + RECHECK_WITHIN_S) / 2
-    assert ctl.decision == Decision(State.BACKOFF, 1, 0, 1, 5.0 + middle_s, Reason.ANSWERED_ELSEWHERE)
+    assert draws.windows[1:] == [(0.1, 1.0)]
+    assert ctl.decision == Decision(State.BACKOFF, 1, 0, 1, 5.55, Reason.ANSWERED_ELSEWHERE)
 
 
 def test_it_cuts_a_backoff_once() -> None:
@@ -283,6 +281,12 @@ def test_successes_may_come_as_one_batch() -> None:
     assert succeed(ctl, now_s, 3)
     assert ctl.decision.limit == 4
     assert not succeed(ctl, now_s, 3)
+
+
+def test_a_success_counts_as_one_unless_its_count_is_given() -> None:
+    ctl, now_s = ramping()
+    assert ctl.succeeded(ctl.decision.epoch, now_s)
+    assert ctl.decision.limit == 2
 
 
 def test_the_ramp_goes_on_after_5_seconds_without_a_failure_also_without_traffic() -> None:

@@ -105,6 +105,29 @@ def test_every_state_is_reached_and_every_event_and_reason_used() -> None:
     assert {to.level for to in transitions} == {*Level}
 
 
+# By event, and where that leaves it open by state.
+REASONS: dict[Event, dict[State | None, Reason]] = {
+    Event.FAILURE: {State.PROBING: Reason.PROBE_FAILED, None: Reason.FAILED},
+    Event.SUCCESS: {None: Reason.PROBE_SUCCEEDED},
+    Event.VOID: {None: Reason.PROBE_LOST},
+    Event.TIMER: {State.BACKOFF: Reason.BACKOFF_OVER, None: Reason.PROBE_LOST},
+    Event.WELL: {None: Reason.RECOVERED},
+    Event.STEP: {None: Reason.RAMPED},
+    Event.FULL: {State.PROBING: Reason.RECOVERED, None: Reason.RAMPED},
+    Event.ANSWERED: {None: Reason.ANSWERED_ELSEWHERE},
+    Event.PAUSE: {None: Reason.PAUSED},
+    Event.RESUME: {None: Reason.RESUMED},
+}
+
+
+def test_a_reason_says_which_event_led_there() -> None:
+    for state, events in TRANSITIONS.items():
+        for event, transition in events.items():
+            if transition is not None:
+                by_state = REASONS[event]
+                assert transition.reason is by_state.get(state, by_state.get(None)), (state, event)
+
+
 def test_late_results_are_known_in_every_state_and_change_none() -> None:
     assert {events.get(Event.STALE, "unknown") for events in TRANSITIONS.values()} == {None}
 

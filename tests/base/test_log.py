@@ -57,6 +57,37 @@ def human(event: str = "test.event", **fields: Any) -> str:
     return stream.getvalue()
 
 
+def fields_of(line: str) -> list[tuple[str, Any]]:
+    return list(json.loads(line).items())[3:]
+
+
+def test_bound_fields_begin_each_line_of_the_bound_logger_alone() -> None:
+    stream = lines()
+    plain = log.get("test")
+    bound = plain.bind(topic="events").bind(nsqd="a:1")
+    bound.info("test.event", rdy=5)
+    plain.info("test.event", rdy=5)
+    first, second = stream.getvalue().splitlines()
+    assert fields_of(first) == [("topic", "events"), ("nsqd", "a:1"), ("rdy", 5)]
+    assert fields_of(second) == [("rdy", 5)]
+
+
+def test_a_field_of_the_call_comes_before_the_bound_one() -> None:
+    stream = lines()
+    log.get("test").bind(topic="events").info("test.event", topic="others")
+    assert fields_of(stream.getvalue()) == [("topic", "others")]
+
+
+def test_bound_fields_tell_kinds_apart_and_are_shown_once() -> None:
+    stream = lines()
+    for topic in ("bound-a", "bound-b"):
+        log.get("test").bind(topic=topic).counted("info", "test.bound", by=("topic",), id=1)
+    assert [fields_of(line) for line in stream.getvalue().splitlines()] == [
+        [("topic", "bound-a"), ("id", 1)],
+        [("topic", "bound-b"), ("id", 1)],
+    ]
+
+
 def test_json_is_one_object_a_line() -> None:
     stream = lines()
     log.get("consumer").warning("consumer.topic.backoff", level=1, wait_s=2.1, topic="events")

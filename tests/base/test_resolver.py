@@ -24,6 +24,7 @@ from nsqdigest.config import Address
 from nsqdigest.nsq import handshake
 from nsqdigest.nsq.connection import ConnectionOptions
 from support.daemon import toml
+from support.keeper import kept
 from support.ports import HOST
 from support.servers import Nsqd, RedisServer
 from support.waiting import until, wait_until
@@ -96,7 +97,7 @@ async def test_names_beyond_the_bound_wait_in_line(names: NameServer) -> None:
 
 
 async def test_what_can_be_no_name_is_a_name_that_nobody_knows() -> None:
-    with pytest.raises(socket.gaierror, match="it can be no name"):
+    with pytest.raises(socket.gaierror, match="it cannot be a name"):
         await Resolver(1).look_up("x" * 64, 1)
 
 
@@ -164,7 +165,7 @@ def test_a_daemon_ends_right_after_its_drain_though_names_hang(redis_server: Red
     }
     file = tmp_path / "nsqdigest.toml"
     file.write_text(toml(settings, [{"topic": "events", "timeline": "{x}", "sink": "out"}]), encoding="utf-8")
-    daemon = subprocess.Popen([sys.executable, "-c", _SLOW_DAEMON, str(file)], stderr=subprocess.PIPE, text=True)
+    daemon = kept(subprocess.Popen([sys.executable, "-c", _SLOW_DAEMON, str(file)], stderr=subprocess.PIPE, text=True))
     try:
         assert daemon.stderr is not None
         began_s = 0.0

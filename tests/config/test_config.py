@@ -24,11 +24,8 @@ from nsqdigest.config import (
     Address,
     Config,
     ConfigError,
-    LogSink,
-    NsqSink,
     Route,
     Secret,
-    WebhookSink,
     example,
     find,
     load,
@@ -36,9 +33,13 @@ from nsqdigest.config import (
     reading,
     units,
 )
-from nsqdigest.config.options import POLICY, ROUTE, SECTIONS, SINKS, Section
+from nsqdigest.config.options import POLICY, ROUTE, SECTIONS, Section
 from nsqdigest.config.problems import Wrong, toml
 from nsqdigest.config.toml_lines import KeyPath, line_of, locate
+from nsqdigest.delivery.sinks.log import LogSink
+from nsqdigest.delivery.sinks.nsq import NsqSink
+from nsqdigest.delivery.sinks.table import KINDS
+from nsqdigest.delivery.sinks.webhook import WebhookSink
 
 pytestmark = pytest.mark.unit
 
@@ -65,19 +66,19 @@ SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 ALL_SECTIONS: dict[str, Section] = {
     **SECTIONS,
     "policies.default": POLICY,
-    **{f"sinks.{kind}": section for kind, section in SINKS.items()},
+    **{f"sinks.{kind.name}": kind.section for kind in KINDS.values()},
     "routes": ROUTE,
 }
 EXAMPLE_FILE = Path(__file__).parents[2] / "config" / "nsqdigest.toml"
 
 
 def read(text: str, environ: Mapping[str, str] | None = None, source: str = "nsqdigest.toml") -> Config:
-    return parse_text(text, source, environ or {})
+    return parse_text(text, source, environ or {}, KINDS)
 
 
 def problems(text: str, environ: Mapping[str, str] | None = None, source: str = "nsqdigest.toml") -> list[Mistake]:
     with pytest.raises(ConfigError) as raised:
-        parse_text(text, source, environ or {})
+        parse_text(text, source, environ or {}, KINDS)
     return raised.value.problems
 
 
@@ -164,18 +165,14 @@ def test_one_partition_is_what_0_means_on_a_single_server() -> None:
 
 
 def test_the_example_file_is_what_the_declarations_say() -> None:
-    assert EXAMPLE_FILE.read_text("utf-8") == example.text(), (
-        "run the command at the top of nsqdigest/config/example.py"
-    )
+    assert EXAMPLE_FILE.read_text("utf-8") == example.text(KINDS), "run `make example-file`"
 
 
 def test_the_example_file_holds_every_option_with_its_default() -> None:
     tree = tomllib.loads(EXAMPLE_FILE.read_text("utf-8"))
     tables = {key: tree[key] for key in SECTIONS} | {
         "policies.default": tree["policies"]["default"],
-        "sinks.webhook": tree["sinks"]["hook"],
-        "sinks.nsq": tree["sinks"]["hook"] | tree["sinks"]["queue"],
-        "sinks.log": tree["sinks"]["hook"] | tree["sinks"]["out"],
+        **{f"sinks.{kind.name}": tree["sinks"]["hook"] | tree["sinks"][kind.example] for kind in KINDS.values()},
         "routes": tree["routes"][0],
     }
     for name, section in ALL_SECTIONS.items():
@@ -185,7 +182,7 @@ def test_the_example_file_holds_every_option_with_its_default() -> None:
 
 
 def test_the_example_file_loads_as_the_smallest_does() -> None:
-    example_config, smallest = load(EXAMPLE_FILE, {}), read(SMALLEST)
+    example_config, smallest = load(EXAMPLE_FILE, {}, KINDS), read(SMALLEST)
     for name in ("nsq", "backoff", "redis", "scheduler", "limits", "policies", "routes", "admin", "log"):
         assert getattr(example_config, name) == getattr(smallest, name), name
     assert example_config.sinks["out"] == smallest.sinks["out"]
@@ -232,10 +229,10 @@ def test_decorrelated_has_its_own_jitter() -> None:
 def test_a_byte_order_mark_and_windows_line_ends_are_read(tmp_path: Path) -> None:
     path = tmp_path / "nsqdigest.toml"
     path.write_bytes(b"\xef\xbb\xbf" + SMALLEST.replace("\n", "\r\n").encode())
-    assert load(path, {}).nsq == read(SMALLEST).nsq
+    assert load(path, {}, KINDS).nsq == read(SMALLEST).nsq
     path.write_bytes((SMALLEST + "max = 1\n").replace("\n", "\r\n").encode())
     with pytest.raises(ConfigError, match=r":11: routes\[0\]\.max: unknown key"):
-        load(path, {})
+        load(path, {}, KINDS)
 
 
 def test_nothing_happens_at_import() -> None:
@@ -271,7 +268,7 @@ sink = "outt"
         'conf/my.toml:2: nsq.nsqd_tcp_addresses[0]: "127.0.0.1" is not an address; write "127.0.0.1:4150"',
         'conf/my.toml:3: nsq.max_inflight: unknown key; did you mean "max_in_flight"?',
         'conf/my.toml:6: policies.default.minimum_delay: "5min" is not a duration; write "5m"',
-        'conf/my.toml:9: sinks.out.type: "logs" is no type of sink; did you mean "log"?',
+        'conf/my.toml:9: sinks.out.type: "logs" is not a type of sink; did you mean "log"?',
         'conf/my.toml:13: routes[0].timeline: "{user" has a lone "{"; '
         'braces enclose a field: write one like "user:{user.id}"',
         'conf/my.toml:14: routes[0].sink: there is no sink "outt"; did you mean "out"?',
@@ -324,15 +321,15 @@ def test_a_secret_without_quotes_is_not_repeated() -> None:
         ("[zebra]", "zebra: unknown table; known are nsq, backoff, redis, "),
         ('namespace = "x"', "namespace: unknown key; write it under [redis]"),
         ("[[sinks]]", "sinks: is not a table of tables; write [sinks.NAME]"),
-        ('[sinks]\ntype = "log"', "sinks.type: stands in no sink; write [sinks.NAME] above it"),
-        ('[policies]\nat = ""', "policies.at: stands in no policy; write [policies.NAME] above it"),
+        ('[sinks]\ntype = "log"', "sinks.type: belongs to no sink; write [sinks.NAME] above it"),
+        ('[policies]\nat = ""', "policies.at: belongs to no policy; write [policies.NAME] above it"),
         ('["si\\u006eks"."my hook"]\ntype = "log"', 'sinks."my hook": "my hook" is not a name; write up to 64 letters'),
         ("[sinks.x]", 'sinks.x.type: missing; write type = "webhook", "nsq" or "log"'),
         (
             '[sinks.x]\ntype = "email"\nto = "x"',
             'sinks.x.type: a sink of type "email" is not available in this version; ',
         ),
-        ("[sinks.x]\ntype = 5", 'sinks.x.type: 5 is no type of sink; write "webhook", "nsq" or "log"'),
+        ("[sinks.x]\ntype = 5", 'sinks.x.type: 5 is not a type of sink; write "webhook", "nsq" or "log"'),
         ('[sinks.x]\ntype = "log"\nurl = "x"', "sinks.x.url: unknown key; there is one in [redis]"),
         ('[routes]\ntopic = "x"', "routes: is not a list of tables; write [[routes]], with two brackets"),
         ("routes = [5]", "routes: holds something else than tables; write [[routes]] above each route"),
@@ -439,7 +436,7 @@ def test_wrong_values(line: str, expected: str) -> None:
         ('nsqd_tcp_addresses = "a:1"', '"a:1" is not a list; write ["a:1"]'),
         (
             'nsqd_tcp_addresses = ["a:1", "a:1"]',
-            'nsqd_tcp_addresses[1]: "a:1" stands there twice; leave one of them out',
+            'nsqd_tcp_addresses[1]: "a:1" is listed twice; leave one of them out',
         ),
         ('nsqd_tcp_addresses = ["a:1"]\nheartbeat_interval = "500ms"', '"500ms" is too short; write "1s" or more'),
         ('nsqd_tcp_addresses = ["a:1"]\nmsg_timeout = "20m"', '"20m" is too long; write "15m" or less'),
@@ -690,7 +687,7 @@ def test_wrong_secrets_are_not_repeated(secret: str) -> None:
         ('{"a" = "x\\r\\ny: z"}', "headers.a: the value has a line break or another control character; leave it out"),
         ('{"a" = "x\\u0000"}', "headers.a: the value has a line break or another control character; leave it out"),
         ('{"a" = 5}', "headers.a: the value is not text; write it in quotes"),
-        ('{"a" = "x", "A" = "y"}', "headers.A: stands there twice; leave one of them out"),
+        ('{"a" = "x", "A" = "y"}', "headers.A: is listed twice; leave one of them out"),
         ('"x: y"', '"x: y" is not a table; write one like {"x-team" = "shop"}'),
     ],
 )
@@ -900,7 +897,7 @@ def test_a_secret_file_lies_beside_the_configuration_and_loses_its_line_end(tmp_
     secret_file(tmp_path, SECRET + "\n")
     path = tmp_path / "nsqdigest.toml"
     path.write_text(WEBHOOK + 'secret = "file:hook.secret"')
-    sink = load(path, {}).sinks["hook"]
+    sink = load(path, {}, KINDS).sinks["hook"]
     assert isinstance(sink, WebhookSink)
     assert sink.secrets == (Secret(SECRET),)
 
@@ -1057,7 +1054,7 @@ def test_the_file_that_is_named_comes_first(tmp_path: Path, monkeypatch: pytest.
 def test_files_that_can_not_be_read(tmp_path: Path) -> None:
     def said(path: Path) -> str:
         with pytest.raises(ConfigError) as raised:
-            load(path, {})
+            load(path, {}, KINDS)
         (only,) = raised.value.problems
         return only.removeprefix(str(path))
 
@@ -1095,7 +1092,7 @@ def test_whatever_is_suggested_would_be_accepted(value: str | int | float | bool
         try:
             reader(value)
         except Wrong as wrong:
-            for suggestion in re.findall('^write "([^"]*)"', wrong.way):
+            for suggestion in re.findall('^write "([^"]*)"', wrong.remedy):
                 reader(suggestion)
 
 
@@ -1258,7 +1255,7 @@ PROBLEM = re.compile(r"(nsqdigest\.toml:[0-9]+|environment NSQDIGEST__[A-Z_]+): 
 @settings(max_examples=400)
 def test_any_value_of_any_option_is_read_or_refused_in_one_line_each(place: tuple[str, str], value: Any) -> None:
     section, key = place
-    tree = tomllib.loads(example.text())
+    tree = tomllib.loads(example.text(KINDS))
     tables = {
         **{name: tree[name] for name in SECTIONS},
         "policies.default": tree["policies"]["default"],
@@ -1286,7 +1283,7 @@ def _written(tree: dict[str, Any]) -> list[str]:
 
 
 BROKEN = ["[", "]]", "x = [", '"""', "= 1", "[nsq.tls]", "a.b.c = 1"]
-LINES = [*SMALLEST.splitlines(), *example.text().splitlines(), *BROKEN]
+LINES = [*SMALLEST.splitlines(), *example.text(KINDS).splitlines(), *BROKEN]
 
 
 @given(st.lists(st.sampled_from(LINES) | st.text(max_size=20), max_size=12))
@@ -1329,7 +1326,7 @@ timeline = "{user}"
 sink = "out"
 """
     with pytest.raises(ConfigError) as raised:
-        parse_text(text, "n.toml", {})
+        parse_text(text, "n.toml", {}, KINDS)
     assert raised.value.problems == [
         'n.toml:3: nsq.nsqd_tcp_adresses: unknown key; did you mean "nsqd_tcp_addresses"?',
         'n.toml:5: sinks.out.typ: unknown key; did you mean "type"?',

@@ -8,6 +8,7 @@ import pytest
 
 from nsqdigest.base.errors import Mistake
 from nsqdigest.config import Config, ConfigError, parse_text
+from nsqdigest.delivery.sinks.table import KINDS
 
 pytestmark = pytest.mark.unit
 
@@ -39,7 +40,7 @@ def with_line(table: str, line: str) -> str:
 
 
 def read(text: str, environ: Mapping[str, str] | None = None) -> Config:
-    return parse_text(text, "f", environ or {})
+    return parse_text(text, "f", environ or {}, KINDS)
 
 
 def mistake(text: str, environ: Mapping[str, str] | None = None) -> Mistake:

@@ -13,6 +13,7 @@ import pytest
 from nsqdigest.config import ConfigError, Nsq, Secret, Tls, load, tls_files
 from nsqdigest.config.example import text as example_text
 from nsqdigest.config.options import TLS
+from nsqdigest.delivery.sinks.table import KINDS
 from nsqdigest.nsq.connection import options_of
 from support.certificates import Certificates, Pair
 
@@ -62,16 +63,16 @@ class Read:
 
     @property
     def nsq(self) -> Nsq:
-        return load(self.path, self._environ).nsq
+        return load(self.path, self._environ, KINDS).nsq
 
     @property
     def warnings(self) -> list[str]:
-        return [self._short(warning) for warning in load(self.path, self._environ).warnings]
+        return [self._short(warning) for warning in load(self.path, self._environ, KINDS).warnings]
 
     @property
     def problems(self) -> list[str]:
         with pytest.raises(ConfigError) as caught:
-            load(self.path, self._environ)
+            load(self.path, self._environ, KINDS)
         return [self._short(problem) for problem in caught.value.problems]
 
     def _short(self, said: str) -> str:
@@ -135,8 +136,8 @@ def test_insecure_checks_nothing_and_is_warned_about_at_each_start(folder: Path)
     assert client is not None
     assert (client.context.verify_mode, client.context.check_hostname) == (ssl.CERT_NONE, False)
     assert read.warnings == [
-        f"{TABLE_LINE + 1}: nsq.tls.insecure: whoever answers in nsqd's place is believed: neither certificate nor "
-        "host name are checked; name nsqd's authority in ca_file instead"
+        f"{TABLE_LINE + 1}: nsq.tls.insecure: neither the certificate nor the host name is checked, so any "
+        "server can pose as nsqd; name nsqd's authority in ca_file instead"
     ]
 
 
@@ -219,12 +220,12 @@ def test_a_value_in_place_of_the_table_is_a_problem(folder: Path) -> None:
 
 
 def test_the_example_shows_the_table_and_does_not_turn_it_on() -> None:
-    lines = example_text().splitlines()
+    lines = example_text(KINDS).splitlines()
     begins = lines.index("# [nsq.tls]")
     shown = [line.removeprefix("# ") for line in lines[begins : begins + 1 + len(TLS.options)]]
     table = tomllib.loads("\n".join(shown))["nsq"]["tls"]
     assert table == {option.key: option.default for option in TLS.options}
-    assert "tls" not in tomllib.loads(example_text())["nsq"]
+    assert "tls" not in tomllib.loads(example_text(KINDS))["nsq"]
 
 
 # -- compression

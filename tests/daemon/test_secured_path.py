@@ -90,7 +90,7 @@ def test_a_refusal_is_told_once_and_the_daemon_waits_long_for_the_operator(
     daemon = secured(stage, tmp_path, certificates, ca_file=str(certificates.other_ca_file))
     daemon.launch()
     (said,) = wait_until(lambda: daemon.said("consumer.connection.failed"), 10.0, "the refusal")
-    assert "TLS failed: its certificate is of an authority that is not trusted here" in said["error"]
+    assert "TLS failed: its certificate is signed by an authority that is not trusted here" in said["error"]
     assert said["again_s"] > 10
     assert [line for line in daemon.said("library") if "tornado" in line["event"]] == []
     assert not daemon.is_ready()
@@ -104,7 +104,7 @@ def test_insecure_is_warned_about_at_the_start(
     daemon = secured(stage, tmp_path, certificates, ca_file="", insecure=True)
     daemon.start()
     advice = " ".join(line["advice"] for line in daemon.said("config.advice"))
-    assert "whoever answers in nsqd's place is believed" in advice
+    assert "any server can pose as nsqd" in advice
 
 
 def test_a_file_of_tls_that_is_not_there_ends_it_before_anything_is_connected(

@@ -13,6 +13,7 @@ import pytest
 
 from nsqdigest.base import tasks
 from support.daemon import toml
+from support.keeper import kept
 from support.ports import HOST
 from support.servers import Nsqd, RedisServer
 from support.waiting import until, wait_until
@@ -26,7 +27,7 @@ PARTS = {
     "delivery.timer.Scheduler._turn_once": "scheduler of partition 0",
     "delivery.attempt.Courier.carry": "digest of events",
     "consumer.Consumer._notice_standstill": "events clock",
-    "nsq.links.Links.run": "events links",
+    "nsq.connections.Connections.run": "events links",
     "consumer.Consumer.on_closed": "nsqd {nsqd} reader",
     "nsq.lookups.Discovery._poll": "nsqlookupd {lookupd}",
 }
@@ -72,6 +73,7 @@ def test_the_end_of_a_part_ends_the_daemon_and_is_logged(
     with subprocess.Popen(
         [sys.executable, "-c", _DAEMON, raising, str(file)], stderr=subprocess.PIPE, text=True
     ) as daemon:
+        kept(daemon)
         try:
             if raising == "consumer.Consumer.on_closed":
                 wait_until(lambda: nsqd.channel_stats(TOPIC, CHANNEL)["clients"], 10, "its connection")
@@ -98,6 +100,16 @@ async def test_a_part_that_returns_has_ended_too() -> None:
     failures.listen()
     failure = await failures.first_of([tasks.start(returns(), "a part")])
     assert str(failure) == "a part of the daemon ended: a part: it returned"
+
+
+async def test_the_tasks_of_a_part_end_together_and_a_second_time_nothing_happens() -> None:
+    own = tasks.Tasks()
+    for number in range(2):
+        own.start(asyncio.sleep(3600), f"task {number}")
+    assert [task.get_name() for task in own] == ["task 0", "task 1"]
+    await own.stop()
+    await own.stop()
+    assert all(task.cancelled() for task in own)
 
 
 async def test_what_a_group_holds_alone_is_what_is_reported() -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from nsqdigest.delivery.attempt import Courier, DeliveryRoute, Lease, Outlet
 
 from nsqdigest.backoff import Controller, Curve
 from nsqdigest.base import log
@@ -18,8 +19,7 @@ from nsqdigest.base.log_counts import Repeats
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import BuryReason, Verdict
 from nsqdigest.delivery import attempt as module
-from nsqdigest.delivery.attempt import Courier, Lease, ScheduledRoute, SinkPost
-from nsqdigest.delivery.sinks.base import Outcome, Parcel
+from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.store.answers import Answer, Claim, NotOpened, Opened
 from nsqdigest.store.dead import Details
 from nsqdigest.store.keys import own_timeline
@@ -34,7 +34,7 @@ NOW_MS = 1_000_000
 CLAIM = Claim(0, "r", "t", NOW_MS - 5000, "token")
 OPENED = Opened(
     again=False, id="digest", opened_ms=NOW_MS, iteration=1, total=2, first_ms=1, last_ms=2, superseded=0,
-    over_capacity=0, next_earliest_ms=NOW_MS + 60_000, since_ms=NOW_MS, attempts=0, tries=0,
+    dropped_capacity=0, next_earliest_ms=NOW_MS + 60_000, since_ms=NOW_MS, attempts=0, tries=0,
 )  # fmt: skip
 RECORD = StoredRecord(b"k", 1, b'{"g":1}')
 
@@ -73,6 +73,10 @@ class Store:
     answers: dict[str, Answer] = field(default_factory=dict)
     calls: list[tuple[float, str, tuple[Any, ...]]] = field(default_factory=list)
     dead: Dead = field(default_factory=Dead)
+
+    @property
+    def digests(self) -> Store:
+        return self
 
     @property
     def clock(self) -> Store:
@@ -120,10 +124,10 @@ class Store:
 class Sink:
     outcome: Outcome = field(default_factory=lambda: Outcome(Verdict.DELIVERED))
     takes_s: float = 0.0
-    sent: list[tuple[float, Parcel]] = field(default_factory=list)
+    sent: list[tuple[float, OutgoingDigest]] = field(default_factory=list)
     before: Callable[[], object] = lambda: None
 
-    async def deliver(self, parcel: Parcel) -> Outcome:
+    async def deliver(self, parcel: OutgoingDigest) -> Outcome:
         self.sent.append((now_s(), parcel))
         self.before()
         await asyncio.sleep(self.takes_s)
@@ -136,12 +140,12 @@ class Stage:
     def __init__(self, *, group: str = "", draw: float | None = None, **settings: Any) -> None:
         self.store, self.sink, self.metrics = Store(), Sink(), Metrics()
         self.windows: list[tuple[float, float]] = []
-        self.decided: list[SinkPost] = []
-        self.post = SinkPost(
+        self.decided: list[Outlet] = []
+        self.post = Outlet(
             replace(SINK, **{"timeout_ms": 5000, **settings}), self.sink,
             Controller(8, Curve(5.0, 100.0, jitter="none"), lambda low, _: low, slow_start=False),
         )  # fmt: skip
-        self.route = ScheduledRoute(replace(ROUTE, group=group), Plan(POLICY), self.post)
+        self.route = DeliveryRoute(replace(ROUTE, group=group), Plan(POLICY), self.post)
         self.courier = Courier(self.store, 60_000, self.metrics, self._uniform, self.decided.append)  # type: ignore[arg-type]
 
     def _uniform(self, low: float, high: float) -> float:

@@ -15,15 +15,19 @@ from nsqdigest.backoff import Controller, Curve
 from nsqdigest.base.errors import StoreError
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import Verdict
-from nsqdigest.config import LogSink
 from nsqdigest.config import Scheduler as SchedulerSettings
-from nsqdigest.delivery.attempt import ScheduledRoute, SinkPost
-from nsqdigest.delivery.sinks.base import Outcome, Parcel
+from nsqdigest.delivery.delivery import DeliveryRoute
+from nsqdigest.delivery.outlet import Outlet
+from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
+from nsqdigest.delivery.sinks.log import LogSink
 from nsqdigest.delivery.timer import Scheduler
-from nsqdigest.store.answers import Claim, Opened, RoutePlan
+from nsqdigest.store.answers import Claim, Opened
+from nsqdigest.store.digests import Digests
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Plan
-from nsqdigest.store.servers.node import Command, Node
-from nsqdigest.store.timelines import Timelines
+from nsqdigest.store.servers.node import Node
+from nsqdigest.store.servers.resp import Command
+from nsqdigest.store.store import Store
 from support.settings import POLICY, ROUTE, SINK
 from support.store import Scripts
 from support.stores import OpenStore, add, open_store, rec
@@ -37,7 +41,7 @@ TIMEOUT_MS = 600
 
 
 class Sent(NamedTuple):
-    parcel: Parcel
+    parcel: OutgoingDigest
     lease_left_ms: int
 
 
@@ -49,7 +53,7 @@ class LeaseReadingSink:
         self.sent: list[Sent] = []
         self.verdict = Verdict.DELIVERED
 
-    async def deliver(self, parcel: Parcel) -> Outcome:
+    async def deliver(self, parcel: OutgoingDigest) -> Outcome:
         self.sent.append(Sent(parcel, lease_left_ms(self._plain, parcel.timeline)))
         return Outcome(self.verdict)
 
@@ -73,17 +77,17 @@ def sink(plain: Scripts) -> LeaseReadingSink:
 
 
 @pytest.fixture
-async def store(open_store: OpenStore, redis_url: str) -> Timelines:
-    store = open_store(redis_url, [RoutePlan("r", 100, 0, 60_000)])
+async def store(open_store: OpenStore, redis_url: str) -> Store:
+    store = open_store(redis_url, [StoreRoute("r", 100, 0, 60_000)])
     await store.start()
     return store
 
 
 def scheduler_of(
-    store: Timelines, sink: LeaseReadingSink, metrics: Metrics, settings: LogSink = SINK, lease_ms: int = 60_000
+    store: Store, sink: LeaseReadingSink, metrics: Metrics, settings: LogSink = SINK, lease_ms: int = 60_000
 ) -> Scheduler:
-    post = SinkPost(settings, sink, Controller(8, Curve(1.0, 10.0, jitter="none"), max))
-    routes = {"r": ScheduledRoute(ROUTE, Plan(POLICY), post)}
+    post = Outlet(settings, sink, Controller(8, Curve(1.0, 10.0, jitter="none"), max))
+    routes = {"r": DeliveryRoute(ROUTE, Plan(POLICY), post)}
     return Scheduler(SchedulerSettings(interval_ms=20, lease_ms=lease_ms, batch=100), routes, store, metrics, min)
 
 
@@ -93,7 +97,7 @@ def metrics() -> Metrics:
 
 
 @pytest.fixture
-async def scheduler(store: Timelines, sink: LeaseReadingSink, metrics: Metrics) -> AsyncIterator[Scheduler]:
+async def scheduler(store: Store, sink: LeaseReadingSink, metrics: Metrics) -> AsyncIterator[Scheduler]:
     scheduler = scheduler_of(store, sink, metrics)
     yield scheduler
     await scheduler.drain(time.monotonic() + 5)
@@ -118,15 +122,15 @@ def before_values(monkeypatch: pytest.MonkeyPatch, then: Callable[[], Awaitable[
 
 @pytest.mark.parametrize("what", ["deleted", "adopted"])
 async def test_a_digest_whose_timeline_goes_while_it_is_read_is_not_sent(
-    store: Timelines, sink: LeaseReadingSink, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch, what: str
+    store: Store, sink: LeaseReadingSink, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """Else the receiver would get a second body under its id, without records."""
 
     async def goes() -> None:
         if what == "deleted":
-            assert await store.operators.delete("r", "t") == 3
+            assert await store.operations.delete("r", "t") == 3
         else:
-            assert (await store.operators.adopt_some(0, "r", "s", 100)).records == 3
+            assert (await store.operations.adopt_some(0, "r", "s", 100)).records == 3
 
     rest = before_values(monkeypatch, goes)
     await add(store, rec(b"a"), rec(b"b"), rec(b"c"))
@@ -136,7 +140,7 @@ async def test_a_digest_whose_timeline_goes_while_it_is_read_is_not_sent(
 
 
 async def test_a_digest_of_which_redis_lost_every_value_is_buried_and_not_sent_empty(
-    store: Timelines, sink: LeaseReadingSink, scheduler: Scheduler, plain: Scripts, monkeypatch: pytest.MonkeyPatch
+    store: Store, sink: LeaseReadingSink, scheduler: Scheduler, plain: Scripts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def lost() -> None:
         plain.command("DEL", plain.key("digest-values", "r", b"t"))
@@ -152,18 +156,18 @@ async def test_a_digest_of_which_redis_lost_every_value_is_buried_and_not_sent_e
 
 
 async def test_lost_answers_of_an_open_are_no_attempts(
-    store: Timelines, sink: LeaseReadingSink, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+    store: Store, sink: LeaseReadingSink, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counted there, three of them would bury a digest of three attempts without one post."""
-    opens, lost = Timelines.open, [StoreError("redis-timeout", "said the test") for _ in range(3)]
+    opens, lost = Digests.open, [StoreError("redis-timeout", "said the test") for _ in range(3)]
 
-    async def lossy(store: Timelines, *arguments: Any) -> object:
-        answer = await opens(store, *arguments)
+    async def lossy(digests: Digests, *arguments: Any) -> object:
+        answer = await opens(digests, *arguments)
         if lost:
             raise lost.pop()
         return answer
 
-    monkeypatch.setattr(Timelines, "open", lossy)
+    monkeypatch.setattr(Digests, "open", lossy)
     scheduler = scheduler_of(store, sink, metrics, replace(SINK, max_attempts=3))
     await add(store)
     scheduler.start()
@@ -177,7 +181,7 @@ async def test_lost_answers_of_an_open_are_no_attempts(
     ("sink_says", "max_attempts", "posts"), [(Verdict.AGAIN, 4, 4), (Verdict.REFUSED, 0, 3), (Verdict.REFUSED, 1, 1)]
 )
 async def test_a_digest_is_buried_after_so_many_posts_each_with_its_number(
-    store: Timelines, sink: LeaseReadingSink, sink_says: Verdict, max_attempts: int, posts: int
+    store: Store, sink: LeaseReadingSink, sink_says: Verdict, max_attempts: int, posts: int
 ) -> None:
     sink.verdict = sink_says
     settings = replace(SINK, max_attempts=max_attempts, retry_base_ms=1, retry_cap_ms=1)
@@ -194,13 +198,13 @@ async def test_a_digest_is_buried_after_so_many_posts_each_with_its_number(
 
 
 async def test_no_send_begins_with_less_lease_left_in_redis_than_the_sinks_timeout(
-    store: Timelines, sink: LeaseReadingSink, plain: Scripts, monkeypatch: pytest.MonkeyPatch
+    store: Store, sink: LeaseReadingSink, plain: Scripts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two digests of one claim are read slowly. That the one renewed its lease is of no use to the other."""
-    page, renew, renewed = Timelines.page, Timelines.renew, asyncio.Event()
+    page, renew, renewed = Digests.page, Digests.renew, asyncio.Event()
 
-    async def slow_page(store: Timelines, claim: Claim, opened: Opened, start: int, count: int) -> object:
-        records = await page(store, claim, opened, start, count)
+    async def slow_page(digests: Digests, claim: Claim, opened: Opened, start: int, count: int) -> object:
+        records = await page(digests, claim, opened, start, count)
         if claim.timeline == "a":
             await until(lambda: lease_left_ms(plain, "a") < TIMEOUT_MS)  # so that it has to renew
         else:
@@ -208,13 +212,13 @@ async def test_no_send_begins_with_less_lease_left_in_redis_than_the_sinks_timeo
             await until(lambda: lease_left_ms(plain, "b") < TIMEOUT_MS - 200)
         return records
 
-    async def told_renew(store: Timelines, claim: Claim, lease_ms: int) -> object:
-        answer = await renew(store, claim, lease_ms)
+    async def told_renew(digests: Digests, claim: Claim, lease_ms: int) -> object:
+        answer = await renew(digests, claim, lease_ms)
         renewed.set()
         return answer
 
-    monkeypatch.setattr(Timelines, "page", slow_page)
-    monkeypatch.setattr(Timelines, "renew", told_renew)
+    monkeypatch.setattr(Digests, "page", slow_page)
+    monkeypatch.setattr(Digests, "renew", told_renew)
     scheduler = scheduler_of(store, sink, Metrics(), replace(SINK, timeout_ms=TIMEOUT_MS), LEASE_MS)
     await add(store, rec(timeline=b"a"), rec(timeline=b"b"))
     scheduler.start()
@@ -230,7 +234,7 @@ async def test_no_send_begins_with_less_lease_left_in_redis_than_the_sinks_timeo
 async def test_what_a_full_dead_store_drops_is_counted_and_logged(
     open_store: OpenStore, redis_url: str, sink: LeaseReadingSink, metrics: Metrics, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = open_store(redis_url, [RoutePlan("r", 100, 0, 60_000)], dead_digests=1)
+    store = open_store(redis_url, [StoreRoute("r", 100, 0, 60_000)], dead_digests=1)
     await store.start()
     sink.verdict = Verdict.REFUSED
     scheduler = scheduler_of(store, sink, metrics, replace(SINK, max_attempts=1))
@@ -240,6 +244,6 @@ async def test_what_a_full_dead_store_drops_is_counted_and_logged(
     await until(lambda: metrics.total("dead_digests_dropped_total") == 2)
     await scheduler.drain(time.monotonic() + 5)
     assert len(await store.dead.page(0, 0)) == 1
-    ledger = await store.ledger("r")
+    ledger = await store.operations.ledger("r")
     assert (ledger["buried"], ledger["deleted"]) == (1, 2)
     assert "scheduler.dead.dropped" in [record.getMessage() for record in caplog.records]

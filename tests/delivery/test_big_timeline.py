@@ -10,17 +10,19 @@ from typing import NamedTuple
 
 import pytest
 import redis
+from nsqdigest.delivery.attempt import Courier, DeliveryRoute, Lease, Outlet
 
 from nsqdigest.backoff import Controller, Curve
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import Verdict
-from nsqdigest.delivery.attempt import Courier, Lease, ScheduledRoute, SinkPost
-from nsqdigest.delivery.sinks.base import Outcome, Parcel
-from nsqdigest.store.answers import Claim, Opened, RoutePlan
+from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
+from nsqdigest.store.answers import Claim, Opened
+from nsqdigest.store.digests import Digests
 from nsqdigest.store.packing import BYTES_PER_CALL, RECORDS_PER_CALL
 from nsqdigest.store.record import Record, StoredRecord
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Plan, Schedule
-from nsqdigest.store.timelines import Timelines
+from nsqdigest.store.store import Store
 from support import settings
 from support.settings import ROUTE
 from support.stage import PROVE
@@ -33,7 +35,7 @@ RECORDS = 100_000 if PROVE else 20_000
 LEASE_MS = 60_000
 MAX_BODY_BYTES = 64 << 10
 VALUE = b'{"what":"' + 180 * b"x" + b'"}'
-PLAN = RoutePlan("r", capacity=1_000_000, increment_ms=0, dedupe_window_ms=600_000)
+PLAN = StoreRoute("r", capacity=1_000_000, increment_ms=0, dedupe_window_ms=600_000)
 POLICY = replace(settings.POLICY, capacity=1_000_000, dedupe_window_ms=600_000)
 
 
@@ -41,9 +43,9 @@ class Sink:
     """Accepts all, and keeps what it got."""
 
     def __init__(self) -> None:
-        self.parcels: list[Parcel] = []
+        self.parcels: list[OutgoingDigest] = []
 
-    async def deliver(self, parcel: Parcel) -> Outcome:
+    async def deliver(self, parcel: OutgoingDigest) -> Outcome:
         self.parcels.append(parcel)
         return Outcome(Verdict.DELIVERED)
 
@@ -52,26 +54,26 @@ class Sink:
 
 
 class Big(NamedTuple):
-    store: Timelines
+    store: Store
     claim: Claim
     sink: Sink
 
     async def carry(self, max_body_bytes: int) -> None:
         """As the daemon does it, with the sink's own time-out of five seconds."""
         sink = replace(settings.SINK, concurrency=1, max_body_bytes=max_body_bytes)
-        post = SinkPost(sink, self.sink, Controller(1, Curve(1.0, 10.0, jitter="none"), max))
+        post = Outlet(sink, self.sink, Controller(1, Curve(1.0, 10.0, jitter="none"), max))
         courier = Courier(self.store, LEASE_MS, Metrics(), max, lambda _: None)
-        route, epoch = ScheduledRoute(ROUTE, Plan(POLICY), post), post.controller.decision.epoch
+        route, epoch = DeliveryRoute(ROUTE, Plan(POLICY), post), post.controller.decision.epoch
         await courier.carry(self.claim, route, Lease(LEASE_MS, time.monotonic()), epoch)
 
 
-async def claimed(store: Timelines, count: int) -> Big:
+async def claimed(store: Store, count: int) -> Big:
     await store.start()
     now_ms = store.clock.now_ms()
     for first in range(0, count, RECORDS_PER_CALL):
         records = [Record(0, b"t", b"%06d" % n, n, VALUE, False) for n in range(first, first + RECORDS_PER_CALL)]
-        await store.add("r", 0, records, Schedule(now_ms, now_ms))
-    (claim,) = (await store.claim(0, [("r", 0)], [1], LEASE_MS)).claims
+        await store.timelines.add("r", 0, records, Schedule(now_ms, now_ms))
+    (claim,) = (await store.digests.claim(0, [("r", 0)], [1], LEASE_MS)).claims
     return Big(store, claim, Sink())
 
 
@@ -83,18 +85,16 @@ async def big(open_store: OpenStore, redis_url: str) -> Big:
 Page = list[StoredRecord | None] | None
 
 
-def before_page(
-    monkeypatch: pytest.MonkeyPatch, then: Callable[[int, Timelines, Opened], Awaitable[None]]
-) -> list[Page]:
+def before_page(monkeypatch: pytest.MonkeyPatch, then: Callable[[int, Digests, Opened], Awaitable[None]]) -> list[Page]:
     """Lets something happen before each page is read. The pages are collected in what is answered."""
-    read_page, pages = Timelines.page, list[Page]()
+    read_page, pages = Digests.page, list[Page]()
 
-    async def page(store: Timelines, claim: Claim, opened: Opened, start: int, count: int) -> Page:
-        await then(len(pages) + 1, store, opened)
-        pages.append(await read_page(store, claim, opened, start, count))
+    async def page(digests: Digests, claim: Claim, opened: Opened, start: int, count: int) -> Page:
+        await then(len(pages) + 1, digests, opened)
+        pages.append(await read_page(digests, claim, opened, start, count))
         return pages[-1]
 
-    monkeypatch.setattr(Timelines, "page", page)
+    monkeypatch.setattr(Digests, "page", page)
     return pages
 
 
@@ -114,7 +114,7 @@ async def test_100_000_records_are_opened_read_and_closed_in_calls_of_bounded_si
     sizes = [len(page or ()) for page in pages]
     assert sum(sizes) == 100_000
     assert max(sizes) <= RECORDS_PER_CALL
-    ledger = await big.store.ledger("r")
+    ledger = await big.store.operations.ledger("r")
     assert (ledger["delivered"], ledger["open"], ledger["snapshots"]) == (100_000, 0, 0)
     # Opening renames, closing unlinks and remembers the newest 10,000: no script went through the records.
     assert redis_client.zcard("{test:0}:shown:r:t") == 10_000
@@ -133,7 +133,7 @@ async def test_its_digest_is_read_no_further_than_it_has_room(big: Big) -> None:
 
 async def test_the_daemon_holds_no_more_than_a_page_beyond_the_body(big: Big) -> None:
     """The body twice (its records, and joined) and a page of at most BYTES_PER_CALL twice (as it was read, and cut)."""
-    await big.store.ledger("r")  # what connections need is there before
+    await big.store.operations.ledger("r")  # what connections need is there before
     tracemalloc.start()
     try:
         await big.carry(MAX_BODY_BYTES)
@@ -148,10 +148,10 @@ async def test_the_daemon_holds_no_more_than_a_page_beyond_the_body(big: Big) ->
 async def test_a_worker_whose_digest_was_closed_between_pages_sends_nothing(
     big: Big, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def another_closes(number: int, store: Timelines, opened: Opened) -> None:
+    async def another_closes(number: int, digests: Digests, opened: Opened) -> None:
         if number == 3:
-            now_ms = store.clock.now_ms()
-            await store.close_digest(big.claim, opened.id, Schedule(now_ms, now_ms))
+            now_ms = digests.clock.now_ms()
+            await digests.close_digest(big.claim, opened.id, Schedule(now_ms, now_ms))
 
     pages = before_page(monkeypatch, another_closes)
     await big.carry(max_body_bytes=100 << 20)
@@ -163,11 +163,11 @@ async def test_a_worker_that_lost_its_lease_between_pages_sends_nothing(
 ) -> None:
     """Another has the same digest open: the records are there all the while."""
 
-    async def another_has_it(number: int, store: Timelines, opened: Opened) -> None:
+    async def another_has_it(number: int, digests: Digests, opened: Opened) -> None:
         if number == 3:
-            await store.fail(big.claim, store.clock.now_ms())
-            (other,) = (await store.claim(0, [("r", 0)], [1], LEASE_MS)).claims
-            assert isinstance(await store.open(other, LEASE_MS, "not taken", [0]), Opened)
+            await digests.fail(big.claim, digests.clock.now_ms())
+            (other,) = (await digests.claim(0, [("r", 0)], [1], LEASE_MS)).claims
+            assert isinstance(await digests.open(other, LEASE_MS, "not taken", [0]), Opened)
             monkeypatch.setattr(Lease, "left_s", 0.0)  # as late as it would be by then
 
     pages = before_page(monkeypatch, another_has_it)

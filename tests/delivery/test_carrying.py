@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from nsqdigest.delivery.attempt import Courier, DeliveryRoute, Lease, Outlet
 
 from nsqdigest.backoff import Controller, Curve, State
 from nsqdigest.base import log
@@ -18,11 +19,12 @@ from nsqdigest.base.log_counts import Repeats
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.delivery import attempt
-from nsqdigest.delivery.attempt import Courier, Lease, ScheduledRoute, SinkPost
-from nsqdigest.delivery.sinks.base import Outcome, Parcel
-from nsqdigest.store.answers import Answer, Claim, RoutePlan
+from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
+from nsqdigest.store.answers import Answer, Claim
+from nsqdigest.store.digests import Digests
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Plan
-from nsqdigest.store.timelines import Timelines
+from nsqdigest.store.store import Store
 from support.settings import POLICY, ROUTE, SINK
 from support.stores import OpenStore, add, open_store, rec
 
@@ -35,11 +37,11 @@ LEASE_MS = 60_000
 @dataclass
 class ToldSink:
     outcome: Outcome | Exception = field(default_factory=lambda: Outcome(Verdict.DELIVERED))
-    parcels: list[Parcel] = field(default_factory=list)
+    parcels: list[OutgoingDigest] = field(default_factory=list)
     takes_s: float = 0.0
     before: Callable[[], Any] | None = None
 
-    async def deliver(self, parcel: Parcel) -> Outcome:
+    async def deliver(self, parcel: OutgoingDigest) -> Outcome:
         self.parcels.append(parcel)
         if self.before is not None:
             await self.before()
@@ -53,17 +55,17 @@ class ToldSink:
 
 @dataclass
 class Stage:
-    store: Timelines
+    store: Store
     sink: ToldSink
     metrics: Metrics
-    post: SinkPost
-    route: ScheduledRoute
+    post: Outlet
+    route: DeliveryRoute
     courier: Courier
     windows: list[tuple[float, float]]
-    decided: list[SinkPost]
+    decided: list[Outlet]
 
     async def claim(self) -> Claim:
-        (claim,) = (await self.store.claim(0, [("r", 0)], [5], LEASE_MS)).claims
+        (claim,) = (await self.store.digests.claim(0, [("r", 0)], [5], LEASE_MS)).claims
         return claim
 
     async def carry(self, claim: Claim | None = None, lease_ms: int = LEASE_MS, epoch: int | None = None) -> None:
@@ -73,7 +75,7 @@ class Stage:
 
     async def schedule(self) -> tuple[int, int]:
         """Base and bound of the timeline."""
-        (packed,) = await self.store._at.send(0, [[b"HGET", b"{test:0}:schedule:r", b"t"]])
+        (packed,) = await self.store.namespace.send(0, [[b"HGET", b"{test:0}:schedule:r", b"t"]])
         return int.from_bytes(packed[:8], "big"), int.from_bytes(packed[8:16], "big")
 
 
@@ -90,19 +92,19 @@ async def stage(open_store: OpenStore, redis_url: str) -> Stage:
 
 
 async def staged(open_store: OpenStore, redis_url: str, **settings: Any) -> Stage:
-    store, sink, metrics, windows = open_store(redis_url, [RoutePlan("r", 100, 0, 60_000)]), ToldSink(), Metrics(), []
+    store, sink, metrics, windows = open_store(redis_url, [StoreRoute("r", 100, 0, 60_000)]), ToldSink(), Metrics(), []
     await store.start()
     await add(store, rec(b"k", 7, b'{"a":1}'), rec(b"l", 8))
     chosen = {"retry_base_ms": 1000, "retry_cap_ms": 9000, **settings}
-    post = SinkPost(replace(SINK, **chosen), sink, Controller(8, Curve(5.0, 10.0, jitter="none"), lambda low, _: low))
-    decided: list[SinkPost] = []
+    post = Outlet(replace(SINK, **chosen), sink, Controller(8, Curve(5.0, 10.0, jitter="none"), lambda low, _: low))
+    decided: list[Outlet] = []
 
     def lowest(low: float, high: float) -> float:
         windows.append((low, high))
         return low
 
     plan = Plan(replace(POLICY, immediate=False, minimum_delay_ms=60_000, maximum_delay_ms=90_000))
-    route = ScheduledRoute(ROUTE, plan, post)
+    route = DeliveryRoute(ROUTE, plan, post)
     carrying = Courier(store, LEASE_MS, metrics, lowest, decided.append)
     return Stage(store, sink, metrics, post, route, carrying, windows, decided)
 
@@ -122,7 +124,7 @@ async def test_a_delivered_digest_is_closed_and_counted_and_the_next_waits_from_
     await stage.carry()
     (parcel,) = stage.sink.parcels
     assert (parcel.route, parcel.timeline, parcel.attempt, parcel.records) == ("r", "t", 1, 2)
-    assert (await stage.store.ledger("r"))["delivered"] == 2
+    assert (await stage.store.operations.ledger("r"))["delivered"] == 2
     value = stage.metrics.value
     assert value("digest_attempts_total", sink="out", outcome="delivered") == 1
     assert value("digests_delivered_total", sink="out", route="r") == 1
@@ -140,7 +142,7 @@ async def test_a_delivered_digest_is_closed_and_counted_and_the_next_waits_from_
 async def test_a_digest_whose_timeline_was_deleted_meanwhile_counts_as_stale_and_not_as_delivered(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stage.sink.before = lambda: stage.store.operators.delete("r", "t")
+    stage.sink.before = lambda: stage.store.operations.delete("r", "t")
     await stage.carry()
     assert stage.metrics.value("digests_stale_total", route="r") == 1
     assert stage.metrics.total("digests_delivered_total") == 0
@@ -153,7 +155,7 @@ async def test_a_refused_digest_whose_timeline_was_deleted_meanwhile_is_not_coun
 ) -> None:
     stage = await staged(open_store, redis_url, max_attempts=1)
     stage.sink.outcome = Outcome(Verdict.REFUSED, "400")
-    stage.sink.before = lambda: stage.store.operators.delete("r", "t")
+    stage.sink.before = lambda: stage.store.operations.delete("r", "t")
     await stage.carry()
     assert stage.metrics.value("digests_stale_total", route="r") == 1
     assert stage.metrics.total("digests_buried_total") == 0
@@ -173,7 +175,7 @@ async def test_a_failed_digest_waits_by_the_sinks_window_and_comes_again_as_it_w
     assert now_ms + 1000 <= base_ms == bound_ms < now_ms + 5000
     assert stage.metrics.value("digest_attempts_total", sink="out", outcome="again") == 1
     assert lines(caplog, "scheduler.digest.failed") == 1
-    await stage.store.operators.flush("r", "t")
+    await stage.store.operations.flush("r", "t")
     stage.sink.outcome = Outcome(Verdict.DELIVERED)
     await stage.carry()
     first, second = stage.sink.parcels
@@ -188,7 +190,7 @@ async def test_whatever_a_sink_raises_is_one_failed_attempt_and_a_line_in_the_lo
     await stage.carry()
     assert stage.metrics.value("digest_attempts_total", sink="out", outcome="again") == 1
     assert lines(caplog, "scheduler.sink.bug") == 1
-    assert [each.shown_timeline for each in (await stage.store.claim(0, [("r", 0)], [5], 1)).claims] == []
+    assert [each.shown_timeline for each in (await stage.store.digests.claim(0, [("r", 0)], [5], 1)).claims] == []
 
 
 async def test_a_sink_that_outlives_its_timeout_is_cut_off_and_unavailable(
@@ -229,7 +231,7 @@ async def test_a_digest_that_was_refused_three_times_is_dead_with_its_reason(
 ) -> None:
     stage.sink.outcome = Outcome(Verdict.REFUSED, "400", answer="no")
     for _ in range(3):
-        await stage.store.operators.flush("r", "t")
+        await stage.store.operations.flush("r", "t")
         await stage.carry()
     assert [parcel.attempt for parcel in stage.sink.parcels] == [1, 2, 3]
     (dead,) = await stage.store.dead.page(0, 0)
@@ -245,7 +247,7 @@ async def test_a_digest_that_is_too_old_is_dead_without_another_post(open_store:
     stage.sink.outcome = Outcome(Verdict.AGAIN, "500")
     await stage.carry()
     await asyncio.sleep(0.06)
-    await stage.store.operators.flush("r", "t")
+    await stage.store.operations.flush("r", "t")
     await stage.carry()
     assert len(stage.sink.parcels) == 1
     (dead,) = await stage.store.dead.page(0, 0)
@@ -265,7 +267,7 @@ async def test_what_was_not_sent_says_nothing_of_the_sink_but_that_the_probe_is_
     assert stage.post.is_probing
     claim, epoch = await stage.claim(), controller.decision.epoch
     controller.began(epoch, wake_at_s, wake_at_s + 60)
-    await stage.store.operators.delete("r", "t")
+    await stage.store.operations.delete("r", "t")
     await stage.carry(claim)
     assert stage.sink.parcels == []
     assert controller.decision.state is State.PROBING
@@ -275,11 +277,11 @@ async def test_what_was_not_sent_says_nothing_of_the_sink_but_that_the_probe_is_
 
 async def test_an_empty_timeline_is_forgotten_and_nothing_is_told_of_it(stage: Stage) -> None:
     await stage.carry()
-    await stage.store.operators.flush("r", "t")
+    await stage.store.operations.flush("r", "t")
     await stage.carry()
     assert len(stage.sink.parcels) == 1
     assert stage.metrics.total("digests_stale_total") == 0
-    assert (await stage.store.operators.counts("r")).timelines == 0
+    assert (await stage.store.operations.counts("r")).timelines == 0
 
 
 # -- Redis fails
@@ -288,15 +290,15 @@ async def test_an_empty_timeline_is_forgotten_and_nothing_is_told_of_it(stage: S
 def failing(monkeypatch: pytest.MonkeyPatch, name: str, times: int) -> list[float]:
     """So many calls of it fail. Returns when each call was made."""
     called_s: list[float] = []
-    real = getattr(Timelines, name)
+    real = getattr(Digests, name)
 
-    async def call(store: Timelines, *arguments: Any) -> Any:
+    async def call(digests: Digests, *arguments: Any) -> Any:
         called_s.append(time.monotonic())
         if len(called_s) <= times:
             raise StoreError("redis-timeout", "as told")
-        return await real(store, *arguments)
+        return await real(digests, *arguments)
 
-    monkeypatch.setattr(Timelines, name, call)
+    monkeypatch.setattr(Digests, name, call)
     return called_s
 
 
@@ -309,7 +311,7 @@ async def test_what_redis_does_not_do_is_asked_again_after_a_pause_and_sent_once
     stage.windows.clear()
     await stage.carry(claim)
     assert len(stage.sink.parcels) == 1
-    assert (await stage.store.ledger("r"))["delivered"] == 2
+    assert (await stage.store.operations.ledger("r"))["delivered"] == 2
     assert len(called_s) == 3
     assert [(low, round(high, 3)) for low, high in stage.windows] == [(0.1, 0.3)] * 2
     assert min(called_s[1] - called_s[0], called_s[2] - called_s[1]) > 0.09
@@ -334,15 +336,15 @@ async def test_a_lease_too_short_for_a_send_is_renewed_and_one_that_is_lost_ends
 ) -> None:
     stage = await staged(open_store, redis_url, timeout_ms=LEASE_MS + 1000)
     renewed: list[Answer] = []
-    renew = Timelines.renew
+    renew = Digests.renew
 
-    async def watched(store: Timelines, claim: Claim, lease_ms: int) -> Answer:
-        renewed.append(await renew(store, claim, lease_ms))
+    async def watched(digests: Digests, claim: Claim, lease_ms: int) -> Answer:
+        renewed.append(await renew(digests, claim, lease_ms))
         if len(renewed) == 2:
-            await stage.store.operators.delete("r", "t")
+            await stage.store.operations.delete("r", "t")
         return renewed[-1] if len(renewed) < 2 else Answer.STALE
 
-    monkeypatch.setattr(Timelines, "renew", watched)
+    monkeypatch.setattr(Digests, "renew", watched)
     await stage.carry()
     assert renewed == [Answer.DONE] * 2
     assert stage.sink.parcels == []

@@ -19,12 +19,18 @@ from nsqdigest.base.errors import Applied, StoreError
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.config import Scheduler as SchedulerSettings
-from nsqdigest.delivery.attempt import ScheduledRoute, SinkPost
-from nsqdigest.delivery.sinks.base import Outcome, Parcel
+from nsqdigest.delivery.delivery import DeliveryRoute
+from nsqdigest.delivery.outlet import Outlet
+from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.timer import Scheduler
-from nsqdigest.store.answers import Claimed, Maintained, RoutePlan
+from nsqdigest.store.answers import Claimed, Maintained
+from nsqdigest.store.digests import Digests
+from nsqdigest.store.namespace import Namespace
+from nsqdigest.store.operations import Operations
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Plan, Schedule
-from nsqdigest.store.timelines import Timelines
+from nsqdigest.store.store import Store
+from nsqdigest.store.upkeep import Upkeep
 from support.settings import POLICY, ROUTE, SINK
 from support.stores import rec, redis_settings
 from support.waiting import until
@@ -42,17 +48,18 @@ class Asked(NamedTuple):
     token: str | None
 
 
-class WatchedStore(Timelines):
-    """The real one. It keeps what it was asked, and can lose answers or calls."""
+PLANS = {name: StoreRoute(name, 100, 0, 60_000) for name in ("r", "s")}
 
-    def __init__(self, url: str, partitions: int = 1) -> None:
-        plans = [RoutePlan(name, 100, 0, 60_000) for name in ("r", "s")]
-        super().__init__(redis_settings(url, partitions=partitions), plans, 10_000)
+
+class WatchedDigests(Digests):
+    """The real ones. They keep what they were asked, and can lose answers or calls."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        super().__init__(namespace, PLANS)
         self.claims: list[Asked] = []
         self.taken: list[int] = []
         """By claim."""
         self.released: list[tuple[float, str]] = []
-        self.maintained_s: list[float] = []
         self.looks = self.looks_fail = 0
         self.claims_fail: list[tuple[Applied, bool]] = []
         """What is known of each, and whether it was done."""
@@ -80,21 +87,37 @@ class WatchedStore(Timelines):
         self.released.append((time.monotonic(), token))
         return await super().release(partition, routes, token)
 
-    async def maintenance(self, partition: int, routes: Sequence[str], lease_ms: int) -> Maintained:
+
+class WatchedUpkeep(Upkeep):
+    def __init__(self, namespace: Namespace, operations: Operations) -> None:
+        super().__init__(namespace, operations, PLANS)
+        self.maintained_s: list[float] = []
+
+    async def maintain(self, partition: int, routes: Sequence[str], lease_ms: int) -> Maintained:
         self.maintained_s.append(time.monotonic())
-        return await super().maintenance(partition, routes, lease_ms)
+        return await super().maintain(partition, routes, lease_ms)
+
+
+class WatchedStore(Store):
+    digests: WatchedDigests
+    upkeep: WatchedUpkeep
+
+    def __init__(self, url: str, partitions: int = 1) -> None:
+        super().__init__(redis_settings(url, partitions=partitions), PLANS.values(), 10_000)
+        self.digests = WatchedDigests(self.namespace)
+        self.upkeep = WatchedUpkeep(self.namespace, self.operations)
 
 
 class ToldSink:
     def __init__(self) -> None:
-        self.parcels: list[Parcel] = []
+        self.parcels: list[OutgoingDigest] = []
         self.sent_s: list[float] = []
         self.verdicts: list[Verdict] = []
         """Of the next ones; then it accepts all."""
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
-    async def deliver(self, parcel: Parcel) -> Outcome:
+    async def deliver(self, parcel: OutgoingDigest) -> Outcome:
         self.parcels.append(parcel)
         self.sent_s.append(time.monotonic())
         await self.may_answer.wait()
@@ -117,7 +140,7 @@ class Drawing:
 class Stage(NamedTuple):
     store: WatchedStore
     sink: ToldSink
-    post: SinkPost
+    post: Outlet
     metrics: Metrics
     draw: Drawing
     scheduler: Scheduler
@@ -140,9 +163,9 @@ async def make(redis_url: str) -> AsyncIterator[MakeStage]:
         await store.start()
         settings = replace(SINK, retry_base_ms=150, retry_cap_ms=150)
         curve = Curve(base_s, 10.0, jitter="none")
-        post = SinkPost(settings, sink, Controller(limit, curve, lambda low, _: low, slow_start=False))
+        post = Outlet(settings, sink, Controller(limit, curve, lambda low, _: low, slow_start=False))
         routes = {
-            name: ScheduledRoute(replace(ROUTE, name=name), Plan(POLICY), post) for name in ("r", "s")
+            name: DeliveryRoute(replace(ROUTE, name=name), Plan(POLICY), post) for name in ("r", "s")
         }  # both into one sink
         scheduler = Scheduler(
             SchedulerSettings(interval_ms=interval_ms, lease_ms=lease_ms, batch=batch), routes, store, metrics, draw,
@@ -158,10 +181,12 @@ async def make(redis_url: str) -> AsyncIterator[MakeStage]:
         await each.store.close(5)
 
 
-async def put(store: Timelines, *names: bytes, route: str = "r", after_ms: int = 0) -> None:
+async def put(store: Store, *names: bytes, route: str = "r", after_ms: int = 0) -> None:
     at_ms = store.clock.now_ms() + after_ms
     for name in names:
-        await store.add(route, store.partition_of(name), [rec(timeline=name)], Schedule(at_ms, at_ms))
+        await store.timelines.add(
+            route, store.timelines.partition_of(name), [rec(timeline=name)], Schedule(at_ms, at_ms)
+        )
 
 
 def sent(stage: Stage) -> list[str]:
@@ -223,12 +248,12 @@ async def test_a_sink_that_is_down_is_tried_when_its_backoff_ends_however_long_t
 async def test_no_more_is_asked_for_than_a_partitions_share_of_the_room_and_a_batch(make: MakeStage) -> None:
     stage = await make(limit=10, partitions=4, batch=2)
     stage.scheduler.start()
-    await until(lambda: len({asked.partition for asked in stage.store.claims}) == 4)
-    assert max(asked.budgets for asked in stage.store.claims) == stage.store.claims[0].budgets == [2]
+    await until(lambda: len({asked.partition for asked in stage.store.digests.claims}) == 4)
+    assert max(asked.budgets for asked in stage.store.digests.claims) == stage.store.digests.claims[0].budgets == [2]
     other = await make(limit=10, partitions=4)
     other.scheduler.start()
-    await until(lambda: len({asked.partition for asked in other.store.claims}) == 4)
-    assert max(asked.budgets for asked in other.store.claims) == other.store.claims[0].budgets == [3]
+    await until(lambda: len({asked.partition for asked in other.store.digests.claims}) == 4)
+    assert max(asked.budgets for asked in other.store.digests.claims) == other.store.digests.claims[0].budgets == [3]
 
 
 async def test_two_routes_share_their_sinks_room_and_each_comes_first_in_turn(make: MakeStage) -> None:
@@ -239,7 +264,7 @@ async def test_two_routes_share_their_sinks_room_and_each_comes_first_in_turn(ma
     await until(lambda: len(stage.sink.parcels) == 8)
     assert stage.scheduler.posts == [stage.post]
     assert {parcel.route for parcel in stage.sink.parcels[:3]} == {"r", "s"}
-    firsts = [asked.routes[0] for asked in stage.store.claims if len(asked.routes) == 2]
+    firsts = [asked.routes[0] for asked in stage.store.digests.claims if len(asked.routes) == 2]
     assert firsts[:4] in (["r", "s"] * 2, ["s", "r"] * 2)
 
 
@@ -250,7 +275,7 @@ async def test_all_routes_are_asked_for_once_in_a_lease_and_else_those_that_have
     await until(lambda: len(stage.sink.parcels) == 1)
     await put(stage.store, b"b", route="s")
     await until(lambda: len(stage.sink.parcels) == 2)
-    looks = [asked.routes for asked in stage.store.claims]
+    looks = [asked.routes for asked in stage.store.digests.claims]
     assert sorted(looks[0]) == ["r", "s"]
     assert looks[-1] == ["s"]
     assert all(len(routes) == 1 for routes in looks[1:])
@@ -260,11 +285,11 @@ async def test_a_dead_daemons_leases_are_looked_for_four_times_in_a_lease(make: 
     stage = await make(interval_ms=20, lease_ms=800)
     dead = WatchedStore(redis_url)
     await put(stage.store, b"a")
-    assert len((await dead.claim(0, [("r", 0)], [5], 100)).claims) == 1
+    assert len((await dead.digests.claim(0, [("r", 0)], [5], 100)).claims) == 1
     await dead.close(1)
     stage.scheduler.start()
-    await until(lambda: sent(stage) == ["a"] and len(stage.store.maintained_s) >= 4)
-    steps_s = [b - a for a, b in pairwise(stage.store.maintained_s)]
+    await until(lambda: sent(stage) == ["a"] and len(stage.store.upkeep.maintained_s) >= 4)
+    steps_s = [b - a for a, b in pairwise(stage.store.upkeep.maintained_s)]
     assert min(steps_s) > 0.19
 
 
@@ -277,8 +302,8 @@ async def test_an_operators_word_about_a_sink_is_new_once(make: MakeStage) -> No
     assert [stage.scheduler.pause_sink("out") for _ in range(2)] == [True, False]
     await put(stage.store, b"a")
     stage.scheduler.start()
-    await until(lambda: stage.store.looks >= 1)
-    assert stage.store.claims == []
+    await until(lambda: stage.store.digests.looks >= 1)
+    assert stage.store.digests.claims == []
     assert [stage.scheduler.resume_sink("out") for _ in range(2)] == [True, False]
     await until(lambda: sent(stage) == ["a"])
 
@@ -291,7 +316,7 @@ async def test_a_paused_route_is_not_asked_for_and_goes_on_at_once_when_resumed(
     await put(stage.store, b"b", route="s")
     stage.scheduler.start()
     await until(lambda: sent(stage) == ["b"])
-    assert {name for asked in stage.store.claims for name in asked.routes} == {"s"}
+    assert {name for asked in stage.store.digests.claims for name in asked.routes} == {"s"}
     assert [stage.scheduler.resume_route("r") for _ in range(2)] == [True, False]
     await until(lambda: sent(stage) == ["b", "a"])
 
@@ -301,46 +326,48 @@ async def test_a_paused_route_is_not_asked_for_and_goes_on_at_once_when_resumed(
 
 async def test_what_a_claim_took_whose_answer_got_lost_is_released_long_before_its_lease(make: MakeStage) -> None:
     stage = await make(interval_ms=50)
-    stage.store.claims_fail = [(Applied.AMBIGUOUS, True)]
+    stage.store.digests.claims_fail = [(Applied.AMBIGUOUS, True)]
     await put(stage.store, b"a", b"b")
     stage.scheduler.start()
     await until(lambda: sorted(sent(stage)) == ["a", "b"])
-    assert [token for _, token in stage.store.released] == [stage.store.claims[0].token]
+    assert [token for _, token in stage.store.digests.released] == [stage.store.digests.claims[0].token]
     assert stage.post.reserved == 0
     await put(stage.store, b"c")
     await until(lambda: len(stage.sink.parcels) == 3)
-    assert len(stage.store.released) == 1
+    assert len(stage.store.digests.released) == 1
 
 
 async def test_a_claim_that_may_still_come_is_released_once_an_interval_until_its_lease_would_be_over(
     make: MakeStage,
 ) -> None:
     stage = await make(interval_ms=50, lease_ms=700)
-    stage.store.claims_fail = [(Applied.AMBIGUOUS, False)]
+    stage.store.digests.claims_fail = [(Applied.AMBIGUOUS, False)]
     began_s = time.monotonic()
     stage.scheduler.start()
-    await until(lambda: bool(stage.store.released) and time.monotonic() - stage.store.released[-1][0] > 0.2)
-    at_s = [released_s for released_s, _ in stage.store.released]
+    await until(
+        lambda: bool(stage.store.digests.released) and time.monotonic() - stage.store.digests.released[-1][0] > 0.2
+    )
+    at_s = [released_s for released_s, _ in stage.store.digests.released]
     assert 2 <= len(at_s) <= 14
     # An interval apart at least, though a slow look makes one of them late.
     assert all(released_s - began_s > number * 0.05 for number, released_s in enumerate(at_s))
     assert 0.69 < at_s[-1] - began_s < 3
-    assert {token for _, token in stage.store.released} == {stage.store.claims[0].token}
+    assert {token for _, token in stage.store.digests.released} == {stage.store.digests.claims[0].token}
 
 
 async def test_a_claim_that_was_not_done_is_not_released(make: MakeStage) -> None:
     stage = await make(interval_ms=20)
-    stage.store.claims_fail = [(Applied.NO, False)]
+    stage.store.digests.claims_fail = [(Applied.NO, False)]
     await put(stage.store, b"a")
     stage.scheduler.start()
     await until(lambda: sent(stage) == ["a"])
-    assert stage.store.released == []
+    assert stage.store.digests.released == []
 
 
 async def test_while_redis_fails_it_is_asked_ever_more_seldom_and_its_return_is_told_once(make: MakeStage) -> None:
     stage = await make(partitions=2)
     await put(stage.store, b"a")
-    stage.store.looks_fail = 6
+    stage.store.digests.looks_fail = 6
     stage.draw.windows.clear()
     began_s = time.monotonic()
     stage.scheduler.start()
@@ -359,7 +386,7 @@ async def test_while_redis_fails_it_is_asked_ever_more_seldom_and_its_return_is_
 
 async def test_a_poke_ends_the_wait_after_a_failure_but_not_at_once(make: MakeStage) -> None:
     stage = await make()
-    stage.store.looks_fail = 1
+    stage.store.digests.looks_fail = 1
     stage.scheduler.start()
     await put(stage.store, b"a")
     began_s = time.monotonic()
@@ -384,32 +411,32 @@ async def test_a_drain_cuts_off_what_does_not_end_in_time(make: MakeStage) -> No
     assert 0.29 < time.monotonic() - began_s < 3
     assert stage.post.active == 0
     assert all(task.done() for task in stage.scheduler.tasks)
-    claims = len(stage.store.claims)
+    claims = len(stage.store.digests.claims)
     await put(stage.store, b"b")
     stage.scheduler.poke()
     await stage.scheduler.drain(time.monotonic() + 1)
-    assert len(stage.store.claims) == claims
+    assert len(stage.store.digests.claims) == claims
 
 
 async def test_a_drain_lets_a_claim_under_way_end_and_what_it_took_go_out(
     make: MakeStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = await make()
-    may_go_on, claim = asyncio.Event(), Timelines.claim
+    may_go_on, claim = asyncio.Event(), Digests.claim
 
-    async def slow(store: Timelines, *arguments: Any) -> Claimed:
-        claimed = await claim(store, *arguments)
+    async def slow(digests: Digests, *arguments: Any) -> Claimed:
+        claimed = await claim(digests, *arguments)
         await may_go_on.wait()
         return claimed
 
-    monkeypatch.setattr(Timelines, "claim", slow)
+    monkeypatch.setattr(Digests, "claim", slow)
     await put(stage.store, b"a")
     stage.scheduler.start()
-    await until(lambda: bool(stage.store.claims))
+    await until(lambda: bool(stage.store.digests.claims))
     drain = asyncio.create_task(stage.scheduler.drain(time.monotonic() + 5))
     await asyncio.sleep(0)
     may_go_on.set()
     await drain
     assert sent(stage) == ["a"]
-    assert len(stage.store.claims) == 1
-    assert (await stage.store.ledger("r"))["delivered"] == 1
+    assert len(stage.store.digests.claims) == 1
+    assert (await stage.store.operations.ledger("r"))["delivered"] == 1

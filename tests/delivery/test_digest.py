@@ -26,7 +26,7 @@ FACTS = Head(
     last_ms=1_700_000_009_456,
     total=17,
     superseded=2,
-    over_capacity=5,
+    dropped_capacity=5,
 )
 MAX_BODY_BYTES = 256 * 1024
 
@@ -278,7 +278,7 @@ def test_a_builder_that_is_full_says_so() -> None:
 def test_the_largest_facts_leave_room_for_themselves() -> None:
     facts = FACTS._replace(
         timeline='"' * 4_096, route="r" * 64, sink="s" * 64, iteration=2**53, total=2**53, superseded=2**53,
-        over_capacity=2**53, first_ms=2**53, last_ms=2**53,
+        dropped_capacity=2**53, first_ms=2**53, last_ms=2**53,
     )  # fmt: skip
     limit_bytes = 16 * 1024
     assert len(body([(b"k%d" % n, n, b"{}") for n in range(1_000)], facts, max_body_bytes=limit_bytes)) <= limit_bytes

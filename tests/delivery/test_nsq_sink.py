@@ -17,18 +17,19 @@ from nsqdigest.backoff import Controller, Curve
 from nsqdigest.base.errors import Applied, PublishError
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import BuryReason, Verdict
-from nsqdigest.config import Address, NsqSink, Tls, tls_files
+from nsqdigest.config import Address, Tls, tls_files
 from nsqdigest.config import Scheduler as SchedulerSettings
-from nsqdigest.delivery.attempt import ScheduledRoute, SinkPost
-from nsqdigest.delivery.sinks.base import Outcome, Parcel
-from nsqdigest.delivery.sinks.nsq import NsqTopic, verdict_of
+from nsqdigest.delivery.delivery import DeliveryRoute
+from nsqdigest.delivery.outlet import Outlet
+from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
+from nsqdigest.delivery.sinks.nsq import NsqSink, NsqTopic, verdict_of
 from nsqdigest.delivery.timer import Scheduler
 from nsqdigest.delivery.verdicts import ATTEMPTS_WHEN_REFUSED
 from nsqdigest.nsq.connection import ConnectionOptions
-from nsqdigest.store.answers import RoutePlan
 from nsqdigest.store.dead import Dead
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Plan
-from nsqdigest.store.timelines import Timelines
+from nsqdigest.store.store import Store
 from support import settings as usual
 from support.nsqclient import NsqClient
 from support.ports import HOST, free_port
@@ -41,7 +42,7 @@ from support.waiting import until, wait_until
 pytestmark = [pytest.mark.integration, pytest.mark.servers]
 
 BODY = b'{"type":"digest","data":{"records":[{"value":{"n": 1.50,\n"n":2}}]}}\r\n'
-PARCEL = Parcel(id="id", route="r", timeline="t", attempt=1, records=1, body=BODY)
+PARCEL = OutgoingDigest(id="id", route="r", timeline="t", attempt=1, records=1, body=BODY)
 OPTIONS = ConnectionOptions(heartbeat_interval_ms=30_000)
 TOPICS = (f"digests-{number}" for number in itertools.count())
 NARROW_BYTES = 300
@@ -188,9 +189,9 @@ class Recording:
 
     def __init__(self, sink: NsqTopic) -> None:
         self._sink = sink
-        self.parcels: list[Parcel] = []
+        self.parcels: list[OutgoingDigest] = []
 
-    async def deliver(self, parcel: Parcel) -> Outcome:
+    async def deliver(self, parcel: OutgoingDigest) -> Outcome:
         self.parcels.append(parcel)
         return await self._sink.deliver(parcel)
 
@@ -199,25 +200,25 @@ class Recording:
 
 
 @pytest.fixture
-async def store(open_store: OpenStore, redis_url: str) -> Timelines:
-    store = open_store(redis_url, [RoutePlan("r", 100, 0, 60_000)])
+async def store(open_store: OpenStore, redis_url: str) -> Store:
+    store = open_store(redis_url, [StoreRoute("r", 100, 0, 60_000)])
     await store.start()
     return store
 
 
 @pytest.fixture
-async def deliver_to(store: Timelines) -> AsyncIterator[Callable[[NsqTopic], Recording]]:
+async def deliver_to(store: Store) -> AsyncIterator[Callable[[NsqTopic], Recording]]:
     """Begins to deliver what is in the store."""
     schedulers: list[Scheduler] = []
 
     def begin(sink: NsqTopic) -> Recording:
         recording = Recording(sink)
         controller = Controller(8, Curve(0.01, 0.05, jitter="none"), low)
-        post = SinkPost(settings_of("t"), recording, controller)
+        post = Outlet(settings_of("t"), recording, controller)
         policy = replace(usual.POLICY, minimum_delay_ms=0, maximum_delay_ms=0)
         scheduler = Scheduler(
             SchedulerSettings(interval_ms=20, lease_ms=60_000, batch=100),
-            {"r": ScheduledRoute(ROUTE, Plan(policy), post)}, store, Metrics(), low,
+            {"r": DeliveryRoute(ROUTE, Plan(policy), post)}, store, Metrics(), low,
         )  # fmt: skip
         schedulers.append(scheduler)
         scheduler.start()
@@ -229,7 +230,7 @@ async def deliver_to(store: Timelines) -> AsyncIterator[Callable[[NsqTopic], Rec
 
 
 async def test_while_nsqd_is_down_the_same_bytes_are_tried_until_it_is_back(
-    out: Nsqd, topic: str, make: Make, store: Timelines, deliver_to: Callable[[NsqTopic], Recording]
+    out: Nsqd, topic: str, make: Make, store: Store, deliver_to: Callable[[NsqTopic], Recording]
 ) -> None:
     out.stop()
     try:
@@ -244,7 +245,7 @@ async def test_while_nsqd_is_down_the_same_bytes_are_tried_until_it_is_back(
 
 
 async def test_what_is_too_large_for_nsqd_is_buried_with_its_word(
-    narrow: Nsqd, make: Make, store: Timelines, deliver_to: Callable[[NsqTopic], Recording]
+    narrow: Nsqd, make: Make, store: Store, deliver_to: Callable[[NsqTopic], Recording]
 ) -> None:
     await add(store, rec(b"k", 1, b'{"long":"%s"}' % (b"x" * NARROW_BYTES)))
     sent = deliver_to(make(narrow))

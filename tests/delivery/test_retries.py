@@ -16,15 +16,16 @@ from nsqdigest.audit.ledger import balances
 from nsqdigest.backoff import Controller, Curve, State
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import Verdict
-from nsqdigest.config import LogSink
 from nsqdigest.config import Scheduler as SchedulerSettings
-from nsqdigest.delivery.attempt import ScheduledRoute, SinkPost
-from nsqdigest.delivery.sinks.base import Outcome, Parcel
+from nsqdigest.delivery.delivery import DeliveryRoute
+from nsqdigest.delivery.outlet import Outlet
+from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
+from nsqdigest.delivery.sinks.log import LogSink
 from nsqdigest.delivery.timer import Scheduler
-from nsqdigest.store.answers import RoutePlan
 from nsqdigest.store.dead import Dead, Revival
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Plan
-from nsqdigest.store.timelines import Timelines
+from nsqdigest.store.store import Store
 from support import settings as usual
 from support.settings import ROUTE
 from support.store import Scripts, inconsistencies
@@ -45,9 +46,9 @@ class ScriptedSink:
     def __init__(self) -> None:
         self.verdicts: list[Verdict] = []
         self.meanwhile: list[Meanwhile] = []
-        self.parcels: list[Parcel] = []
+        self.parcels: list[OutgoingDigest] = []
 
-    async def deliver(self, parcel: Parcel) -> Outcome:
+    async def deliver(self, parcel: OutgoingDigest) -> Outcome:
         self.parcels.append(parcel)
         if self.meanwhile:
             await self.meanwhile.pop(0)()
@@ -85,19 +86,19 @@ def merges() -> bool:
 
 
 @pytest.fixture
-async def store(open_store: OpenStore, redis_url: str, merges: bool) -> Timelines:
-    store = open_store(redis_url, [RoutePlan("r", 100, 0, 60_000, merges=merges)])
+async def store(open_store: OpenStore, redis_url: str, merges: bool) -> Store:
+    store = open_store(redis_url, [StoreRoute("r", 100, 0, 60_000, merges=merges)])
     await store.start()
     return store
 
 
 @pytest.fixture
-async def scheduler(store: Timelines, sink: ScriptedSink, settings: LogSink) -> AsyncIterator[Scheduler]:
+async def scheduler(store: Store, sink: ScriptedSink, settings: LogSink) -> AsyncIterator[Scheduler]:
     def uniform(low: float, high: float) -> float:
         return low
 
-    post = SinkPost(settings, sink, Controller(8, Curve(1.0, 10.0, jitter="none"), uniform))
-    routes = {"r": ScheduledRoute(ROUTE, Plan(POLICY), post)}
+    post = Outlet(settings, sink, Controller(8, Curve(1.0, 10.0, jitter="none"), uniform))
+    routes = {"r": DeliveryRoute(ROUTE, Plan(POLICY), post)}
     scheduler = Scheduler(
         SchedulerSettings(interval_ms=20, lease_ms=60_000, batch=100), routes, store, Metrics(), uniform
     )
@@ -110,20 +111,20 @@ def plain(redis_client: redis.Redis) -> Scripts:
     return Scripts(redis_client)
 
 
-async def counters(store: Timelines) -> dict[str, int]:
-    ledger = await store.ledger("r")
+async def counters(store: Store) -> dict[str, int]:
+    ledger = await store.operations.ledger("r")
     assert balances(ledger)
     return {field: value for field, value in ledger.items() if value}
 
 
-async def delivered(store: Timelines, records: int) -> None:
+async def delivered(store: Store, records: int) -> None:
     async def is_so() -> bool:
         return (await counters(store)).get("delivered", 0) == records
 
     await until(is_so)
 
 
-async def the_dead_one(store: Timelines) -> Dead:
+async def the_dead_one(store: Store) -> Dead:
     async def dead() -> list[Dead]:
         return await store.dead.page(0, 0)
 
@@ -135,7 +136,7 @@ async def the_dead_one(store: Timelines) -> Dead:
 
 
 async def test_a_digest_sent_again_is_the_same_and_newer_records_follow(
-    scheduler: Scheduler, store: Timelines, sink: ScriptedSink
+    scheduler: Scheduler, store: Store, sink: ScriptedSink
 ) -> None:
     sink.verdicts = [Verdict.AGAIN]
     sink.meanwhile = [partial(add, store, rec(b"newer"))]
@@ -157,7 +158,7 @@ class TestMerged:
         return True
 
     async def test_the_union_goes_out_under_a_new_id(
-        self, scheduler: Scheduler, store: Timelines, sink: ScriptedSink
+        self, scheduler: Scheduler, store: Store, sink: ScriptedSink
     ) -> None:
         sink.verdicts = [Verdict.AGAIN]
         sink.meanwhile = [partial(add, store, rec(b"newer"), rec(b"first", 9))]
@@ -171,7 +172,7 @@ class TestMerged:
         assert await counters(store) == {"added": 3, "superseded": 1, "delivered": 2}
 
     async def test_without_newer_records_it_is_the_same_digest(
-        self, scheduler: Scheduler, store: Timelines, sink: ScriptedSink
+        self, scheduler: Scheduler, store: Store, sink: ScriptedSink
     ) -> None:
         sink.verdicts = [Verdict.AGAIN]
         await add(store)
@@ -186,7 +187,7 @@ class TestMerged:
 
     @pytest.mark.parametrize("settings", [{"max_attempts": 3}], indirect=True)
     async def test_there_are_not_more_tries_because_it_merges(
-        self, scheduler: Scheduler, store: Timelines, sink: ScriptedSink
+        self, scheduler: Scheduler, store: Store, sink: ScriptedSink
     ) -> None:
         sink.verdicts = [Verdict.AGAIN] * 9
         sink.meanwhile = [partial(add, store, rec(b"%d" % n)) for n in (1, 2)]
@@ -198,7 +199,7 @@ class TestMerged:
 
     @pytest.mark.parametrize("settings", [{"max_age_ms": 150}], indirect=True)
     async def test_its_age_counts_from_the_first_open(
-        self, scheduler: Scheduler, store: Timelines, sink: ScriptedSink
+        self, scheduler: Scheduler, store: Store, sink: ScriptedSink
     ) -> None:
         sink.verdicts = [Verdict.AGAIN] * 1000
         sink.meanwhile = [partial(add, store, rec(b"%d" % n)) for n in range(1000)]
@@ -207,7 +208,7 @@ class TestMerged:
         assert (await the_dead_one(store)).details.reason == "too-old"
 
     async def test_merged_into_one_another_they_are_one_digest_to_the_health_of_the_sink(
-        self, scheduler: Scheduler, store: Timelines, sink: ScriptedSink
+        self, scheduler: Scheduler, store: Store, sink: ScriptedSink
     ) -> None:
         sink.verdicts = [Verdict.AGAIN] * 5
         sink.meanwhile = [partial(add, store, rec(b"%d" % n)) for n in range(5)]
@@ -222,7 +223,7 @@ class TestMerged:
 
 
 async def test_a_revived_digest_is_sent_with_the_bytes_it_had(
-    scheduler: Scheduler, store: Timelines, sink: ScriptedSink, plain: Scripts
+    scheduler: Scheduler, store: Store, sink: ScriptedSink, plain: Scripts
 ) -> None:
     sink.verdicts = [Verdict.REFUSED] * 3
     await add(store, rec(b"k", 1), rec(b"l", 2))
@@ -243,7 +244,7 @@ async def test_a_revived_digest_is_sent_with_the_bytes_it_had(
 
 
 async def test_a_revived_digest_that_is_refused_again_is_dead_again(
-    scheduler: Scheduler, store: Timelines, sink: ScriptedSink, plain: Scripts
+    scheduler: Scheduler, store: Store, sink: ScriptedSink, plain: Scripts
 ) -> None:
     sink.verdicts = [Verdict.REFUSED] * 6
     await add(store)
@@ -259,7 +260,7 @@ async def test_a_revived_digest_that_is_refused_again_is_dead_again(
 
 
 async def test_the_age_of_a_revived_digest_counts_from_its_revival(
-    scheduler: Scheduler, store: Timelines, sink: ScriptedSink, plain: Scripts
+    scheduler: Scheduler, store: Store, sink: ScriptedSink, plain: Scripts
 ) -> None:
     sink.verdicts = [Verdict.REFUSED] * 3
     await add(store)

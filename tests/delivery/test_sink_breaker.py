@@ -15,13 +15,14 @@ from nsqdigest.backoff import Controller, Curve, Reason, State
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.config import Scheduler as SchedulerSettings
-from nsqdigest.delivery.attempt import ScheduledRoute, SinkPost
-from nsqdigest.delivery.sinks.base import Outcome, Parcel
+from nsqdigest.delivery.delivery import DeliveryRoute
+from nsqdigest.delivery.outlet import Outlet
+from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.timer import Scheduler
-from nsqdigest.store.answers import RoutePlan
 from nsqdigest.store.record import Record
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Plan
-from nsqdigest.store.timelines import Timelines
+from nsqdigest.store.store import Store
 from support import settings
 from support.settings import POLICY, ROUTE
 from support.stores import redis_settings
@@ -36,13 +37,13 @@ class ToldSink:
     """Returns what it is told, for all or for one timeline, and can be made to wait with it."""
 
     def __init__(self) -> None:
-        self.parcels: list[Parcel] = []
+        self.parcels: list[OutgoingDigest] = []
         self.verdict = Verdict.DELIVERED
         self.verdict_of: dict[str, Verdict] = {}
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
-    async def deliver(self, parcel: Parcel) -> Outcome:
+    async def deliver(self, parcel: OutgoingDigest) -> Outcome:
         self.parcels.append(parcel)
         verdict = self.verdict_of.get(parcel.timeline, self.verdict)
         await self.may_answer.wait()
@@ -53,8 +54,8 @@ class ToldSink:
 
 
 @pytest.fixture
-async def store(redis_url: str) -> AsyncIterator[Timelines]:
-    store = Timelines(redis_settings(redis_url), [RoutePlan("r", 100, 0, 60_000)], 1000)
+async def store(redis_url: str) -> AsyncIterator[Store]:
+    store = Store(redis_settings(redis_url), [StoreRoute("r", 100, 0, 60_000)], 1000)
     await store.start()
     yield store
     await store.close(5)
@@ -66,16 +67,16 @@ def sink() -> ToldSink:
 
 
 @pytest.fixture
-def post(sink: ToldSink) -> SinkPost:
+def post(sink: ToldSink) -> Outlet:
     curve = Curve(base_s=0.01, max_duration_s=0.08, jitter="none")
-    return SinkPost(SINK, sink, Controller(SINK.concurrency, curve, lambda low, _: low))
+    return Outlet(SINK, sink, Controller(SINK.concurrency, curve, lambda low, _: low))
 
 
 @pytest.fixture
-async def scheduler(store: Timelines, post: SinkPost) -> AsyncIterator[Scheduler]:
+async def scheduler(store: Store, post: Outlet) -> AsyncIterator[Scheduler]:
     scheduler = Scheduler(
         SchedulerSettings(interval_ms=20, lease_ms=60_000, batch=100),
-        {"r": ScheduledRoute(ROUTE, Plan(POLICY), post)},
+        {"r": DeliveryRoute(ROUTE, Plan(POLICY), post)},
         store,
         Metrics(),
         lambda low, _: low,
@@ -84,13 +85,13 @@ async def scheduler(store: Timelines, post: SinkPost) -> AsyncIterator[Scheduler
     await scheduler.drain(time.monotonic() + 5)
 
 
-async def add(store: Timelines, *timelines: bytes) -> None:
+async def add(store: Store, *timelines: bytes) -> None:
     records = [Record(0, timeline, b"k", 1, b"{}", False) for timeline in timelines]
-    await store.add("r", 0, records, Plan(POLICY).beginning(store.clock.now_ms()))
+    await store.timelines.add("r", 0, records, Plan(POLICY).beginning(store.clock.now_ms()))
 
 
 async def test_a_sink_that_is_down_is_asked_with_one_digest_at_a_time(
-    scheduler: Scheduler, store: Timelines, sink: ToldSink, post: SinkPost
+    scheduler: Scheduler, store: Store, sink: ToldSink, post: Outlet
 ) -> None:
     sink.verdict = Verdict.UNAVAILABLE
     await add(store, *(b"t%d" % number for number in range(20)))
@@ -104,7 +105,7 @@ async def test_a_sink_that_is_down_is_asked_with_one_digest_at_a_time(
 
 
 async def test_a_slow_probe_still_speaks_for_its_sink(
-    scheduler: Scheduler, store: Timelines, sink: ToldSink, post: SinkPost, monkeypatch: pytest.MonkeyPatch
+    scheduler: Scheduler, store: Store, sink: ToldSink, post: Outlet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A receiver that takes its whole time-out to fail raises the level like one that fails at once."""
     monkeypatch.setattr(backoff, "PROBE_MESSAGE_WITHIN_S", 0.05)
@@ -124,7 +125,7 @@ async def test_a_slow_probe_still_speaks_for_its_sink(
 
 
 async def test_the_digest_that_failed_last_is_not_the_probe_while_another_is_due(
-    scheduler: Scheduler, store: Timelines, sink: ToldSink, post: SinkPost
+    scheduler: Scheduler, store: Store, sink: ToldSink, post: Outlet
 ) -> None:
     sink.verdict_of = {"bad": Verdict.UNAVAILABLE}
     await add(store, b"bad")
@@ -137,7 +138,7 @@ async def test_the_digest_that_failed_last_is_not_the_probe_while_another_is_due
 
 
 async def test_a_digest_that_failed_last_is_the_probe_where_nothing_else_is_due(
-    scheduler: Scheduler, store: Timelines, sink: ToldSink, post: SinkPost
+    scheduler: Scheduler, store: Store, sink: ToldSink, post: Outlet
 ) -> None:
     sink.verdict = Verdict.UNAVAILABLE
     await add(store, b"only")
@@ -149,10 +150,10 @@ async def test_a_digest_that_failed_last_is_the_probe_where_nothing_else_is_due(
 
 
 async def test_what_was_claimed_before_the_sink_stepped_back_is_put_back_unsent(
-    scheduler: Scheduler, store: Timelines, sink: ToldSink, post: SinkPost
+    scheduler: Scheduler, store: Store, sink: ToldSink, post: Outlet
 ) -> None:
     await add(store, b"a", b"b")
-    claims = (await store.claim(0, [("r", 0)], [2], 60_000)).claims
+    claims = (await store.digests.claim(0, [("r", 0)], [2], 60_000)).claims
     epoch = post.controller.decision.epoch
     post.controller.failed(epoch, time.monotonic())
     scheduler._begin(claims, time.monotonic(), epoch)
@@ -164,7 +165,7 @@ async def test_what_was_claimed_before_the_sink_stepped_back_is_put_back_unsent(
 
 
 async def test_a_held_sink_opens_nothing_and_goes_on_when_resumed(
-    scheduler: Scheduler, store: Timelines, sink: ToldSink, post: SinkPost
+    scheduler: Scheduler, store: Store, sink: ToldSink, post: Outlet
 ) -> None:
     scheduler.start()
     assert scheduler.pause_sink("out")

@@ -19,9 +19,8 @@ from standardwebhooks import Webhook as Verifier
 
 import nsqdigest
 from nsqdigest.base.reasons import Verdict
-from nsqdigest.config import LogSink, Secret, WebhookSink
-from nsqdigest.delivery.sinks.base import Outcome, Parcel
-from nsqdigest.delivery.sinks.log import LogFile
+from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
+from nsqdigest.delivery.sinks.log import LogFile, LogSink, Secret, WebhookSink
 from nsqdigest.delivery.sinks.webhook import Webhook
 from support.ports import HOST, free_port
 from support.waiting import until
@@ -29,7 +28,7 @@ from support.waiting import until
 pytestmark = pytest.mark.integration
 
 BODY = b'{"type":"digest","data":{"records":[{"value":{"n":1.50}}]}}'
-PARCEL = Parcel(
+PARCEL = OutgoingDigest(
     id="018bcfe5-6b7b-7000-8000-000000000000", route="events", timeline="user:42", attempt=1, records=1, body=BODY
 )
 SECRETS = ["whsec_" + base64.b64encode(bytes([number]) * 32).decode() for number in (1, 2)]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import pytest
+from nsqdigest.delivery.attempt import NO_EPOCH, DeliveryRoute, Lease, Outlet
 
 from nsqdigest.backoff import Controller, Curve, State
 from nsqdigest.base import log
@@ -18,7 +19,6 @@ from nsqdigest.base.log_counts import Repeats
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.config import Scheduler as SchedulerSettings
 from nsqdigest.delivery import attempt, timer
-from nsqdigest.delivery.attempt import NO_EPOCH, Lease, ScheduledRoute, SinkPost
 from nsqdigest.delivery.timer import Scheduler
 from nsqdigest.store.answers import Claim, Claimed, Maintained, Mended
 from nsqdigest.store.schedule import Plan
@@ -69,7 +69,16 @@ class ToldStore:
     returns: list[int] = field(default_factory=list)
     takes_s: dict[str, float] = field(default_factory=dict)
     hangs_in: set[int] = field(default_factory=set)
-    posts: list[SinkPost] = field(default_factory=list)
+    posts: list[Outlet] = field(default_factory=list)
+    dead: None = None
+
+    @property
+    def digests(self) -> ToldStore:
+        return self
+
+    @property
+    def upkeep(self) -> ToldStore:
+        return self
 
     @property
     def clock(self) -> ToldStore:
@@ -126,7 +135,7 @@ class ToldStore:
         self.released.append((now_s(), partition, list(routes), token))
         return self.returns.pop(0) if self.returns else 0
 
-    async def maintenance(self, partition: int, routes: Sequence[str], lease_ms: int) -> Maintained:
+    async def maintain(self, partition: int, routes: Sequence[str], lease_ms: int) -> Maintained:
         self.maintained.append((now_s(), partition, list(routes), lease_ms))
         await asyncio.sleep(self.takes_s.get("maintenance", 0))
         return self.finds.pop(0) if self.finds else NOTHING
@@ -149,7 +158,7 @@ class ToldCourier:
     ended: list[str] = field(default_factory=list)
     made_with: tuple[Any, ...] = ()
 
-    async def carry(self, claim: Claim, route: ScheduledRoute, lease: Lease, epoch: int) -> None:
+    async def carry(self, claim: Claim, route: DeliveryRoute, lease: Lease, epoch: int) -> None:
         assert route.settings.name == claim.route
         self.carried.append(Carried(now_s(), claim.route, claim.timeline, round(lease.left_s, 6), epoch))
         await asyncio.sleep(self.takes_s)
@@ -163,7 +172,7 @@ class ToldCourier:
 class Stage(NamedTuple):
     store: ToldStore
     courier: ToldCourier
-    posts: list[SinkPost]
+    posts: list[Outlet]
     metrics: Metrics
     windows: list[tuple[float, float]]
     scheduler: Scheduler
@@ -205,12 +214,12 @@ def make(monkeypatch: pytest.MonkeyPatch) -> MakeStage:
 
         curve = Curve(2.5, 100.0, jitter="none")
         posts = [
-            SinkPost(replace(SINK, name=name), None, Controller(limit, curve, lambda low, _: low, slow_start=False))  # type: ignore[arg-type]
+            Outlet(replace(SINK, name=name), None, Controller(limit, curve, lambda low, _: low, slow_start=False))  # type: ignore[arg-type]
             for name in ("out", "other")[:sinks]
         ]
         store.posts = posts
         routes = {
-            name: ScheduledRoute(replace(ROUTE, name=name), Plan(POLICY), posts[number % sinks])
+            name: DeliveryRoute(replace(ROUTE, name=name), Plan(POLICY), posts[number % sinks])
             for number, name in enumerate(("r", "s"))
         }
         settings = SchedulerSettings(interval_ms=round(1000 * interval_s), lease_ms=round(1000 * lease_s), batch=batch)

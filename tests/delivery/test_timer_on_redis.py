@@ -17,14 +17,16 @@ from nsqdigest.backoff import Controller, Curve
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.config import Scheduler as SchedulerSettings
-from nsqdigest.delivery.attempt import ScheduledRoute, SinkPost
-from nsqdigest.delivery.sinks.base import Outcome, Parcel
+from nsqdigest.delivery.delivery import DeliveryRoute
+from nsqdigest.delivery.outlet import Outlet
+from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.timer import Scheduler
-from nsqdigest.store.answers import RoutePlan
 from nsqdigest.store.record import Record
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Plan, Schedule
-from nsqdigest.store.servers.node import Command, Node
-from nsqdigest.store.timelines import Timelines
+from nsqdigest.store.servers.node import Node
+from nsqdigest.store.servers.resp import Command
+from nsqdigest.store.store import Store
 from support.ports import HOST
 from support.proxy import Mode, Proxy
 from support.redis_sets import RedisCluster
@@ -43,11 +45,11 @@ class KeepingSink:
     """Accepts all, and can be told to let something happen before it answers."""
 
     def __init__(self) -> None:
-        self.parcels: list[Parcel] = []
+        self.parcels: list[OutgoingDigest] = []
         self.at_a_time = self.most_at_a_time = 0
         self.proxy_mode_after: tuple[Proxy, Mode] | None = None
 
-    async def deliver(self, parcel: Parcel) -> Outcome:
+    async def deliver(self, parcel: OutgoingDigest) -> Outcome:
         self.parcels.append(parcel)
         self.at_a_time += 1
         self.most_at_a_time = max(self.most_at_a_time, self.at_a_time)
@@ -70,9 +72,9 @@ async def proxy(redis_server: RedisServer) -> AsyncIterator[Proxy]:
 
 
 @pytest.fixture
-async def store(proxy: Proxy) -> AsyncIterator[Timelines]:
+async def store(proxy: Proxy) -> AsyncIterator[Store]:
     settings = redis_settings(f"redis://{HOST}:{proxy.port}/0", timeout_ms=300)
-    store = Timelines(settings, [RoutePlan("r", 100, 0, 60_000)], 1000)
+    store = Store(settings, [StoreRoute("r", 100, 0, 60_000)], 1000)
     await store.start()
     yield store
     await store.close(5)
@@ -83,14 +85,14 @@ def sink() -> KeepingSink:
     return KeepingSink()
 
 
-def scheduler_of(store: Timelines, sink: KeepingSink, limit: int = 8, lease_ms: int = LEASE_MS) -> Scheduler:
+def scheduler_of(store: Store, sink: KeepingSink, limit: int = 8, lease_ms: int = LEASE_MS) -> Scheduler:
     def uniform(low: float, high: float) -> float:
         return low
 
-    post = SinkPost(SINK, sink, Controller(limit, Curve(1.0, 10.0, jitter="none"), uniform))
+    post = Outlet(SINK, sink, Controller(limit, Curve(1.0, 10.0, jitter="none"), uniform))
     return Scheduler(
         SchedulerSettings(interval_ms=50, lease_ms=lease_ms, batch=100),
-        {"r": ScheduledRoute(ROUTE, Plan(POLICY), post)},
+        {"r": DeliveryRoute(ROUTE, Plan(POLICY), post)},
         store,
         Metrics(),
         uniform,
@@ -98,19 +100,19 @@ def scheduler_of(store: Timelines, sink: KeepingSink, limit: int = 8, lease_ms: 
 
 
 @pytest.fixture
-async def scheduler(store: Timelines, sink: KeepingSink) -> AsyncIterator[Scheduler]:
+async def scheduler(store: Store, sink: KeepingSink) -> AsyncIterator[Scheduler]:
     scheduler = scheduler_of(store, sink)
     yield scheduler
     await scheduler.drain(time.monotonic() + 5)
 
 
-async def add(store: Timelines, *timelines: bytes) -> None:
+async def add(store: Store, *timelines: bytes) -> None:
     records = [Record(0, timeline, b"k", 1, b"{}", False) for timeline in timelines]
-    await store.add("r", 0, records, Plan(POLICY).beginning(store.clock.now_ms()))
+    await store.timelines.add("r", 0, records, Plan(POLICY).beginning(store.clock.now_ms()))
 
 
 async def test_what_a_claim_took_whose_answer_got_lost_does_not_wait_for_its_lease(
-    scheduler: Scheduler, store: Timelines, sink: KeepingSink, proxy: Proxy
+    scheduler: Scheduler, store: Store, sink: KeepingSink, proxy: Proxy
 ) -> None:
     await add(store, b"a", b"b", b"c")
     proxy.mode = Mode.DROP_REPLIES
@@ -122,7 +124,7 @@ async def test_what_a_claim_took_whose_answer_got_lost_does_not_wait_for_its_lea
 
 
 async def test_a_close_whose_answer_got_lost_is_told_again_and_the_digest_goes_out_once(
-    scheduler: Scheduler, store: Timelines, sink: KeepingSink, proxy: Proxy
+    scheduler: Scheduler, store: Store, sink: KeepingSink, proxy: Proxy
 ) -> None:
     await add(store, b"a")
     sink.proxy_mode_after = (proxy, Mode.DROP_REPLIES)
@@ -130,14 +132,14 @@ async def test_a_close_whose_answer_got_lost_is_told_again_and_the_digest_goes_o
     await until(lambda: scheduler.failing_since_s is not None)
     proxy.mode = Mode.PASS
     await until(lambda: scheduler.posts[0].active == 0 and scheduler.failing_since_s is None)
-    counters = await store.ledger("r")
+    counters = await store.operations.ledger("r")
     assert counters["delivered"] == 1
     assert balances(counters)
     assert [parcel.attempt for parcel in sink.parcels] == [1]
 
 
 async def test_a_drain_lets_what_is_being_delivered_end_and_claims_nothing_more(
-    scheduler: Scheduler, store: Timelines, sink: KeepingSink
+    scheduler: Scheduler, store: Store, sink: KeepingSink
 ) -> None:
     await add(store, b"a")
     scheduler.start()
@@ -147,7 +149,7 @@ async def test_a_drain_lets_what_is_being_delivered_end_and_claims_nothing_more(
     scheduler.poke()
     await asyncio.sleep(0)
     assert scheduler.posts[0].active == 0
-    assert (await store.ledger("r"))["delivered"] == 1
+    assert (await store.operations.ledger("r"))["delivered"] == 1
 
 
 # -- partitions
@@ -170,9 +172,9 @@ async def test_what_is_due_in_any_partition_goes_out_and_never_more_at_a_time_th
     await scheduler.drain(time.monotonic() + 5)
 
 
-async def into_partition(store: Timelines, name: bytes) -> None:
+async def into_partition(store: Store, name: bytes) -> None:
     first = Plan(POLICY).beginning(store.clock.now_ms())
-    await store.add("r", store.partition_of(name), [Record(0, name, b"k", 1, b"{}", False)], first)
+    await store.timelines.add("r", store.timelines.partition_of(name), [Record(0, name, b"k", 1, b"{}", False)], first)
 
 
 # -- with nothing to do
@@ -186,7 +188,7 @@ async def test_while_nothing_is_due_all_partitions_are_looked_at_in_one_round_tr
     now_ms = store.clock.now_ms()
     for partition in range(16):
         later = Schedule(now_ms + LEASE_MS, now_ms + LEASE_MS)
-        await store.add("r", partition, [Record(0, b"t", b"k", 1, b"{}", False)], later)
+        await store.timelines.add("r", partition, [Record(0, b"t", b"k", 1, b"{}", False)], later)
     scheduler = scheduler_of(store, sink)
     scheduler.start()
     exchanges: list[int] = []
@@ -227,7 +229,7 @@ async def test_an_agenda_that_was_lost_holds_nothing_up_for_longer_than_a_lease(
     scheduler = scheduler_of(store, sink, lease_ms=400)
     scheduler.start()
     later = Schedule(store.clock.now_ms() + 200, store.clock.now_ms() + 200)
-    await store.add("r", 0, [Record(0, b"a", b"k", 1, b"{}", False)], later)
+    await store.timelines.add("r", 0, [Record(0, b"a", b"k", 1, b"{}", False)], later)
     redis_client.unlink("{test:0}:agenda")
     await until(lambda: len(sink.parcels) == 1)
     await scheduler.drain(time.monotonic() + 5)
@@ -246,7 +248,7 @@ async def test_a_server_of_a_cluster_that_hangs_does_not_hold_up_the_partitions_
         scheduler = scheduler_of(store, sink)
         hanging = cluster.primary_of(key_slot(b"{test:0}"))
         elsewhere = [p for p in range(12) if cluster.primary_of(key_slot(b"{test:%d}" % p)) is not hanging]
-        names = [name for name in (b"%d" % n for n in range(60)) if store.partition_of(name) in elsewhere]
+        names = [name for name in (b"%d" % n for n in range(60)) if store.timelines.partition_of(name) in elsewhere]
         hanging.pause()
         for name in names:
             await into_partition(store, name)

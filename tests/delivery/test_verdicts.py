@@ -9,8 +9,8 @@ import pytest
 
 from nsqdigest.backoff import Controller, Curve, State, retry_wait_ms
 from nsqdigest.base.reasons import BuryReason, Verdict
-from nsqdigest.config import LogSink
 from nsqdigest.delivery.sinks.base import Outcome
+from nsqdigest.delivery.sinks.log import LogSink
 from nsqdigest.delivery.verdicts import Health, Next, Step, after, choose_probe, expired
 
 pytestmark = pytest.mark.unit

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from support.keeper import kept
 from support.servers import RedisServer, find_binary
 
 pytestmark = pytest.mark.integration
@@ -33,11 +34,11 @@ def environ(tmp_path: Path) -> dict[str, str]:
 class Demo:
     def __init__(self, environ: Mapping[str, str], *options: str) -> None:
         self._folder = Path(environ["TMPDIR"])
-        self.process = subprocess.Popen(
+        self.process = kept(subprocess.Popen(
             [sys.executable, "-P", "-c", "from nsqdigest.cli import main; main()", "demo", *options],
             cwd=self._folder, env=environ, text=True, encoding="utf-8",
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+        ))  # fmt: skip
         self.said = ""
 
     def read_until(self, text: str) -> None:
@@ -132,7 +133,7 @@ def test_ctrl_c_while_the_store_is_stopped_starts_it_again(environ: dict[str, st
     demo.process.send_signal(signal.SIGINT)
     code, said, err = demo.end()
     assert (code, err) == (0, ""), said
-    assert "Redis goes on" in said
+    assert "Redis runs again" in said
     assert demo.left_behind == []
 
 

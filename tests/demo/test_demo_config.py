@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nsqdigest.config import Address, WebhookSink
+from nsqdigest.config import Address
+from nsqdigest.delivery.sinks.webhook import WebhookSink
 from nsqdigest.demo.play import settings
 from nsqdigest.demo.receiver import new_secret
 from nsqdigest.demo.stage import GATHERED_S

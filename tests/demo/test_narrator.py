@@ -154,7 +154,7 @@ def test_a_reader_who_is_gone_is_told_and_not_an_error() -> None:
 
 def test_a_warning_of_the_daemon_without_words_of_its_own_is_shown_with_its_fields() -> None:
     stream = Stream()
-    with Narrator(stream).hearing_the_log():
+    with Narrator(stream).showing_the_log():
         log.get("test").warning("test.odd", reason="none")
         log.get("test").info("test.usual", reason="none")
     log.get("test").info("test.later")
@@ -166,6 +166,6 @@ def test_a_warning_of_the_daemon_without_words_of_its_own_is_shown_with_its_fiel
 def test_the_log_of_a_daemon_that_says_something_unforeseen_breaks_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with Narrator(Stream()).hearing_the_log():
+    with Narrator(Stream()).showing_the_log():
         log.get("test").info("consumer.topic.backoff", something="else")
     assert "KeyError" in capsys.readouterr().err

@@ -20,7 +20,8 @@ from nsq import protocol
 
 from nsqdigest.base.errors import NsqdigestError
 from nsqdigest.demo.servers.nsqd import Connection, EmbeddedNsqd, Options, Refusal
-from nsqdigest.nsq.frames import FrameType, fin_all, frame
+from nsqdigest.nsq import commands
+from nsqdigest.nsq.frames import FrameType, frame
 from support.nsqclient import PATIENCE_S, NsqClient
 from support.servers import Nsqd
 from support.waiting import until
@@ -401,7 +402,7 @@ async def test_rdy_is_a_ceiling_on_what_is_in_flight(server: Server, client: Nsq
     client.fin(first)
     (third,) = await client.take()
     await in_stats(server, topic, depth=2, in_flight_count=2)
-    client.send(fin_all([second.id, third.id]))
+    client.send(commands.fin([second.id, third.id]))
     assert len(await client.take(2)) == 2
     assert client.messages == []
 
@@ -537,7 +538,7 @@ async def test_touch_puts_the_timeout_off(client: NsqClient) -> None:
         await asyncio.wait([returned], timeout=0.1)
     (again,) = returned.result()
     assert (again.id, again.attempts) == (left.id, 2)
-    client.send(fin_all([again.id, touched.id]))
+    client.send(commands.fin([again.id, touched.id]))
     await client.pub("touched", b"barrier")
     (barrier,) = await client.take()
     assert barrier.body == b"barrier"
@@ -561,7 +562,7 @@ async def test_a_disconnect_requeues_nothing_until_the_timeout(server: Server, c
     returned = await staying.take(3)
     assert time.monotonic() - taken_at >= 0.95
     assert {(message.id, message.attempts) for message in returned} == {(message_id, 2) for message_id in taken}
-    staying.send(fin_all(list(taken)))
+    staying.send(commands.fin(list(taken)))
     await in_stats(server, "left", in_flight_count=0)
 
 

@@ -153,7 +153,8 @@ async def test_restart_keeps_url_and_data(server: EmbeddedRedis) -> None:
     url, pid = server.url, server.pid
     async with client_of(server) as client:
         await client.set("key", "value")
-    await server.restart()
+    await server.stop()
+    await server.start()
     assert (server.url, server.pid != pid) == (url, True)
     async with client_of(server) as client:
         assert await client.get("key") == "value"

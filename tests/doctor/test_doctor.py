@@ -19,9 +19,10 @@ import pytest
 import trustme
 
 from nsqdigest.base.errors import EXIT_CONFIG, EXIT_NO, EXIT_OK
+from nsqdigest.base.findings import Finding, State
 from nsqdigest.config import parse_text
+from nsqdigest.delivery.sinks.table import KINDS
 from nsqdigest.doctor import examination
-from nsqdigest.doctor.findings import Finding, State
 from support.auth_server import EVERYTHING, AuthServer
 from support.certificates import Certificates
 from support.daemon import Daemon, installed_command, run_command, toml
@@ -80,8 +81,8 @@ async def look(tables: Tables, **parts: Mapping[str, Any]) -> dict[str, list[Fin
     merged = {name: dict(table) for name, table in tables.items()}
     for name, table in parts.items():
         merged.setdefault(name.replace("_", "."), {}).update(table)
-    config = parse_text(toml(merged, [ROUTE]), "nsqdigest.toml", {})
-    return {part.name: list(part.findings) for part in await examination.examine(config, ())}
+    config = parse_text(toml(merged, [ROUTE]), "nsqdigest.toml", {}, KINDS)
+    return {part.name: list(part.findings) for part in await examination.examine(config, KINDS)}
 
 
 def bad(found: Mapping[str, list[Finding]]) -> list[Finding]:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nsqdigest.base.errors import LookupFailed, StoreError, Unreachable
+from nsqdigest.base.findings import Finding, Reached, State, from_message
 from nsqdigest.base.reasons import LookupProblem
 from nsqdigest.doctor import judgements, report, running
-from nsqdigest.doctor.findings import Finding, Part, State, told
+from nsqdigest.doctor.findings import Part
 from nsqdigest.doctor.judgements import NsqdFacts, Peer
-from nsqdigest.doctor.places import unwritable
 from nsqdigest.doctor.reach import in_a_thread, peer_of, resolve, why
 from nsqdigest.nsq.negotiation import Negotiated
 from nsqdigest.store.operations import RouteCounts
@@ -37,11 +36,11 @@ def states(found: list[Finding]) -> list[State]:
 
 
 def test_the_remedy_stands_behind_the_last_semicolon() -> None:
-    assert told("x", WARN, "a; b; do it") == Finding("x", WARN, "a; b", "do it")
+    assert from_message("x", WARN, "a; b; do it") == Finding("x", WARN, "a; b", "do it")
 
 
 def test_a_message_without_one_has_that_of_its_judge() -> None:
-    assert told("x", FAIL, "it is down", "start it") == Finding("x", FAIL, "it is down", "start it")
+    assert from_message("x", FAIL, "it is down", "start it") == Finding("x", FAIL, "it is down", "start it")
 
 
 # -- the file
@@ -255,42 +254,30 @@ def test_a_user_who_may_use_none_of_the_keys_lacks_their_pattern() -> None:
     assert "~{n:*" in judgements.of_rights(NEEDED, {"get @", "hset @ f v"}).remedy
 
 
-# -- sinks and the admin address
+# -- what a sink reaches
 
 
-def test_of_a_webhook_it_is_said_that_nothing_was_sent() -> None:
-    (found,) = judgements.of_webhook("w", "https://h", "TLSv1.3", Peer("h", NOW_S + 90 * DAY_S), NOW_S)
-    assert (found.state, "nothing was sent" in found.detail) == (OK, True)
+def test_a_server_that_was_reached_is_shown_with_its_tls_and_certificate() -> None:
+    sound = Peer("h", NOW_S + 90 * DAY_S)
+    assert judgements.reached_server("TLSv1.3", sound, NOW_S) == Reached("TLSv1.3, certificate of h until 2027-04-15")
+    assert judgements.reached_server("", None, NOW_S) == Reached("in the clear")
 
 
-def test_a_webhooks_certificate_that_ends_soon_is_warned_of() -> None:
-    assert states(judgements.of_webhook("w", "https://h", "TLSv1.3", Peer("h", NOW_S + DAY_S), NOW_S)) == [OK, WARN]
+def test_a_certificate_that_ends_soon_is_a_doubt() -> None:
+    (doubt,) = judgements.reached_server("TLSv1.3", Peer("h", NOW_S + DAY_S), NOW_S).doubts
+    assert doubt.detail.endswith(", in 1 day")
+    assert doubt.of("w").state is WARN
 
 
-def test_of_a_sinks_nsqd_it_is_said_that_nothing_was_published() -> None:
+def test_an_nsqd_that_was_reached_is_shown_as_negotiated() -> None:
     negotiated = Negotiated(version="1.3.0", auth_required=True)
     facts = NsqdFacts(negotiated=negotiated, compression_asked="snappy", has_secret=True, tls="", peer=None)
-    well, doubt = judgements.of_sink_nsqd("queue", "h:4150", "digests", facts, NOW_S)
-    assert well == Finding(
-        "queue", OK,
-        "h:4150: nsqd 1.3.0; in the clear; compression none; AUTH accepted; "
-        "nothing was published, so whether digests may be published to is not known",
-    )  # fmt: skip
-    assert (doubt.what, doubt.state, "snappy" in doubt.detail) == ("queue at h:4150", WARN, True)
+    reached = judgements.reached_nsqd(facts, NOW_S)
+    assert reached.how == "nsqd 1.3.0; in the clear; compression none; AUTH accepted"
+    assert ["snappy" in doubt.detail for doubt in reached.doubts] == [True]
 
 
-def test_a_sinks_nsqd_that_is_down_is_a_failure_with_the_sinks_own_option() -> None:
-    found = judgements.of_failed_sink_nsqd("queue", "h:4150", "nsqd at h:4150: refused (connect)")
-    assert (found.what, found.state, found.detail) == ("queue", FAIL, "h:4150: refused (connect)")
-    assert "nsqd_tcp_addresses of this sink" in found.remedy
-
-
-def test_where_a_log_can_be_written(tmp_path: Path) -> None:
-    (tmp_path / "there").write_bytes(b"")
-    assert [unwritable(path)[0] for path in ("-", str(tmp_path / "there"), str(tmp_path / "new"))] == ["", "", ""]
-    assert not (tmp_path / "new").exists()
-    assert unwritable(str(tmp_path))[0] == "is a folder"
-    assert "there is no folder" in unwritable(str(tmp_path / "no" / "log"))[0]
+# -- the admin address
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ class Connection:
     def __init__(self) -> None:
         self.gone = 0
 
-    def let_go(self, count: int) -> None:
+    def forget_in_flight(self, count: int) -> None:
         self.gone += count
 
 

@@ -108,7 +108,7 @@ async def test_a_body_that_the_program_fails_at_is_a_letter_and_its_neighbours_a
         ready.nsqds[0].publish("events", POISON)
         await published(ready, daemon)
         await until(lambda: left_at_nsqd(ready) == (0, 0), PATIENCE_S, "all to be finished")
-        assert daemon.metrics.total("dead_letters_total") == 1
+        assert daemon.parts.metrics.total("dead_letters_total") == 1
         assert ready.ledger()["added"] == MESSAGES
     assert "consumer.decode.bug" in [record.msg for record in caplog.records]
 
@@ -188,7 +188,7 @@ async def test_an_end_that_is_cut_off_at_any_await_and_begun_again_gives_everyth
             came_to_its_end = await cut_off(ends_of(daemon)[end](), at)
             await daemon.stop()
             await until(lambda: left_at_nsqd(ready) == (0, MESSAGES), PATIENCE_S, f"all given back, cut off at {at}")
-            assert daemon.metrics.total("messages_requeued_total") == MESSAGES, at
+            assert daemon.parts.metrics.total("messages_requeued_total") == MESSAGES, at
             assert [each.in_flight for each in consumer._connections if each.in_flight] == [], at
             ready.let_writes_go()
         if came_to_its_end:

@@ -49,7 +49,7 @@ async def test_messages_above_the_limit_are_held_within_bounds_and_become_letter
         assert in_flight_here(consumer) == held_bytes // (700 * 1024)
         may_publish.set()
         await until(lambda: left_at_nsqd(stage) == (0, 0), PATIENCE_S, "every message to be a letter")
-        assert daemon.metrics.total("dead_letters_total") == OVERSIZE
+        assert daemon.parts.metrics.total("dead_letters_total") == OVERSIZE
         assert consumer._letters.held_bytes == 0
     assert max(map(len, parts)) == 1
 
@@ -67,7 +67,7 @@ async def test_letters_are_encoded_in_parts(stage: Stage, monkeypatch: pytest.Mo
     async with running(config_of(stage)) as daemon:
         await until(lambda: consumer_of(daemon).connected == 1, PATIENCE_S, "a connection")
         nsqd.publish_many(TOPIC, [b"x" * 50_000] * 40)
-        await until(lambda: daemon.metrics.total("dead_letters_total") == 40, PATIENCE_S, "the letters")
+        await until(lambda: daemon.parts.metrics.total("dead_letters_total") == 40, PATIENCE_S, "the letters")
     assert sum(parts) == 40 * 50_000
     assert max(parts) <= PART_BYTES
 

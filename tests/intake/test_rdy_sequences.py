@@ -25,8 +25,8 @@ from nsqdigest.intake.letters import DeadLetters
 from nsqdigest.nsq.connection import ConnectionOptions, options_of
 from nsqdigest.nsq.frames import FrameType, frame
 from nsqdigest.nsq.publisher import Publisher
-from nsqdigest.store.answers import RoutePlan
-from nsqdigest.store.timelines import Timelines
+from nsqdigest.store.route import StoreRoute
+from nsqdigest.store.store import Store
 from support import settings
 from support.ports import HOST
 from support.proxy import Mode, Proxy
@@ -49,7 +49,7 @@ NO_EVENT = b"not JSON"
 class Intake:
     """A consumer, its nsqds and its store."""
 
-    def __init__(self, nsqds: list[EmbeddedNsqd], proxy: Proxy, store: Timelines) -> None:
+    def __init__(self, nsqds: list[EmbeddedNsqd], proxy: Proxy, store: Store) -> None:
         self.nsqds = nsqds
         self.proxy = proxy
         self.store = store
@@ -69,7 +69,7 @@ class Intake:
             options=options_of(nsq),
             limits=LIMITS,
             routes=[intake_route(policy=POLICY)],
-            store=self.store,
+            store=self.store.timelines,
             dead_letters=DeadLetters(self._publisher, nsq.dead_letter_topic, CHANNEL),
             controller=controller,
             metrics=self.metrics,
@@ -131,7 +131,7 @@ async def two(stack: AsyncExitStack, shared_redis: RedisServer, redis_url: str) 
 async def make_intake(stack: AsyncExitStack, redis: RedisServer, nsqds: int) -> Intake:
     proxy = await stack.enter_async_context(Proxy(redis.port))
     servers = [await stack.enter_async_context(EmbeddedNsqd(Options(shortest_ms=10))) for _ in range(nsqds)]
-    store = Timelines(redis_settings(f"redis://{HOST}:{proxy.port}/0"), [RoutePlan("r", 1000, 0, 0)], 1000)
+    store = Store(redis_settings(f"redis://{HOST}:{proxy.port}/0"), [StoreRoute("r", 1000, 0, 0)], 1000)
     await store.start()
     stack.push_async_callback(store.close, 1)
     intake = Intake(servers, proxy, store)

@@ -16,7 +16,7 @@ from nsqdigest.store.answers import Added
 from nsqdigest.store.packing import RECORDS_PER_CALL
 from nsqdigest.store.record import Record
 from nsqdigest.store.schedule import Schedule
-from nsqdigest.store.timelines import Timelines
+from nsqdigest.store.store import Store
 from support import settings
 from support.ports import HOST
 from support.routes import intake_route
@@ -30,7 +30,7 @@ POLICY = replace(settings.POLICY, minimum_delay_ms=1000, maximum_delay_ms=1000)
 
 
 @pytest.fixture
-async def store(open_store: OpenStore, redis_url: str, shared_redis: RedisServer) -> Timelines:
+async def store(open_store: OpenStore, redis_url: str, shared_redis: RedisServer) -> Store:
     store = open_store(limited_url(shared_redis))
     await store.start()
     return store
@@ -59,9 +59,9 @@ class Batch:
         wanted = set(sources)
         return sorted({record.timeline for record in self.records if record.source in wanted})
 
-    async def write(self, store: Timelines, routes: Sequence[str] = ("r",)) -> WriteResult:
+    async def write(self, store: Store, routes: Sequence[str] = ("r",)) -> WriteResult:
         intake_routes = [intake_route(number=number, name=name, policy=POLICY) for number, name in enumerate(routes)]
-        return await StoreWriter(intake_routes, store, self.metrics).write(self.records)
+        return await StoreWriter(intake_routes, store.timelines, self.metrics).write(self.records)
 
 
 def plant(plain: Scripts, kind: str, timeline: bytes | None = None) -> None:
@@ -81,14 +81,14 @@ async def test_a_batch_of_several_routes_and_partitions_goes_in_whole(open_store
         record.route = 1
     written = await batch.write(store, ("r", "s"))
     assert written == WriteResult(timelines_due=100)
-    assert ((await store.ledger("r"))["added"], (await store.ledger("s"))["added"]) == (50, 50)
+    assert ((await store.operations.ledger("r"))["added"], (await store.operations.ledger("s"))["added"]) == (50, 50)
     assert batch.metrics.total("records_added_total") == 100
 
 
 @pytest.mark.parametrize("kind", ["set", "values"])
 @pytest.mark.parametrize("planted", [[b"t0"], [b"t63"], [b"t5", b"t6"], [b"t1", b"t31", b"t62"], names(64)])
 async def test_only_what_was_planted_is_refused(
-    store: Timelines, plain: Scripts, kind: str, planted: list[bytes], caplog: pytest.LogCaptureFixture
+    store: Store, plain: Scripts, kind: str, planted: list[bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
     for timeline in planted:
         plant(plain, kind, timeline)
@@ -97,13 +97,13 @@ async def test_only_what_was_planted_is_refused(
     assert not written.not_stored
     assert written.failure is None
     assert batch.timelines_of(written.refused) == sorted(planted)
-    assert (await store.ledger("r")).get("added", 0) == 64 - len(planted)
+    assert (await store.operations.ledger("r")).get("added", 0) == 64 - len(planted)
     assert [record.msg for record in caplog.records] == ["consumer.timeline.refused_by_store"] * len(planted)
     wanted = "zset" if kind == "set" else "hash"
     assert f"{{test:0}}:{kind}:r:{planted[0].decode()} is a list, not a {wanted}" in written.refused.values()
 
 
-async def test_several_records_of_a_planted_timeline_go_together(store: Timelines, plain: Scripts) -> None:
+async def test_several_records_of_a_planted_timeline_go_together(store: Store, plain: Scripts) -> None:
     plant(plain, "set", b"t1")
     batch = Batch(b"t0", b"t1", b"t2", b"t1", b"t1")
     written = await batch.write(store)
@@ -113,7 +113,7 @@ async def test_several_records_of_a_planted_timeline_go_together(store: Timeline
 
 @pytest.mark.parametrize("kind", ["waiting", "schedule", "ledger", "count"])
 async def test_where_a_key_is_planted_that_all_share_nothing_is_refused(
-    store: Timelines, plain: Scripts, kind: str, caplog: pytest.LogCaptureFixture
+    store: Store, plain: Scripts, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     plant(plain, kind)
     for batch in (Batch(*names(4)), Batch(b"t")):
@@ -125,7 +125,7 @@ async def test_where_a_key_is_planted_that_all_share_nothing_is_refused(
     assert {record.msg for record in caplog.records} == {"consumer.store.damaged"}
 
 
-async def test_a_shared_key_that_only_some_of_them_touch_is_not_their_fault(store: Timelines, plain: Scripts) -> None:
+async def test_a_shared_key_that_only_some_of_them_touch_is_not_their_fault(store: Store, plain: Scripts) -> None:
     """The losses: only a record that another supersedes is counted there, and after it was stored."""
     first = Batch(b"t1")
     await first.write(store)
@@ -137,7 +137,7 @@ async def test_a_shared_key_that_only_some_of_them_touch_is_not_their_fault(stor
     assert plain.open_set(b"t1") == {first.records[0].key: (9_000, b"newer")}
 
 
-async def test_once_mended_it_goes_in(store: Timelines, plain: Scripts) -> None:
+async def test_once_mended_it_goes_in(store: Store, plain: Scripts) -> None:
     plant(plain, "set", b"t1")
     batch = Batch(*names(3))
     assert len((await batch.write(store)).refused) == 1
@@ -168,11 +168,11 @@ async def test_other_failures_are_never_split(
 
 
 async def test_a_failure_on_the_way_leaves_the_rest_unsafe_and_refuses_nothing(
-    store: Timelines, plain: Scripts, monkeypatch: pytest.MonkeyPatch
+    store: Store, plain: Scripts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the third call on Redis is out of reach: what went in before is safe, the rest comes again."""
     plant(plain, "set", b"t0")
-    sent, add = 0, store.add
+    sent, add = 0, store.timelines.add
 
     async def add_or_fail(*arguments: object) -> object:
         nonlocal sent
@@ -181,7 +181,7 @@ async def test_a_failure_on_the_way_leaves_the_rest_unsafe_and_refuses_nothing(
             raise StoreError("redis-timeout", "")
         return await add(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(store, "add", add_or_fail)
+    monkeypatch.setattr(store.timelines, "add", add_or_fail)
     batch = Batch(*names(8))
     written = await batch.write(store)
     assert written.refused == {}
@@ -195,10 +195,10 @@ async def test_a_failure_on_the_way_leaves_the_rest_unsafe_and_refuses_nothing(
 # -- whose fault a failing script is
 
 
-def let_add_fail(monkeypatch: pytest.MonkeyPatch, store: Timelines, reasons: Mapping[bytes, str]) -> list[set[bytes]]:
+def let_add_fail(monkeypatch: pytest.MonkeyPatch, store: Store, reasons: Mapping[bytes, str]) -> list[set[bytes]]:
     """Where a call has a record of such a timeline it fails for this reason. Returns what was asked of each call."""
     asked: list[set[bytes]] = []
-    add = store.add
+    add = store.timelines.add
 
     async def add_or_fail(route: str, partition: int, records: Sequence[Record], first: Schedule) -> Added:
         asked.append({record.timeline for record in records})
@@ -207,12 +207,12 @@ def let_add_fail(monkeypatch: pytest.MonkeyPatch, store: Timelines, reasons: Map
                 raise StoreError(reason, timeline.decode())
         return await add(route, partition, records, first)
 
-    monkeypatch.setattr(store, "add", add_or_fail)
+    monkeypatch.setattr(store.timelines, "add", add_or_fail)
     return asked
 
 
 async def test_a_timeline_that_fails_beside_others_that_do_not_is_at_fault(
-    store: Timelines, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_add_fail(monkeypatch, store, {b"t1": "redis-script"})
     batch = Batch(b"t0", b"t1", b"t2")
@@ -220,9 +220,7 @@ async def test_a_timeline_that_fails_beside_others_that_do_not_is_at_fault(
     assert written == WriteResult(refused={batch.sources[1]: "redis-script: t1"}, timelines_due=2)
 
 
-async def test_a_timeline_that_fails_alone_may_not_be_at_fault(
-    store: Timelines, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_timeline_that_fails_alone_may_not_be_at_fault(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     let_add_fail(monkeypatch, store, {b"t0": "redis-script"})
     batch = Batch(b"t0", b"t0")
     written = await batch.write(store)
@@ -233,7 +231,7 @@ async def test_a_timeline_that_fails_alone_may_not_be_at_fault(
 
 
 async def test_a_timeline_that_fails_while_a_shared_key_is_wrong_may_not_be_at_fault(
-    store: Timelines, plain: Scripts, monkeypatch: pytest.MonkeyPatch
+    store: Store, plain: Scripts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its neighbours went in, but perhaps they did not need that key."""
     plant(plain, "losses")
@@ -262,7 +260,7 @@ async def test_where_it_may_not_look_at_the_keys_nobody_is_at_fault(
 
 
 async def test_after_another_failure_a_call_is_not_split_any_further(
-    store: Timelines, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[set[bytes]] = []
     batch = Batch(*names(4))
@@ -292,19 +290,21 @@ async def test_each_record_goes_to_its_route_and_partition(
     store = open_store(redis_url, [PLAN._replace(name=name) for name in called], partitions=partitions)
     await store.start()
     gone: set[tuple[str, int, bytes]] = set()
-    add = store.add
+    add = store.timelines.add
 
     async def add_and_note(route: str, partition: int, records: Sequence[Record], first: Schedule) -> Added:
         gone.update((route, partition, record.timeline) for record in records)
         return await add(route, partition, records, first)
 
-    monkeypatch.setattr(store, "add", add_and_note)
+    monkeypatch.setattr(store.timelines, "add", add_and_note)
     batch = Batch(*names(20))
     for record in batch.records[::routes]:
         record.route = routes - 1
     written = await batch.write(store, called)
     assert written == WriteResult(timelines_due=20)
-    assert gone == {(called[each.route], store.partition_of(each.timeline), each.timeline) for each in batch.records}
+    assert gone == {
+        (called[each.route], store.timelines.partition_of(each.timeline), each.timeline) for each in batch.records
+    }
 
 
 async def test_a_failure_in_one_partition_leaves_the_others_alone(
@@ -313,7 +313,7 @@ async def test_a_failure_in_one_partition_leaves_the_others_alone(
     store = open_store(redis_url, partitions=8)
     await store.start()
     batch = Batch(*names(40))
-    in_0, in_1 = ({name for name in names(40) if store.partition_of(name) == number} for number in (0, 1))
+    in_0, in_1 = ({name for name in names(40) if store.timelines.partition_of(name) == number} for number in (0, 1))
     assert len(in_0) > 1
     refused = min(in_1)
     let_add_fail(monkeypatch, store, dict.fromkeys(in_0, "redis-timeout") | {refused: "redis-script"})
@@ -325,12 +325,12 @@ async def test_a_failure_in_one_partition_leaves_the_others_alone(
     assert written.timelines_due == 40 - len(in_0) - 1
 
 
-async def test_nothing_is_filed_without_a_call(store: Timelines) -> None:
+async def test_nothing_is_filed_without_a_call(store: Store) -> None:
     assert await Batch().write(store) == WriteResult()
 
 
 async def test_what_a_later_call_of_a_batch_refuses_is_told_of_its_own_message(
-    store: Timelines, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_add_fail(monkeypatch, store, {b"t": "redis-script"})
     batch = Batch(*[b"many"] * RECORDS_PER_CALL, b"t", b"many")
@@ -341,7 +341,7 @@ async def test_what_a_later_call_of_a_batch_refuses_is_told_of_its_own_message(
 
 
 async def test_after_a_failure_the_calls_that_follow_are_not_made(
-    store: Timelines, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = let_add_fail(monkeypatch, store, {b"first": "redis-timeout"})
     batch = Batch(*[b"first"] * RECORDS_PER_CALL, b"second", b"third")

@@ -1,4 +1,9 @@
-"""Sentry digests of August 2017: every transition in Lua. The stories of its tests, and its weaknesses shown absent."""
+"""Sentry digests of August 2017: every transition in Lua. The stories of its tests, and its weaknesses shown absent.
+
+What tests/lua says of a single script in the same words is not repeated here: what is leased is not claimed again, the
+records become the snapshot, close sets the next schedule, capacity keeps the newest, a lease that ran out is taken
+back, a deleted timeline leaves no key, and a record added during its digest survives the close.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +21,9 @@ from nsqdigest.backoff import Controller, Curve
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.config import Scheduler as SchedulerSettings
-from nsqdigest.delivery.attempt import ScheduledRoute, SinkPost
-from nsqdigest.delivery.sinks.base import Outcome, Parcel
+from nsqdigest.delivery.delivery import DeliveryRoute
+from nsqdigest.delivery.outlet import Outlet
+from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.timer import Scheduler
 from nsqdigest.store.answers import Opened
 from nsqdigest.store.schedule import Plan
@@ -49,26 +55,6 @@ def test_the_first_add_answers_true_and_the_second_false(store: Scripts) -> None
     assert not store.add(Rec(T, b"2", NOW_MS)).due_at_once
 
 
-def test_there_is_nothing_to_schedule_while_it_is_ready(store: Scripts) -> None:
-    begin(store)
-    assert store.claim().timelines == [T]
-    assert store.claim().timelines == []
-
-
-def test_open_gives_both_records(store: Scripts) -> None:
-    records = begin(store)
-    store.opened(store.claim_one(T))
-    assert store.snapshot(T) == records
-    assert len(records) == 2
-
-
-def test_after_close_it_is_scheduled(store: Scripts) -> None:
-    begin(store)
-    store.opened(claim := store.claim_one(T))
-    close(store, claim)
-    assert store.waiting() == {T: NOW_MS + 300_000}
-
-
 def test_the_next_digest_is_empty_and_forgets_it_without_leaving_a_key(store: Scripts) -> None:
     begin(store)
     store.opened(claim := store.claim_one(T))
@@ -76,19 +62,6 @@ def test_the_next_digest_is_empty_and_forgets_it_without_leaving_a_key(store: Sc
     store.now_ms = NOW_MS + 300_000
     assert store.open(store.claim_one(T)) == "empty"
     assert set(store.dump()) == {store.key("ledger", "r"), store.key("count")}  # ledger and count are of all timelines
-
-
-def test_capacity_2_of_4_keeps_the_newest_2(store: Scripts) -> None:
-    store.add(*(Rec(T, b"%d" % n, NOW_MS + n) for n in (2, 4, 1, 3)), capacity=2)
-    assert store.open_set(T).keys() == {b"3", b"4"}
-
-
-def test_a_failed_digest_is_brought_back_by_maintenance(store: Scripts) -> None:
-    begin(store)
-    store.opened(store.claim_one(T))
-    store.now_ms = NOW_MS + LEASE_MS
-    assert store.maintenance() == 1
-    assert store.waiting() == {T: NOW_MS}
 
 
 def test_it_can_not_be_opened_while_it_waits(store: Scripts) -> None:
@@ -113,15 +86,6 @@ def test_it_loses_nothing_that_was_added_meanwhile(store: Scripts) -> None:
     assert store.snapshot(T) == {b"0": (NOW_MS + 9, b"again"), b"new": (NOW_MS + 9, b"new")}
 
 
-def test_a_deleted_timeline_can_not_be_opened_and_leaves_no_key(store: Scripts) -> None:
-    begin(store)
-    store.opened(claim := store.claim_one(T))
-    store.add(Rec(T, b"new", NOW_MS))
-    store.delete(T)
-    assert store.open(claim) == "stale"
-    assert set(store.dump()) == {store.key("ledger", "r"), store.key("count")}
-
-
 async def test_a_record_whose_value_is_gone_does_not_stop_the_others(
     open_store: OpenStore, redis_url: str, store: Scripts
 ) -> None:
@@ -130,10 +94,10 @@ async def test_a_record_whose_value_is_gone_does_not_stop_the_others(
     await timelines.start()
     await add(timelines, rec(b"a", 1), rec(b"b", 2), rec(b"c", 3))
     store.command("HDEL", store.key("values", "r", T), b"b")
-    (claim,) = (await timelines.claim(0, [("r", 0)], [1], LEASE_MS)).claims
-    opened = await timelines.open(claim, LEASE_MS, "id-1", [0])
+    (claim,) = (await timelines.digests.claim(0, [("r", 0)], [1], LEASE_MS)).claims
+    opened = await timelines.digests.open(claim, LEASE_MS, "id-1", [0])
     assert isinstance(opened, Opened)
-    page = await timelines.page(claim, opened, 0, 3)
+    page = await timelines.digests.page(claim, opened, 0, 3)
     assert page is not None
     assert [record and record.key for record in page] == [b"c", None, b"a"]
 
@@ -164,15 +128,6 @@ def test_the_snapshot_does_not_change_under_a_retry(store: Scripts) -> None:
     store.fail(claim, NOW_MS)
     again = store.opened(store.claim_one(T), "other")
     assert (again.id, store.snapshot(T)) == (first.id, frozen)
-
-
-def test_a_record_added_again_during_its_digest_keeps_its_value(store: Scripts) -> None:
-    """Values lay under one key for both sets, and close deleted it."""
-    begin(store)
-    store.opened(claim := store.claim_one(T))
-    store.add(Rec(T, b"0", NOW_MS + 9, b"again"))
-    close(store, claim)
-    assert store.open_set(T) == {b"0": (NOW_MS + 9, b"again")}
 
 
 def test_what_is_over_capacity_goes_at_once_and_not_by_dice(store: Scripts) -> None:
@@ -285,7 +240,7 @@ async def test_a_digest_is_closed_after_it_was_sent_and_not_before(
     seen: list[tuple[str, int]] = []
 
     class LookingSink:
-        async def deliver(self, parcel: Parcel) -> Outcome:
+        async def deliver(self, parcel: OutgoingDigest) -> Outcome:
             seen.append((json.loads(parcel.body)["data"]["id"], store.ledger().get("snapshots", 0)))
             return Outcome(Verdict.AGAIN if len(seen) == 1 else Verdict.DELIVERED)
 
@@ -295,11 +250,11 @@ async def test_a_digest_is_closed_after_it_was_sent_and_not_before(
     timelines = open_store(redis_url)
     await timelines.start()
     sink = replace(SINK, concurrency=1, retry_base_ms=10, retry_cap_ms=10, retry_after_max_ms=10)
-    post = SinkPost(sink, LookingSink(), Controller(8, Curve(1.0, 10.0, jitter="none"), lambda low, high: low))
+    post = Outlet(sink, LookingSink(), Controller(8, Curve(1.0, 10.0, jitter="none"), lambda low, high: low))
     policy = replace(POLICY, dedupe_window_ms=0)
     scheduler = Scheduler(
         SchedulerSettings(interval_ms=20, lease_ms=LEASE_MS, batch=9),
-        {"r": ScheduledRoute(ROUTE, Plan(policy), post)},
+        {"r": DeliveryRoute(ROUTE, Plan(policy), post)},
         timelines,
         Metrics(),
         lambda low, high: low,

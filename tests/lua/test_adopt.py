@@ -215,12 +215,12 @@ def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     store.adopt(T, "new")
     assert store.watch is not None
     expected = {
-        *store.keys("waiting leased tokens schedule losses ledger", "r"),
-        *store.keys("head set values digest digest-values shown", "r", T),
+        *store.keys("waiting leased tokens schedule heads losses ledger", "r"),
+        *store.keys("set values digest digest-values shown", "r", T),
         store.key("count"),
         store.key("agenda"),
     }
-    expected |= {*store.keys("waiting schedule losses ledger", "new"), *store.keys("head set values shown", "new", T)}
+    expected |= {*store.keys("waiting schedule heads losses ledger", "new"), *store.keys("set values shown", "new", T)}
     store.adopt(T, "new")
     touched = store.watch.touched["adopt"]
     assert touched == expected - {store.key("count")}  # it counts only where two timelines become one

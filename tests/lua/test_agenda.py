@@ -64,7 +64,7 @@ def test_a_claim_of_all_routes_puts_a_lost_agenda_right(store: Scripts) -> None:
     assert agenda(store) == {b"r": NOW_MS + 10}
 
 
-@pytest.mark.parametrize("way", ["close", "bury", "fail", "maintenance", "release", "flush", "revive", "adopt"])
+@pytest.mark.parametrize("way", ["close", "bury", "fail", "maintenance", "flush", "revive", "adopt"])
 def test_whatever_lets_a_timeline_wait_puts_it_down(store: Scripts, way: str) -> None:
     store.add(Rec(T, b"k", 1))
     store.opened(claim := store.claim_one(T))
@@ -79,8 +79,6 @@ def test_whatever_lets_a_timeline_wait_puts_it_down(store: Scripts, way: str) ->
         case "maintenance":
             store.now_ms = NOW_MS + LEASE_MS
             store.maintenance()
-        case "release":
-            store.release()
         case "flush":
             store.fail(claim, NOW_MS + 50)
             store.flush(T)

@@ -122,9 +122,9 @@ def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     store.bury(under_way(store))
     dead = {store.key("dead"), store.key("dead:details"), store.key("dead-set:id-1"), store.key("dead-values:id-1")}
     assert store.watch is not None
-    assert store.watch.touched["bury"] == {
-        *store.keys("waiting leased tokens schedule ledger", "r"),
-        *store.keys("head set digest digest-values shown", "r", T),
+    assert store.watch.touched["finish"] == {
+        *store.keys("waiting leased tokens schedule heads losses ledger", "r"),
+        *store.keys("digest digest-values shown", "r", T),
         *dead,
         store.key("agenda"),
     }

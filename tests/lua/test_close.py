@@ -159,8 +159,8 @@ def test_of_an_unknown_timeline_there_is_nothing_to_close(store: Scripts) -> Non
 def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     store.close(under_way(store))
     assert store.watch is not None
-    assert store.watch.touched["close"] == {
-        *store.keys("waiting leased tokens schedule ledger", "r"),
-        *store.keys("head set digest digest-values shown", "r", T),
-        store.key("agenda"),
+    assert store.watch.touched["finish"] == {
+        *store.keys("waiting leased tokens schedule heads losses ledger", "r"),
+        *store.keys("digest digest-values shown", "r", T),
+        *map(store.key, ["agenda", "dead", "dead:details"]),
     }

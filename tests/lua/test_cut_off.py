@@ -54,6 +54,21 @@ class World:
     def open(self, claim: Claim, merge_capacity: int = 0) -> Opened | str:
         return self.store.open(claim, self.new_id(), merge_capacity=merge_capacity)
 
+    def open_all(self, claims: list[Claim]) -> list[Opened | str]:
+        return self.store.open_many([(claim, self.new_id()) for claim in claims])
+
+    def finish_all(self, opened: list[tuple[Claim, Opened]]) -> None:
+        """One is delivered, one failed, one is buried."""
+        store, ends = self.store, []
+        for claim, digest in opened:
+            if claim.timeline == T:
+                ends.append(store.closing(claim, digest.id, base_ms=NOW_MS))
+            elif claim.timeline == U:
+                ends.append(store.failing(claim, NOW_MS + 5))
+            else:
+                ends.append(store.burying(claim, digest.id, base_ms=NOW_MS))
+        store.finish(*ends)
+
     def send(self, claim: Claim, opened: Opened) -> None:
         """One id, one set of records, whole; none of it shown before under another id."""
         index, values = self.store.keys("digest digest-values", claim.route, claim.timeline)
@@ -199,6 +214,30 @@ def opened(world: World) -> tuple[Claim, Opened]:
     return claim, digest
 
 
+def leased_several(world: World) -> list[Claim]:
+    """Of two routes: fresh ones, one left over, and one without records."""
+    claim = delivered(world)
+    world.add(*recs(U, b"c"), *recs(V, b"v"))
+    world.add(*recs(T, b"new"), route="new")
+    claims = world.store.claim(routes=[(route, 1, 0) for route in ROUTES]).claims
+    world.store.opened(next(each for each in claims if each.timeline == V), world.new_id())
+    return [claim, *claims]
+
+
+def opened_several(world: World) -> list[tuple[Claim, Opened]]:
+    world.add(*recs(T, b"a", b"b"), *recs(U, b"c"), *recs(V, b"v"))
+    claims = world.store.claim().claims
+    both = [(claim, world.store.opened(claim, world.new_id())) for claim in claims]
+    for claim, digest in both:
+        world.send(claim, digest)
+    world.add(*recs(T, b"newer"))
+    return both
+
+
+def dead_records_of_v(world: World) -> set[tuple[bytes, bytes]]:
+    return {(V, key) for key in (b"v",) if world.store.command("ZCARD", world.store.key("dead"))}
+
+
 def left_over(world: World) -> Claim:
     """A digest whose delivery failed, and newer records. Nobody was shown it."""
     claim = leased(world)
@@ -298,12 +337,14 @@ STORIES = {
         left_over, lambda w, claim: w.open(claim, merge_capacity=2), ends=lambda _: {(T, b"b")}
     ),
     "open: empty": Story(delivered, lambda w, claim: w.open(claim)),
+    "open: several": Story(leased_several, lambda w, claims: w.open_all(claims)),
+    "finish: several": Story(opened_several, lambda w, ends: w.finish_all(ends), ends=dead_records_of_v),
     "renew": Story(opened, lambda w, both: w.store.renew(both[0])),
     "close": Story(opened, lambda w, both: w.close(both[0], both[1], NOW_MS)),
     "fail": Story(opened, lambda w, both: w.store.fail(both[0], NOW_MS + 5)),
     "defer": Story(opened, lambda w, both: w.store.fail(both[0], NOW_MS + 5, 1)),
     "bury": Story(opened, lambda w, both: w.store.bury(both[0], both[1].id), ends=dead_records),
-    "release": Story(opened, lambda w, _: w.store.release()),
+    "claim: again": Story(opened, lambda w, _: w.store.claim_again()),
     "maintenance": Story(ran_out, lambda w, _: w.store.maintained(ROUTES)),
     "maintenance: nowhere": Story(nowhere, lambda w, _: w.store.maintained(ROUTES)),
     "maintenance: far ahead": Story(

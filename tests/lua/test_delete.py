@@ -151,10 +151,10 @@ def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     store.delete(T)
     assert store.watch is not None
     expected = {
-        *store.keys("waiting leased tokens schedule losses ledger", "r"),
+        *store.keys("waiting leased tokens schedule heads losses ledger", "r"),
         store.key("count"),
         store.key("agenda"),
-        *store.keys("head set values digest digest-values shown", "r", T),
+        *store.keys("set values digest digest-values shown", "r", T),
     }
     assert store.watch.touched["delete"] == expected
 

@@ -92,8 +92,7 @@ def test_of_an_unknown_timeline_there_is_nothing_to_say(store: Scripts) -> None:
 def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     store.fail(under_way(store), NOW_MS, FAIL)
     assert store.watch is not None
-    assert store.watch.touched["fail"] == {
-        *store.keys("waiting leased tokens schedule", "r"),
-        *store.keys("head set", "r", T),
-        store.key("agenda"),
+    assert store.watch.touched["finish"] == {
+        *store.keys("waiting leased tokens schedule heads losses ledger", "r"),
+        *map(store.key, ["agenda", "dead", "dead:details"]),
     }

@@ -94,12 +94,6 @@ def test_the_iteration_is_not_raised(left_over: Scripts) -> None:
     assert (opened.iteration, opened.next_earliest_ms) == (1, NOW_MS + 1000)
 
 
-def test_its_first_and_last_are_those_of_the_union(left_over: Scripts) -> None:
-    left_over.add(Rec(T, b"new", NOW_MS + 9), Rec(T, b"earlier", NOW_MS - 9))
-    opened = merged(left_over)
-    assert (opened.first_ms, opened.last_ms) == (NOW_MS - 9, NOW_MS + 9)
-
-
 def test_attempts_are_of_the_new_id_and_tries_and_age_of_all_of_it(left_over: Scripts) -> None:
     left_over.add(Rec(T, b"new", NOW_MS))
     left_over.now_ms = NOW_MS + 50
@@ -190,9 +184,9 @@ def test_every_kind_of_key_it_touches(left_over: Scripts) -> None:
     left_over.watch.touched.clear()
     merged(left_over, capacity=2)
     expected = {
-        *left_over.keys("leased tokens schedule losses ledger", "r"),
+        *left_over.keys("waiting leased tokens schedule heads losses ledger", "r"),
         left_over.key("agenda"),
-        *left_over.keys("head set values digest digest-values", "r", T),
+        *left_over.keys("set values digest digest-values", "r", T),
     }
     assert left_over.watch.touched["open"] == expected
 

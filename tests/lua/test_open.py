@@ -40,7 +40,7 @@ def test_it_answers_all_that_is_stored_beside_the_snapshot(store: Scripts) -> No
     opened = store.opened(store.claim_one(T), "some-id", [NOW_MS + 50])
     assert opened == Opened(
         word="opened", now_ms=NOW_MS, id="some-id", opened_ms=NOW_MS, iteration=1, total=3,
-        first_ms=NOW_MS - 10, last_ms=NOW_MS - 8, superseded=0, over_capacity=0, next_earliest_ms=NOW_MS + 50,
+        superseded=0, over_capacity=0, next_earliest_ms=NOW_MS + 50,
         since_ms=NOW_MS, attempts=0, tries=0,
     )  # fmt: skip
 
@@ -211,8 +211,8 @@ def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     store.open(store.claim_one(T))
     assert store.watch is not None
     expected = {
-        *store.keys("waiting leased tokens schedule losses ledger", "r"),
+        *store.keys("waiting leased tokens schedule heads losses ledger", "r"),
         *map(store.key, ["count", "agenda"]),
-        *store.keys("head set values digest digest-values", "r", T),
+        *store.keys("set values digest digest-values", "r", T),
     }
     assert store.watch.touched["open"] == expected

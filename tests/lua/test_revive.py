@@ -217,9 +217,9 @@ def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     }
     expected = {
         *of_the_dead,
-        *store.keys("waiting leased tokens schedule ledger", "r"),
+        *store.keys("waiting leased tokens schedule heads ledger", "r"),
         store.key("count"),
         store.key("agenda"),
-        *store.keys("head digest digest-values", "r", OWN),
+        *store.keys("digest digest-values", "r", OWN),
     }
     assert store.watch.touched["revive"] == expected

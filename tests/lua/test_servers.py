@@ -126,8 +126,8 @@ def test_a_full_redis_lets_timelines_be_forgotten(full: Scripts) -> None:
     assert full.open(full.claim_one(b"delivered")) == "empty"
 
 
-def test_a_full_redis_lets_claims_be_released(full: Scripts) -> None:
-    assert full.release("leased") == 1
+def test_a_full_redis_lets_a_lost_claim_be_made_again(full: Scripts) -> None:
+    assert full.claim_again("leased").timelines == [b"leased"]
 
 
 def test_a_full_redis_lets_newer_records_be_merged(full: Scripts) -> None:
@@ -241,6 +241,7 @@ def test_a_user_without_the_right_to_a_key_is_refused_before_anything_is_written
                 "leased",
                 "tokens",
                 "schedule",
+                "heads",
                 "losses",
                 "ledger",
                 "count",

@@ -211,10 +211,10 @@ def test_a_live_connection_is_kept_whatever_they_answer(directory: Directory) ->
 
 def test_once_it_is_broken_it_is_forgotten(directory: Directory) -> None:
     directory.answered(L1, [TWO], [], 0.0)
-    assert not directory.broken(TWO)
+    assert not directory.forget_if_unsourced(TWO)
     for _ in range(FORGET_AFTER_ANSWERS):
         directory.answered(L1, [], [TWO], 1.0)
-    assert directory.broken(TWO)
+    assert directory.forget_if_unsourced(TWO)
     assert directory.addresses == (ONE,)
 
 
@@ -244,5 +244,5 @@ def test_the_file_is_never_forgotten(directory: Directory) -> None:
     directory.answered(L1, [ONE], [], 0.0)
     for _ in range(5 * FORGET_AFTER_ANSWERS):
         assert directory.answered(L1, [], [], 1.0) == Change()
-    assert not directory.broken(ONE)
+    assert not directory.forget_if_unsourced(ONE)
     assert directory.entry(ONE).sources == ("file",)

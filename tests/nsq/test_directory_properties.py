@@ -62,7 +62,7 @@ class Model(RuleBasedStateMachine):
     def breaks(self, data: st.DataObject) -> None:
         address = data.draw(st.sampled_from(sorted(self.connected)))
         self.connected.remove(address)
-        if self.directory.broken(address):
+        if self.directory.forget_if_unsourced(address):
             self.links.remove(address)
 
     @invariant()

@@ -17,7 +17,6 @@ from nsqdigest.nsq.frames import (
     FrameSplitter,
     FrameType,
     Message,
-    fin_all,
     frame,
     message_frame,
 )
@@ -51,7 +50,7 @@ def fed(*pieces: bytes, limit_bytes: int = LIMIT_BYTES) -> tuple[list[tuple[Any,
         new_messages, new_others = splitter.feed(piece)
         messages += map(astuple, new_messages)
         others += new_others
-    assert splitter.held_bytes == 0
+    assert splitter._held_bytes == 0
     return messages, others
 
 
@@ -73,7 +72,7 @@ def test_a_frame_that_is_not_complete_is_held() -> None:
     splitter = FrameSplitter(LIMIT_BYTES)
     whole = message_frame(FIRST)
     assert splitter.feed(whole[:-1]) == ([], [])
-    assert splitter.held_bytes == len(whole) - 1
+    assert splitter._held_bytes == len(whole) - 1
     [message], others = splitter.feed(whole[-1:])
     assert (astuple(message), others) == (astuple(FIRST), [])
 
@@ -81,9 +80,9 @@ def test_a_frame_that_is_not_complete_is_held() -> None:
 def test_an_empty_read_changes_nothing() -> None:
     splitter = FrameSplitter(LIMIT_BYTES)
     splitter.feed(STREAM[:11])
-    held_bytes = splitter.held_bytes
+    held_bytes = splitter._held_bytes
     assert splitter.feed(b"") == ([], [])
-    assert splitter.held_bytes == held_bytes
+    assert splitter._held_bytes == held_bytes
 
 
 def test_a_long_stream_keeps_nothing_of_what_it_handed_on() -> None:
@@ -94,7 +93,7 @@ def test_a_long_stream_keeps_nothing_of_what_it_handed_on() -> None:
         cut = start % len(piece)
         messages, _ = splitter.feed((piece + piece)[cut : cut + len(piece) + 13])
         seen += len(messages)
-        assert splitter.held_bytes < len(message_frame(FIRST))
+        assert splitter._held_bytes < len(message_frame(FIRST))
     assert seen > 99_000
 
 
@@ -149,13 +148,13 @@ def test_a_large_frame_in_many_reads_is_joined_once() -> None:
     try:
         for number, piece in enumerate(pieces[:-1], 1):
             assert splitter.feed(piece) == ([], [])
-            assert splitter.held_bytes == number * 16_384
+            assert splitter._held_bytes == number * 16_384
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert peak_bytes < 1 << 20  # the pieces themselves were there before
     messages, others = splitter.feed(pieces[-1])
-    assert (len(messages[0].body), others, splitter.held_bytes) == (16 << 20, [(0, b"OK")], 0)
+    assert (len(messages[0].body), others, splitter._held_bytes) == (16 << 20, [(0, b"OK")], 0)
 
 
 @pytest.mark.parametrize("size", range(MESSAGE_OVERHEAD_BYTES))
@@ -176,16 +175,3 @@ def test_the_client_library_reads_frames_and_messages_in_the_same_way() -> None:
     assert (message.id, message.timestamp, message.attempts, message.body) == (
         FIRST.id, FIRST.timestamp_ns, FIRST.attempts, FIRST.body,
     )  # fmt: skip
-
-
-def test_fins_are_joined_to_one_write_as_if_each_were_sent() -> None:
-    ids = [b"%016x" % number for number in range(500)]
-    assert fin_all(ids) == b"".join(protocol.finish(message_id) for message_id in ids)
-
-
-def test_one_fin_is_one_command() -> None:
-    assert fin_all([FIRST.id]) == b"FIN 0000000000000001\n"
-
-
-def test_nothing_to_finish_writes_nothing() -> None:
-    assert fin_all([]) == b""

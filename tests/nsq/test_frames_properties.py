@@ -48,7 +48,7 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut(
         turn += 1
     assert list(map(astuple, seen_messages)) == [astuple(item) for item in items if isinstance(item, Message)]
     assert seen_others == [item for item in items if not isinstance(item, Message)]
-    assert splitter.held_bytes == 0
+    assert splitter._held_bytes == 0
 
 
 @given(st.lists(st.binary(max_size=64), max_size=20))
@@ -65,4 +65,4 @@ def test_what_is_held_is_never_more_than_one_frame_and_one_read(pieces: list[byt
     with contextlib.suppress(ProtocolError):
         for piece in pieces:
             splitter.feed(piece)
-            assert splitter.held_bytes < LIMIT_BYTES + 4
+            assert splitter._held_bytes < LIMIT_BYTES + 4

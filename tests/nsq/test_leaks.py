@@ -22,8 +22,10 @@ import pytest
 from nsqdigest.base.errors import NsqdigestError, NsqdRefused, PublishError
 from nsqdigest.config import Address, load
 from nsqdigest.daemon.life import Daemon
+from nsqdigest.delivery.sinks.table import KINDS
+from nsqdigest.nsq.commands import MAGIC_V2
 from nsqdigest.nsq.connection import ConnectionOptions, NsqConnection
-from nsqdigest.nsq.frames import MAGIC_V2, FrameType, Message, frame, message_frame
+from nsqdigest.nsq.frames import FrameType, Message, frame, message_frame
 from nsqdigest.nsq.publisher import Publisher
 from support.ports import HOST
 from support.stage import PROVE, TOPIC, Stage
@@ -228,7 +230,7 @@ async def test_a_daemon_that_drained_leaves_no_task(stage: Stage) -> None:
     threshold = gc.get_threshold()
     try:
         async with no_task_left():
-            daemon = Daemon(load(process.config_path, {}))
+            daemon = Daemon(load(process.config_path, {}, KINDS))
             await daemon.start()
             await asyncio.to_thread(stage.publisher(nsqd).publish, 500)
             await until(lambda: receiver.posts, PATIENCE_S, "a digest")

@@ -19,7 +19,6 @@ from nsqdigest.nsq.negotiation import (
     identity,
     parse,
     refusal,
-    refused_option,
 )
 
 pytestmark = pytest.mark.unit
@@ -87,7 +86,6 @@ def test_what_an_answer_leaves_out_has_nsqds_default() -> None:
         version="",
         max_rdy_count=2_500,
         msg_timeout_ms=60_000,
-        max_msg_timeout_ms=900_000,
         tls_v1=False,
         snappy=False,
         deflate=False,
@@ -116,7 +114,6 @@ def test_an_answer_cannot_be_changed_any_more() -> None:
         b'{"max_rdy_count":2.5}',
         b'{"msg_timeout":-1}',
         b'{"msg_timeout":null}',
-        b'{"max_msg_timeout":"15m"}',
         b'{"tls_v1":1}',
         b'{"snappy":"yes"}',
         b'{"deflate":null}',
@@ -181,9 +178,9 @@ def test_the_compression_is_what_nsqd_agreed_to(answer: Negotiated, compression:
 
 
 def test_all_that_nsqd_says_is_read_from_its_own_names() -> None:
-    said = {"msg_timeout": 1, "max_msg_timeout": 2, "max_rdy_count": 3, "deflate_level": 1, "version": "x"}
+    said = {"msg_timeout": 1, "max_rdy_count": 3, "deflate_level": 1, "version": "x"}
     answer = parse(msgspec.json.encode(said), WHERE)
-    assert (answer.msg_timeout_ms, answer.max_msg_timeout_ms, answer.max_rdy_count) == (1, 2, 3)
+    assert (answer.msg_timeout_ms, answer.max_rdy_count) == (1, 3)
     assert (answer.deflate_level, answer.version) == (1, "x")
 
 
@@ -191,65 +188,54 @@ def test_all_that_nsqd_says_is_read_from_its_own_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("payload", "asked", "limit_ms", "said"),
+    ("payload", "asked", "said"),
     [
         (
             b"E_BAD_BODY IDENTIFY msg timeout (3600000) is invalid",
             options(msg_timeout_ms=3_600_000),
-            900_000,
-            'nsq.msg_timeout asks for "3600s", nsqd allows "900s" (--max-msg-timeout): write msg_timeout = "900s", or '
-            "raise that",
+            'nsq.msg_timeout asks for "3600s", more than nsqd\'s --max-msg-timeout: write a shorter one, or raise that',
         ),
         (
             b"E_BAD_BODY IDENTIFY msg timeout (1500) is invalid",
             options(msg_timeout_ms=1_500),
-            None,
             'nsq.msg_timeout asks for "1500ms", more than nsqd\'s --max-msg-timeout: write a shorter one, or '
             "raise that",
         ),
         (
             b"E_BAD_BODY IDENTIFY heartbeat interval (60000) is invalid",
             options(heartbeat_interval_ms=60_000),
-            None,
             'nsq.heartbeat_interval asks for "60s", more than nsqd\'s --max-heartbeat-interval: write a shorter '
             "one, or raise that",
         ),
         (
             b"E_BAD_BODY IDENTIFY output buffer size (65536) is invalid",
             PLAIN,
-            None,
             "nsqdigest needs 65536 bytes: raise nsqd's --max-output-buffer-size to that",
         ),
         (
             b"E_BAD_BODY IDENTIFY output buffer timeout (25) is invalid",
             PLAIN,
-            None,
             "nsqdigest needs 25 ms: lower nsqd's --min-output-buffer-timeout to that",
         ),
         (
             b"E_INVALID cannot SUB in current state (TLS required)",
             PLAIN,
-            None,
             "nsqd takes clients only over TLS (--tls-required): write [nsq.tls] in the file",
         ),
         (
             b"E_AUTH_FIRST AUTH required before SUB",
             PLAIN,
-            None,
             'nsqd requires AUTH: write auth_secret = "env:NSQ_SECRET" or so under [nsq]',
         ),
         (
             b"E_AUTH_ERROR AUTH error",
             PLAIN,
-            None,
             "read in nsqd's log what its auth server (--auth-http-address) answered",
         ),
     ],
 )
-def test_a_refusal_that_an_operator_must_mend_says_how(
-    payload: bytes, asked: ConnectionOptions, limit_ms: int | None, said: str
-) -> None:
-    error = refusal(payload, asked, limit_ms)
+def test_a_refusal_that_an_operator_must_mend_says_how(payload: bytes, asked: ConnectionOptions, said: str) -> None:
+    error = refusal(payload, asked)
     code, _, detail = payload.decode().partition(" ")
     assert str(error) == f"{code}: {detail}; {said}"
     assert (error.code, error.detail, error.needs_operator) == (code, detail, True)
@@ -264,8 +250,3 @@ def test_any_other_refusal_has_nsqds_words_alone(payload: bytes) -> None:
     code, _, detail = payload.decode("utf-8", "replace").partition(" ")
     assert str(error) == (f"{code}: {detail}" if detail else code)
     assert not error.needs_operator
-
-
-def test_which_option_was_refused_is_told_from_nsqds_words() -> None:
-    assert refused_option(b"E_BAD_BODY IDENTIFY msg timeout (5) is invalid") == "msg timeout"
-    assert refused_option(b"E_BAD_BODY IDENTIFY failed to decode JSON body") == ""

@@ -7,14 +7,10 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nsq import protocol
 
 from nsqdigest.base.errors import Applied, NsqdRefused, PublishError
 from nsqdigest.config import Address
-from nsqdigest.demo.servers.nsqd import Options
-from nsqdigest.demo.servers.nsqd_session import split_mpub
 from nsqdigest.nsq.publish_rules import (
-    command_of,
     count_of_next,
     in_order,
     learned_max_body_bytes,
@@ -47,22 +43,6 @@ def test_bodies_are_split_in_order_and_every_mpub_fits(bodies: list[bytes], limi
 def test_a_body_that_fits_to_the_byte_goes_with_the_others() -> None:
     assert count_of_next([b"x" * 10, b"y" * 10], 0, 4 + 14 + 14) == 2
     assert count_of_next([b"x" * 10, b"y" * 10], 0, 4 + 14 + 13) == 1
-
-
-def test_delayed_bodies_go_one_by_one() -> None:
-    assert count_of_next([b"a", b"b"], 0, 1000, delay_ms=5) == 1
-
-
-@given(bodies=st.lists(st.binary(min_size=1, max_size=40), min_size=2, max_size=20))
-def test_an_mpub_is_read_as_it_was_meant(bodies: list[bytes]) -> None:
-    command = command_of("events", bodies)
-    assert command == protocol.mpub("events", bodies)
-    assert split_mpub(command.partition(b"\n")[2][4:], Options()) == bodies
-
-
-def test_one_body_is_a_pub_and_with_a_delay_a_dpub() -> None:
-    assert command_of("events", [b"x"]) == b"PUB events\n\x00\x00\x00\x01x"
-    assert command_of("events", [b"x"], 250) == b"DPUB events 250\n\x00\x00\x00\x01x"
 
 
 @pytest.mark.parametrize(
@@ -105,8 +85,7 @@ def test_a_refused_size_teaches_the_limit_where_splitting_helps(
     [
         (NsqdRefused("E_BAD_MESSAGE", "PUB message too big 2000 > 1000"), "--max-msg-size=2000 or more"),
         (NsqdRefused("E_BAD_BODY", "MPUB body too big 2000 > 1000"), "--max-body-size=2000 or more"),
-        (NsqdRefused("E_INVALID", "DPUB timeout 7200000 out of range 0-3600000"), "--max-req-timeout"),
-        (NsqdRefused("E_UNAUTHORIZED", "AUTH failed"), "allow this client to publish to events"),
+        (NsqdRefused("E_UNAUTHORIZED", "AUTH failed"), "permit this client at nsqd's auth server to publish to events"),
         (NsqdRefused("E_SOMETHING_NEW", "why"), "refused a publish to events: E_SOMETHING_NEW: why"),
     ],
 )  # fmt: skip
@@ -117,7 +96,7 @@ def test_a_refusal_names_the_place_the_cause_and_the_remedy(error: NsqdRefused, 
     assert (translated.code, translated.applied) == (error.code, Applied.NO)
 
 
-@pytest.mark.parametrize("code", ["E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"])
+@pytest.mark.parametrize("code", ["E_PUB_FAILED", "E_MPUB_FAILED"])
 def test_where_nsqd_failed_while_it_queued_messages_may_be_there(code: str) -> None:
     assert refusal(NsqdRefused(code, "exiting"), "nsqd at a:1", "events").applied is Applied.AMBIGUOUS
 

@@ -16,10 +16,11 @@ from nsqdigest.base.errors import Applied, PublishError
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.config import Address, Tls, tls_files
 from nsqdigest.demo.servers.nsqd import Connection, EmbeddedNsqd, Options, Refusal
+from nsqdigest.nsq import publish_rules
 from nsqdigest.nsq.connection import ConnectionOptions
 from nsqdigest.nsq.frames import FrameType, Message, frame, message_frame
 from nsqdigest.nsq.negotiation import Compression
-from nsqdigest.nsq.publisher import REST_WAITED_FOR_S, Bounds, Publisher
+from nsqdigest.nsq.publisher import RETRY_WAITED_FOR_S, Bounds, Publisher
 from support.certificates import Certificates
 from support.nsqclient import NsqClient
 from support.ports import HOST, free_port
@@ -32,6 +33,7 @@ CHANNEL = "ch"
 PATIENCE_S = 10.0
 SOON_S = 0.1
 RESTS_LONG_S = 60.0
+BAD_TOPIC = "bad!"
 TOPICS = (f"pub-{number}" for number in itertools.count())
 OPTIONS = ConnectionOptions(heartbeat_interval_ms=30_000)
 
@@ -88,11 +90,11 @@ def topic() -> str:
 
 @pytest.fixture
 async def make() -> AsyncIterator[Make]:
-    """Makes publishers that the test need not end. How long an nsqd rests that failed is given, not drawn."""
+    """Makes publishers that the test need not end. How long an nsqd that failed is not tried is given, not drawn."""
     made: list[Publisher] = []
 
-    def make(metrics: Metrics | None = None, rest_s: float = 0.25, **bounds: Any) -> Publisher:
-        made.append(Publisher(OPTIONS, metrics, Bounds(**bounds), uniform=lambda _low, _high: rest_s * 1000))
+    def make(metrics: Metrics | None = None, retry_s: float = 0.25, **bounds: Any) -> Publisher:
+        made.append(Publisher(OPTIONS, metrics, Bounds(**bounds), uniform=lambda _low, _high: retry_s * 1000))
         return made[-1]
 
     yield make
@@ -103,6 +105,16 @@ async def make() -> AsyncIterator[Make]:
 @pytest.fixture
 def publisher(make: Make) -> Publisher:
     return make()
+
+
+@pytest.fixture
+def nothing_refused_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that nsqd refuses it (BAD_TOPIC)."""
+    monkeypatch.setattr(publish_rules, "refuse_what_no_nsqd_takes", lambda _topic, _bodies: None)
+
+
+def is_connected(publisher: Publisher) -> bool:
+    return any(pool._in_progress for pool in publisher._pools.values())
 
 
 def address_of(server: Server) -> Address:
@@ -162,51 +174,18 @@ async def test_nothing_to_publish_asks_nobody(publisher: Publisher, topic: str) 
     await publisher.publish(Address(HOST, 1), topic, [])
 
 
-async def test_what_is_delayed_waits_in_nsqd(server: Server, publisher: Publisher, topic: str) -> None:
-    async with await NsqClient.connect(server.tcp_address) as client:
-        await client.identify()
-        await client.sub(topic, CHANNEL)
-        client.rdy(10)
-        await publisher.publish(address_of(server), topic, [b"late", b"later"], delay_ms=60_000)
-        await publisher.publish(address_of(server), topic, [b"now"])
-        assert [message.body for message in await client.take(1)] == [b"now"]
-
-        async def are_deferred() -> bool:
-            stats = await asyncio.to_thread(server.stats, topic) if isinstance(server, Nsqd) else server.stats(topic)
-            return bool(stats["topics"][0]["channels"][0]["deferred_count"] == 2)
-
-        await until(are_deferred, PATIENCE_S, "two delayed messages")
-
-
-async def test_what_is_delayed_comes_when_its_time_has_come(
-    embedded: EmbeddedNsqd, publisher: Publisher, topic: str
-) -> None:
-    began_s = asyncio.get_running_loop().time()
-    await publisher.publish(address_of(embedded), topic, [b"late", b"later"], delay_ms=100)
-    assert await taken(embedded, topic, 2) == [b"late", b"later"]
-    assert asyncio.get_running_loop().time() - began_s >= 0.1
-
-
-async def test_a_delay_that_nsqd_does_not_allow_names_its_option(
-    server: Server, publisher: Publisher, topic: str
-) -> None:
-    with pytest.raises(PublishError, match="--max-req-timeout") as caught:
-        await publisher.publish(address_of(server), topic, [b"x"], delay_ms=7_200_000)
-    assert (caught.value.code, caught.value.applied) == ("E_INVALID", Applied.NO)
-
-
 @pytest.mark.parametrize("compression", ["none", "snappy", "deflate"])
 async def test_every_kind_of_connection_publishes_and_tells_what_was_refused_from_what_stood_behind(
-    tls_nsqd: Nsqd, certificates: Certificates, topic: str, compression: Compression
+    tls_nsqd: Nsqd, certificates: Certificates, topic: str, compression: Compression, nothing_refused_here: None
 ) -> None:
     trust = tls_files.client(Tls(ca_file=str(certificates.ca_file), cert_file="", key_file="", insecure=False))
     publisher = Publisher(ConnectionOptions(heartbeat_interval_ms=30_000, tls=trust, compression=compression))
     bodies = [b"%02d" % number + b"x" * 1_000 for number in range(20)]
     try:
         await publisher.publish(address_of(tls_nsqd), topic, bodies[:5])
-        refused = asyncio.ensure_future(publisher.publish(address_of(tls_nsqd), topic, [b"x"], delay_ms=7_200_000))
+        refused = asyncio.ensure_future(publisher.publish(address_of(tls_nsqd), BAD_TOPIC, [b"x"]))
         others = [asyncio.ensure_future(publisher.publish(address_of(tls_nsqd), topic, [body])) for body in bodies[5:]]
-        assert (await problem_of(refused)).code == "E_INVALID"
+        assert (await problem_of(refused)).code == "E_BAD_TOPIC"
         await asyncio.gather(*others)
         with pytest.raises(PublishError, match="--max-msg-size=8000000"):
             await publisher.publish(address_of(tls_nsqd), topic, [os.urandom(8_000_000)])
@@ -320,7 +299,7 @@ async def test_a_connection_that_breaks_while_nothing_is_under_way_costs_nothing
 ) -> None:
     await publisher.publish(address_of(embedded), topic, [b"x"])
     embedded.connections[0].abort()
-    await until(lambda: publisher.connected == 0, PATIENCE_S, "the end of the connection to be noticed")
+    await until(lambda: not is_connected(publisher), PATIENCE_S, "the end of the connection to be noticed")
     await publisher.publish(address_of(embedded), topic, [b"x"])
     assert message_count(embedded, topic) == 2
 
@@ -328,7 +307,7 @@ async def test_a_connection_that_breaks_while_nothing_is_under_way_costs_nothing
 async def test_a_restarted_nsqd_is_found_again(embedded: EmbeddedNsqd, publisher: Publisher, topic: str) -> None:
     await publisher.publish(address_of(embedded), topic, [b"x"])
     await embedded.stop()
-    await until(lambda: publisher.connected == 0, PATIENCE_S, "the end of the connection to be noticed")
+    await until(lambda: not is_connected(publisher), PATIENCE_S, "the end of the connection to be noticed")
     assert (await problem_of(under_way(publisher, embedded, topic, 1)[0])).applied is Applied.NO
     await embedded.start()
 
@@ -345,7 +324,7 @@ async def test_a_restarted_nsqd_is_found_again(embedded: EmbeddedNsqd, publisher
 async def test_an_nsqd_that_can_not_be_reached_is_not_knocked_at_again_at_once(
     embedded: EmbeddedNsqd, make: Make, topic: str
 ) -> None:
-    publisher = make(rest_s=RESTS_LONG_S)
+    publisher = make(retry_s=RESTS_LONG_S)
     embedded.script.answer = lambda *_: Refusal("E_BAD_BODY", "not today")
     problems = [await problem_of(under_way(publisher, embedded, topic, 1)[0]) for _ in range(20)]
     assert all("not today" in str(problem) for problem in problems)
@@ -366,7 +345,7 @@ async def test_the_end_of_a_short_rest_is_waited_for(embedded: EmbeddedNsqd, pub
 async def test_closed_while_it_waits_for_the_end_of_a_rest_it_tells_who_waits(
     embedded: EmbeddedNsqd, make: Make, topic: str
 ) -> None:
-    publisher = make(rest_s=REST_WAITED_FOR_S - 0.1)
+    publisher = make(retry_s=RETRY_WAITED_FOR_S - 0.1)
     embedded.script.answer = lambda *_: Refusal("E_BAD_BODY", "not today")
     await problem_of(under_way(publisher, embedded, topic, 1)[0])
     (publish,) = under_way(publisher, embedded, topic, 1)
@@ -379,7 +358,7 @@ async def test_closed_while_it_waits_for_the_end_of_a_rest_it_tells_who_waits(
 async def test_an_nsqd_that_hangs_up_on_each_publish_is_not_connected_to_at_once(
     embedded: EmbeddedNsqd, make: Make, topic: str
 ) -> None:
-    publisher = make(rest_s=RESTS_LONG_S)
+    publisher = make(retry_s=RESTS_LONG_S)
     hang_up_on(embedded, "PUB")
     assert (await problem_of(under_way(publisher, embedded, topic, 1)[0])).applied is Applied.AMBIGUOUS
     assert (await problem_of(under_way(publisher, embedded, topic, 1)[0])).applied is Applied.NO
@@ -388,7 +367,7 @@ async def test_an_nsqd_that_hangs_up_on_each_publish_is_not_connected_to_at_once
 
 async def test_an_nsqd_that_is_gone_is_forgotten(embedded: EmbeddedNsqd, make: Make, topic: str) -> None:
     """Addresses of nsqds that move are new each time."""
-    publisher = make(rest_cap_ms=1)
+    publisher = make(retry_cap_ms=1)
     await publisher.publish(address_of(embedded), topic, [b"x"])
 
     async def publish_to_another() -> None:
@@ -397,10 +376,10 @@ async def test_an_nsqd_that_is_gone_is_forgotten(embedded: EmbeddedNsqd, make: M
 
     for _ in range(10):
         await publish_to_another()
-    await until(lambda: all(peer.rests_until_s < time.monotonic() for peer in publisher._peers.values()), what="a rest")
+    await until(lambda: all(pool.retry_at_s < time.monotonic() for pool in publisher._pools.values()), what="a rest")
     await publish_to_another()
-    assert len(publisher._peers) == 2
-    assert address_of(embedded) in publisher._peers, "it is connected"
+    assert len(publisher._pools) == 2
+    assert address_of(embedded) in publisher._pools, "it is connected"
     await publisher.publish(address_of(embedded), topic, [b"y"])
     assert len(embedded.connections) == 1
 
@@ -449,16 +428,16 @@ async def test_a_publish_that_is_not_acknowledged_raises_and_its_connection_is_g
 
 
 async def test_what_stood_behind_a_refused_publish_gets_through_once(
-    server: Server, publisher: Publisher, topic: str
+    server: Server, publisher: Publisher, topic: str, nothing_refused_here: None
 ) -> None:
     """nsqd ends the connection with each refusal, and reads nothing more from it."""
     await publisher.publish(address_of(server), topic, [b"00"])
-    refused = asyncio.ensure_future(publisher.publish(address_of(server), topic, [b"x"], delay_ms=7_200_000))
+    refused = asyncio.ensure_future(publisher.publish(address_of(server), BAD_TOPIC, [b"x"]))
     others = [
         asyncio.ensure_future(publisher.publish(address_of(server), topic, [b"%02d" % number]))
         for number in range(1, 30)
     ]
-    assert (await problem_of(refused)).code == "E_INVALID"
+    assert (await problem_of(refused)).code == "E_BAD_TOPIC"
     await asyncio.gather(*others)
     assert await taken(server, topic, 30) == [b"%02d" % number for number in range(30)]
 
@@ -487,7 +466,7 @@ async def test_the_next_address_is_taken_where_one_can_not_be_reached(
 async def test_no_other_address_is_tried_when_the_first_may_have_it(
     embedded: EmbeddedNsqd, make: Make, topic: str
 ) -> None:
-    publisher = make(rest_s=RESTS_LONG_S)
+    publisher = make(retry_s=RESTS_LONG_S)
     hang_up_on(embedded, "PUB")
     async with EmbeddedNsqd() as other:
         with pytest.raises(PublishError):
@@ -549,11 +528,11 @@ async def test_no_more_bytes_are_under_way_than_there_is_room_for(
 async def test_a_wait_for_room_that_takes_too_long_says_what_is_in_the_way(
     embedded: EmbeddedNsqd, make: Make, topic: str
 ) -> None:
-    publisher = make(commands=1, room_within_s=SOON_S)
+    publisher = make(commands=1, admitted_within_s=SOON_S)
     embedded.script.answer = lambda _, name, __: b"" if name == "PUB" else None
     first, second = under_way(publisher, embedded, topic, 2)
     problem = await problem_of(second)
-    assert f"no room for a publish of {len(topic) + 10} bytes to {topic} within 0.1 s: 1 commands" in str(problem)
+    assert f"a publish of {len(topic) + 10} bytes to {topic} waited 0.1 s and was not sent: 1 commands" in str(problem)
     assert problem.applied is Applied.NO
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)

@@ -76,7 +76,7 @@ def test_a_broken_stream_gives_frames_or_a_protocol_error(
         for piece in pieces_of(injured(b"".join(stream), wounds), sizes):
             for message in splitter.feed(piece)[0]:
                 assert len(message.id) == 16
-            assert splitter.held_bytes < LIMIT_BYTES + 4
+            assert splitter._held_bytes < LIMIT_BYTES + 4
 
 
 @STAGES

@@ -35,15 +35,15 @@ def unverified(code: int, message: str) -> ssl.SSLCertVerificationError:
         ("SSLV3_ALERT_BAD_CERTIFICATE", BARE, "nsqd asks for a client certificate, and there is none"),
         ("SSL/TLS_ALERT_BAD_CERTIFICATE", BARE, "nsqd asks for a client certificate, and there is none"),
         ("SSLV3_ALERT_HANDSHAKE_FAILURE", BARE, "nsqd asks for a client certificate, and there is none"),
-        ("SSLV3_ALERT_HANDSHAKE_FAILURE", SHOWING, "sslv3 alert handshake failure; nsqd's log may say more"),
+        ("SSLV3_ALERT_HANDSHAKE_FAILURE", SHOWING, "sslv3 alert handshake failure; read nsqd's log for more"),
         ("SSLV3_ALERT_BAD_CERTIFICATE", SHOWING, "nsqd does not accept our client certificate"),
         ("TLSV1_ALERT_UNKNOWN_CA", SHOWING, "nsqd does not accept our client certificate"),
         ("SSLV3_ALERT_CERTIFICATE_UNKNOWN", SHOWING, "nsqd does not accept our client certificate"),
-        ("SSLV3_ALERT_CERTIFICATE_EXPIRED", SHOWING, "nsqd says that our certificate has expired; renew the one of"),
+        ("SSLV3_ALERT_CERTIFICATE_EXPIRED", SHOWING, "nsqd answers that our certificate has expired; renew the one of"),
         ("TLSV1_ALERT_PROTOCOL_VERSION", BARE, "nsqd and this side have no version of TLS in common; let nsqd speak"),
         ("UNSUPPORTED_PROTOCOL", BARE, "nsqd and this side have no version of TLS in common; let nsqd speak"),
-        ("WRONG_VERSION_NUMBER", BARE, "what answered does not speak TLS; look at what listens there"),
-        ("SOMETHING_NEW", BARE, "something new; nsqd's log may say more"),
+        ("WRONG_VERSION_NUMBER", BARE, "the server at this address does not speak TLS; check the address"),
+        ("SOMETHING_NEW", BARE, "something new; read nsqd's log for more"),
     ],
 )
 def test_each_alert_has_its_cause_and_the_remedy(reason: str, client: TlsClient, said: str) -> None:
@@ -64,14 +64,16 @@ def test_an_error_without_a_reason_speaks_for_itself() -> None:
         (18, "its certificate is signed by itself; name that very certificate in nsq.tls.ca_file"),
         (
             19,
-            "its certificate is of an authority that is not trusted here (why); name that authority in nsq.tls.ca_file",
+            "its certificate is signed by an authority that is not trusted here (why); "
+            "name that authority in nsq.tls.ca_file",
         ),
         (
             20,
-            "its certificate is of an authority that is not trusted here (why); name that authority in nsq.tls.ca_file",
+            "its certificate is signed by an authority that is not trusted here (why); "
+            "name that authority in nsq.tls.ca_file",
         ),
-        (62, "its certificate is valid, but not for nsqd-1; connect by a name that stands in it"),
-        (64, "its certificate is valid, but not for nsqd-1; connect by a name that stands in it"),
+        (62, "its certificate is valid, but not for nsqd-1; connect by a name that the certificate contains"),
+        (64, "its certificate is valid, but not for nsqd-1; connect by a name that the certificate contains"),
         (26, "its certificate does not pass (why); give nsqd another"),
     ],
 )

@@ -101,7 +101,6 @@ def showing(pair: Pair) -> dict[str, str]:
 class Recorder:
     def __init__(self) -> None:
         self.messages: list[Message] = []
-        self.received_bytes = 0
         self.closed: list[NsqdigestError] = []
 
     def on_messages(self, connection: NsqConnection, messages: list[Message]) -> None:
@@ -279,8 +278,8 @@ async def test_the_publisher_goes_the_same_way(
     [
         (
             "wrong_host",
-            f"its certificate is valid, but not for {HOST}; connect by a name that stands in it, or give nsqd one for "
-            "this name (subjectAltName)",
+            f"its certificate is valid, but not for {HOST}; connect by a name that the certificate contains, or "
+            "give nsqd one for this name (subjectAltName)",
         ),
         ("expired", "its certificate has expired; renew the one of nsqd's --tls-cert, or set this machine's clock"),
         ("not_yet", "its certificate is not valid yet; set the clocks of both machines, or wait"),
@@ -290,8 +289,8 @@ async def test_the_publisher_goes_the_same_way(
         ),
         (
             "strange",
-            "its certificate is of an authority that is not trusted here (unable to get local issuer certificate); "
-            "name that authority in nsq.tls.ca_file",
+            "its certificate is signed by an authority that is not trusted here (unable to get local issuer "
+            "certificate); name that authority in nsq.tls.ca_file",
         ),
     ],
 )
@@ -307,7 +306,7 @@ async def test_without_a_file_the_systems_authorities_decide(
 ) -> None:
     nsqd = start(*offering_tls(certificates.server))
     said = await refused(to(nsqd, tls=tls_client(certificates, ca_file="")))
-    assert "of an authority that is not trusted here" in said
+    assert "signed by an authority that is not trusted here" in said
 
 
 @pytest.mark.parametrize("kind", ["wrong_host", "expired", "self_signed", "strange"])
@@ -388,8 +387,8 @@ async def test_no_version_of_tls_in_common_is_told(certificates: Certificates, s
         (
             "--max-msg-timeout=2m",
             {"msg_timeout_ms": 180_000},
-            'E_BAD_BODY: IDENTIFY msg timeout (180000) is invalid; nsq.msg_timeout asks for "180s", nsqd allows "120s" '
-            '(--max-msg-timeout): write msg_timeout = "120s", or raise that',
+            'E_BAD_BODY: IDENTIFY msg timeout (180000) is invalid; nsq.msg_timeout asks for "180s", more than '
+            "nsqd's --max-msg-timeout: write a shorter one, or raise that",
         ),
         (
             "--max-heartbeat-interval=10s",
@@ -411,7 +410,7 @@ async def test_no_version_of_tls_in_common_is_told(certificates: Certificates, s
         ),
     ],
 )
-async def test_an_option_that_nsqd_refuses_is_named_with_its_limit(
+async def test_an_option_that_nsqd_refuses_is_named_with_the_remedy(
     flag: str, asked: dict[str, Any], said: str, start: Start, to: Make
 ) -> None:
     assert await refused(to(start(flag), **asked)) == said
@@ -438,13 +437,13 @@ async def test_a_secret_that_is_missing_is_asked_for(auth_server: AuthServer, st
         ),
         (
             "nothing",
-            "E_UNAUTHORIZED: AUTH no authorizations found; the secret of nsq.auth_secret may not do this: permit it at "
+            "E_UNAUTHORIZED: AUTH no authorizations found; nsq.auth_secret has no permission for this: grant it at "
             "nsqd's auth server (--auth-http-address)",
         ),
         (
             "reader",
-            'E_UNAUTHORIZED: AUTH failed for SUB on "events" "ch"; the secret of nsq.auth_secret may not do this: '
-            "permit it at nsqd's auth server (--auth-http-address)",
+            'E_UNAUTHORIZED: AUTH failed for SUB on "events" "ch"; nsq.auth_secret has no permission for this: '
+            "grant it at nsqd's auth server (--auth-http-address)",
         ),
     ],
 )

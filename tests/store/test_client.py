@@ -86,7 +86,7 @@ async def test_a_call_is_one_command_on_one_connection_and_its_time_is_told() ->
     async with ScriptedRedis(in_turn([b"answer", 7])) as server, opened(server.url) as client:
         assert await run(client) == [b"answer", 7]
         client.on_request = lambda name, took_s: told.append((name, took_s))
-        assert await run(client, must_last=True) == [b"answer", 7]  # durability is "reply": nothing to wait for
+        assert await run(client, durable=True) == [b"answer", 7]  # durability is "reply": nothing to wait for
         server.answer = in_turn("-OOM command not allowed")
         await refusal(client)
         assert (server.asked, server.accepted) == ([CALL] * 3, 1)
@@ -120,7 +120,7 @@ async def test_a_script_that_cannot_be_loaded_fails_with_what_the_load_said() ->
 
 
 @pytest.mark.parametrize("confirmed", [2, 3])
-async def test_what_must_last_waits_for_its_replicas_in_the_same_round_trip(confirmed: int) -> None:
+async def test_a_durable_call_waits_for_its_replicas_in_the_same_round_trip(confirmed: int) -> None:
     def answer(words: Words) -> Any:
         return confirmed if words[0] == b"WAIT" else [b"answer"]
 
@@ -128,7 +128,7 @@ async def test_what_must_last_waits_for_its_replicas_in_the_same_round_trip(conf
         ScriptedRedis(answer) as server,
         opened(server.url, durability="replica", replicas=2, timeout_ms=3000) as client,
     ):
-        assert await run(client, must_last=True) == [b"answer"]
+        assert await run(client, durable=True) == [b"answer"]
         assert await run(client) == [b"answer"]
     assert server.asked == [CALL, (b"WAIT", b"2", b"1500"), CALL]
 
@@ -141,7 +141,7 @@ async def test_fewer_replicas_than_asked_for_are_an_ambiguous_failure() -> None:
         ScriptedRedis(answer) as server,
         opened(server.url, durability="replica", replicas=2) as client,
     ):
-        error = await refusal(client, must_last=True)
+        error = await refusal(client, durable=True)
     assert (error.reason, error.applied) == ("redis-replicas", Applied.AMBIGUOUS)
     assert "1 of 2 replicas confirmed within 2500 ms" in str(error)
 
@@ -151,7 +151,7 @@ async def test_one_replica_may_be_all_that_is_asked_for() -> None:
         ScriptedRedis(in_turn([b"answer"])) as server,
         opened(server.url, durability="replica", replicas=1) as client,
     ):
-        assert await run(client, must_last=True) == [b"answer"]
+        assert await run(client, durable=True) == [b"answer"]
     assert server.count(b"WAIT", b"1") == 1
 
 
@@ -165,7 +165,7 @@ async def test_with_its_script_what_waits_goes_again_too() -> None:
         ScriptedRedis(in_turn(NOSCRIPT, [b"answer"])) as server,
         opened(server.url, durability="replica", replicas=1) as client,
     ):
-        assert await run(client, must_last=True) == [b"answer"]
+        assert await run(client, durable=True) == [b"answer"]
     wait = (b"WAIT", b"1", b"2500")
     assert server.asked == [CALL, wait, LOAD, CALL, wait]
 
@@ -174,7 +174,7 @@ async def test_with_its_script_what_waits_goes_again_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "reason", "is_doubted"),
+    ("answer", "reason", "needs_check"),
     [
         (HANG_UP, "redis-connection", True),
         ("-READONLY You can't write against a read only replica.", "redis-readonly", True),
@@ -186,21 +186,21 @@ async def test_with_its_script_what_waits_goes_again_too() -> None:
         ("-NOPERM no right to evalsha", "redis-auth", False),
     ],
 )
-async def test_a_failure_is_a_store_error_and_may_be_a_doubt(answer: Any, reason: str, is_doubted: bool) -> None:
+async def test_a_failure_is_a_store_error_and_may_call_for_a_check(answer: Any, reason: str, needs_check: bool) -> None:
     async with ScriptedRedis(in_turn(answer, [b"answer"])) as server, opened(server.url, 1) as client:
         error = await refusal(client)
-        assert (error.reason, client.doubted.is_set()) == (reason, is_doubted)
+        assert (error.reason, client.needs_check.is_set()) == (reason, needs_check)
         assert error.__cause__ is not None
         assert server.count(b"EVALSHA") == 1
         assert await run(client) == [b"answer"]
-        assert server.accepted == (2 if is_doubted else 1)
+        assert server.accepted == (2 if needs_check else 1)
 
 
 async def test_an_answer_that_does_not_come_is_a_time_out() -> None:
     async with ScriptedRedis(in_turn(SILENCE)) as server, opened(server.url, timeout_ms=50) as client:
         error = await refusal(client)
         assert (error.reason, error.applied) == ("redis-timeout", Applied.AMBIGUOUS)
-        assert client.doubted.is_set()
+        assert client.needs_check.is_set()
 
 
 # -- to another server
@@ -214,7 +214,7 @@ async def test_a_call_goes_where_a_server_of_the_cluster_points(word: str, befor
         async with opened(f"redis+cluster://{first.address}") as client:
             assert await run(client) == [b"answer"]
             assert (said_to(first), said_to(second)) == ([CALL], [*before, CALL])
-            assert not client.doubted.is_set()
+            assert not client.needs_check.is_set()
             of_a_cluster(first, in_turn([b"own answer"]))
             assert await run(client) == [b"own answer"]
             assert first.count(b"CLUSTER", b"SLOTS") == (2 if word == "MOVED" else 1)
@@ -273,7 +273,7 @@ async def test_only_what_is_on_its_way_is_read_elsewhere(method: str) -> None:
         async with opened(f"redis+cluster://{first.address}") as client:
             found = await getattr(client, method)(b"tag", gets(*keys))
             assert found == [b"a", b"from the other", b"b", b"from the other", b"c"]
-            assert not client.doubted.is_set()
+            assert not client.needs_check.is_set()
         assert [words[1] for words in said_to(second) if words[0] == b"GET"] == [b"elsewhere-1", b"elsewhere-2"]
 
 
@@ -456,7 +456,7 @@ async def test_facts_that_it_may_not_have_are_a_store_error() -> None:
     assert raised.value.reason == "redis-auth"
 
 
-async def test_a_primary_that_is_a_replica_by_now_is_doubted() -> None:
+async def test_a_primary_that_is_a_replica_by_now_is_stale() -> None:
     async with ScriptedRedis(describes(role="slave")) as server:
         of_a_cluster(server, describes(role="slave", redis_mode="cluster"))
         async with opened(f"redis+cluster://{server.address}") as client:

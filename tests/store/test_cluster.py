@@ -14,17 +14,19 @@ from redis.crc import key_slot
 from nsqdigest.audit.ledger import balances
 from nsqdigest.base.errors import Applied, StoreError, Unreachable
 from nsqdigest.config import Address, load
-from nsqdigest.store.answers import Answer, Opened
+from nsqdigest.delivery.sinks.table import KINDS
+from nsqdigest.store.answers import Ended
+from nsqdigest.store.head import Head
 from nsqdigest.store.schedule import Schedule
-from nsqdigest.store.servers.discovery import _Cluster
-from nsqdigest.store.timelines import Timelines
+from nsqdigest.store.servers.cluster import Cluster
+from nsqdigest.store.store import Store
 from support.daemon import toml
 from support.ports import HOST
 from support.publishing import Background
 from support.redis_sets import ClusterServer, RedisCluster
 from support.stage import NAMESPACE, PROVE, Stage
 from support.store import Scripts, inconsistencies
-from support.stores import PLAN, OpenStore, add, limited_url, rec
+from support.stores import PLAN, OpenStore, add, close_digest, limited_url, open_digest, rec
 from support.waiting import until, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.servers, pytest.mark.every_redis]
@@ -43,7 +45,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, redis_binary: str) -> Iter
 
 
 @pytest.fixture
-async def store(cluster: RedisCluster, open_store: OpenStore) -> Timelines:
+async def store(cluster: RedisCluster, open_store: OpenStore) -> Store:
     for server in cluster.servers:
         server.cli("FLUSHALL")
     store = open_store(cluster.url, partitions=0, timeout_ms=2000)
@@ -59,7 +61,7 @@ def other_than(cluster: RedisCluster, server: ClusterServer) -> ClusterServer:
     return next(each for each in cluster.servers if each is not server)
 
 
-async def error_of(store: Timelines, partition: int = 0) -> StoreError:
+async def error_of(store: Store, partition: int = 0) -> StoreError:
     with pytest.raises(StoreError) as raised:
         await add(store, partition=partition)
     return raised.value
@@ -74,11 +76,11 @@ def moves(cluster: RedisCluster, slot: int) -> tuple[ClusterServer, ClusterServe
     return source, target
 
 
-async def test_partitions_are_spread_over_the_servers(store: Timelines, cluster: RedisCluster) -> None:
-    assert store.partitions == PARTITIONS
+async def test_partitions_are_spread_over_the_servers(store: Store, cluster: RedisCluster) -> None:
+    assert store.namespace.partitions == PARTITIONS
     await asyncio.gather(*(add(store, partition=partition) for partition in range(PARTITIONS)))
     assert all(server.cli("DBSIZE") > PARTITIONS for server in cluster.servers)
-    assert (await store.ledger("r"))["added"] == PARTITIONS
+    assert (await store.operations.ledger("r"))["added"] == PARTITIONS
 
 
 async def test_a_file_that_names_a_cluster_spreads_its_timelines(cluster: RedisCluster, tmp_path: Path) -> None:
@@ -92,22 +94,22 @@ async def test_a_file_that_names_a_cluster_spreads_its_timelines(cluster: RedisC
         "sinks.out": {"type": "log"},
     }
     path.write_text(toml(settings, [route]), encoding="utf-8")
-    store = Timelines(load(path, {}).redis, [PLAN], 1000)
+    store = Store(load(path, {}, KINDS).redis, [PLAN], 1000)
     try:
         await store.start()
         for number in range(300):
             timeline = b"t%d" % number
-            await add(store, rec(timeline=timeline), partition=store.partition_of(timeline))
+            await add(store, rec(timeline=timeline), partition=store.timelines.partition_of(timeline))
         assert cluster.cli("HGET", "{test:0}:layout", "partitions") == b"32"
-        assert (await store.ledger("r"))["added"] == 300
+        assert (await store.operations.ledger("r"))["added"] == 300
         assert all(server.cli("DBSIZE") > PARTITIONS for server in cluster.servers)
     finally:
         await store.close(5)
 
 
-async def test_servers_that_the_map_no_longer_names_are_forgotten(store: Timelines, cluster: RedisCluster) -> None:
-    servers = store._client._servers
-    assert isinstance(servers, _Cluster)
+async def test_servers_that_the_map_no_longer_names_are_forgotten(store: Store, cluster: RedisCluster) -> None:
+    servers = store.namespace._client._servers
+    assert isinstance(servers, Cluster)
     gone = [servers._node(Address(HOST, port)) for port in (1, 2)]
     await asyncio.gather(*(node.exchange([[b"PING"]]) for node in gone), return_exceptions=True)
     await store.look()
@@ -115,7 +117,7 @@ async def test_servers_that_the_map_no_longer_names_are_forgotten(store: Timelin
 
 
 @pytest.fixture
-async def limited_store(cluster: RedisCluster, open_store: OpenStore, store: Timelines) -> Timelines:
+async def limited_store(cluster: RedisCluster, open_store: OpenStore, store: Store) -> Store:
     """As a user with the rights that docs/redis.md gives."""
     login = {limited_url(server).partition("@")[0].removeprefix("redis://") for server in cluster.servers}.pop()
     limited = open_store(cluster.url.replace("://", f"://{login}@"), partitions=0)
@@ -123,44 +125,44 @@ async def limited_store(cluster: RedisCluster, open_store: OpenStore, store: Tim
     return limited
 
 
-async def test_a_digest_goes_all_its_way_on_every_server(limited_store: Timelines) -> None:
+async def test_a_digest_goes_all_its_way_on_every_server(limited_store: Store) -> None:
     store = limited_store
     for partition in range(PARTITIONS):
         await add(store, rec(b"a"), rec(b"b", 2), partition=partition)
-        (claim,) = (await store.claim(partition, [("r", 0)], [9], 60_000)).claims
-        opened = await store.open(claim, 60_000, f"id-{partition}", [store.clock.now_ms()])
-        assert isinstance(opened, Opened)
-        page = await store.page(claim, opened, 0, 2)
+        (claim,) = (await store.digests.claim(partition, [("r", 0)], [9], 60_000)).claims
+        opened = await open_digest(store, claim, f"id-{partition}", [store.clock.now_ms()], 60_000)
+        assert isinstance(opened, Head)
+        page = await store.digests.page(claim, opened, 0, 2)
         assert page is not None
         assert len(page) == 2
-        assert await store.close_digest(claim, opened.id, Schedule(0, 0)) is Answer.DONE
-    ledger = await store.ledger("r")
+        assert await close_digest(store, claim, opened.id, Schedule(0, 0)) is Ended.DONE
+    ledger = await store.operations.ledger("r")
     assert (ledger["delivered"], balances(ledger)) == (2 * PARTITIONS, True)
 
 
-async def test_scripts_that_one_server_forgot_are_loaded_there(store: Timelines, cluster: RedisCluster) -> None:
+async def test_scripts_that_one_server_forgot_are_loaded_there(store: Store, cluster: RedisCluster) -> None:
     server = cluster.primary_of(slot_of(5))
     server.cli("SCRIPT", "FLUSH")
     assert (await add(store, partition=5)).added == 1
 
 
-async def test_a_slot_that_was_moved_is_followed_at_once(store: Timelines, cluster: RedisCluster) -> None:
+async def test_a_slot_that_was_moved_is_followed_at_once(store: Store, cluster: RedisCluster) -> None:
     await add(store, partition=1)
     cluster.move_slot(slot_of(1), other_than(cluster, cluster.primary_of(slot_of(1))))
     assert (await add(store, rec(b"l"), partition=1)).added == 1
-    (claim,) = (await store.claim(1, [("r", 0)], [9], 60_000)).claims
-    opened = await store.open(claim, 60_000, "id", [0])
-    assert isinstance(opened, Opened)
+    (claim,) = (await store.digests.claim(1, [("r", 0)], [9], 60_000)).claims
+    opened = await open_digest(store, claim, "id", [0], 60_000)
+    assert isinstance(opened, Head)
     assert opened.total == 2
 
 
-async def test_keys_that_went_ahead_are_asked_for_on_the_other_side(store: Timelines, cluster: RedisCluster) -> None:
+async def test_keys_that_went_ahead_are_asked_for_on_the_other_side(store: Store, cluster: RedisCluster) -> None:
     """The slot is still the old server's, and it has none of its keys any more."""
     tag = b"{other:0}:"
     keys = [tag + b"layout", tag + b"routes"]
 
     async def hello(epoch: str) -> bytes:
-        said = await store._client.run(tag, "hello", keys, [b"", 1, 1, epoch, "r"])
+        said = await store.namespace._client.run(tag, "hello", keys, [b"", 1, 1, epoch, "r"])
         return bytes(said[2])
 
     assert await hello("first") == b"first"
@@ -168,14 +170,14 @@ async def test_keys_that_went_ahead_are_asked_for_on_the_other_side(store: Timel
     try:
         source.cli("MIGRATE", HOST, target.port, "", 0, 5000, "KEYS", *keys)
         reads = [[b"HGET", keys[0], b"epoch"], [b"EXISTS", tag + b"nothing"], [b"HLEN", keys[1]]]
-        assert await store._client.send(tag, reads) == [b"first", 0, 1]
+        assert await store.namespace._client.send(tag, reads) == [b"first", 0, 1]
         target.cli("SCRIPT", "FLUSH")
         assert await hello("second") == b"first"
     finally:
         cluster.move_slot(key_slot(tag), target)
 
 
-async def test_keys_on_both_sides_are_tryagain_and_nothing_was_done(store: Timelines, cluster: RedisCluster) -> None:
+async def test_keys_on_both_sides_are_tryagain_and_nothing_was_done(store: Store, cluster: RedisCluster) -> None:
     await add(store, partition=2)
     slot = slot_of(2)
     source, target = moves(cluster, slot)
@@ -185,10 +187,10 @@ async def test_keys_on_both_sides_are_tryagain_and_nothing_was_done(store: Timel
     assert (error.reason, error.applied) == ("redis-tryagain", Applied.NO)
     cluster.move_slot(slot, target)
     assert (await add(store, rec(b"l"), partition=2)).added == 1
-    assert (await store.ledger("r"))["added"] == 2
+    assert (await store.operations.ledger("r"))["added"] == 2
 
 
-async def test_a_slot_of_nobody_is_clusterdown(store: Timelines, cluster: RedisCluster) -> None:
+async def test_a_slot_of_nobody_is_clusterdown(store: Store, cluster: RedisCluster) -> None:
     slot = slot_of(3)
     owner = cluster.primary_of(slot)
     for server in cluster.servers:
@@ -203,13 +205,13 @@ async def test_a_slot_of_nobody_is_clusterdown(store: Timelines, cluster: RedisC
     async def is_added() -> bool:
         with suppress(StoreError):
             await add(store, partition=3)
-        return (await store.ledger("r")).get("added") == 1
+        return (await store.operations.ledger("r")).get("added") == 1
 
     await until(is_added, 20)
 
 
 async def test_a_server_that_stands_still_holds_only_its_own_partitions(
-    cluster: RedisCluster, open_store: OpenStore, store: Timelines
+    cluster: RedisCluster, open_store: OpenStore, store: Store
 ) -> None:
     impatient = open_store(cluster.url, partitions=0, timeout_ms=300)
     await impatient.start()

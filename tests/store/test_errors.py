@@ -16,16 +16,17 @@ import pytest
 import redis
 
 from nsqdigest.base.errors import Applied, StoreError, StoreMismatch, Unreachable
-from nsqdigest.store.answers import Answer, Claim, Opened
+from nsqdigest.store.answers import Claim, Ended
+from nsqdigest.store.head import Head
 from nsqdigest.store.record import Record
 from nsqdigest.store.schedule import Schedule
 from nsqdigest.store.scripts import Script
-from nsqdigest.store.timelines import Timelines
+from nsqdigest.store.store import Store
 from support.ports import HOST, free_port
 from support.proxy import Mode, Proxy
 from support.servers import RedisServer
 from support.store import Scripts
-from support.stores import OpenStore, T, add, limited_url, rec
+from support.stores import OpenStore, T, add, close_digest, fail_digest, limited_url, open_digest, rec
 from support.waiting import until, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.every_redis]
@@ -33,31 +34,18 @@ pytestmark = [pytest.mark.integration, pytest.mark.every_redis]
 LEASE_MS = 60_000
 
 
-@pytest.fixture
-async def store(open_store: OpenStore, redis_url: str) -> Timelines:
-    store = open_store(redis_url)
-    await store.start()
-    return store
-
-
-@pytest.fixture
-def plain(redis_client: redis.Redis) -> Scripts:
-    """The same database, as the headers of the scripts describe it."""
-    return Scripts(redis_client)
-
-
-async def claim_one(store: Timelines) -> Claim:
-    (claim,) = (await store.claim(0, [("r", 0)], [500], LEASE_MS)).claims
+async def claim_one(store: Store) -> Claim:
+    (claim,) = (await store.digests.claim(0, [("r", 0)], [500], LEASE_MS)).claims
     return claim
 
 
-async def open_one(store: Timelines, claim: Claim) -> Opened:
-    opened = await store.open(claim, LEASE_MS, "id-1", [store.clock.now_ms()])
-    assert isinstance(opened, Opened)
+async def open_one(store: Store, claim: Claim) -> Head:
+    opened = await open_digest(store, claim, "id-1", [store.clock.now_ms()])
+    assert isinstance(opened, Head)
     return opened
 
 
-def at_once(store: Timelines) -> Schedule:
+def at_once(store: Store) -> Schedule:
     return Schedule(store.clock.now_ms(), store.clock.now_ms())
 
 
@@ -70,10 +58,10 @@ async def test_all_daemons_of_a_namespace_know_its_epoch(
     first, second, third = (open_store(redis_url) for _ in range(3))
     facts = await first.start()
     await second.start()
-    assert (facts.servers[0].role, first.epochs == second.epochs) == ("master", True)
+    assert (facts.servers[0].role, first.namespace.epochs == second.namespace.epochs) == ("master", True)
     redis_client.flushall()
     await third.start()
-    assert third.epochs != first.epochs
+    assert third.namespace.epochs != first.namespace.epochs
 
 
 async def test_what_could_lose_events_is_warned_of(
@@ -124,7 +112,7 @@ async def test_a_layout_of_another_version_is_refused_with_the_remedy(
     open_store: OpenStore, redis_url: str, plain: Scripts
 ) -> None:
     plain.hello(schema=1)
-    with pytest.raises(StoreMismatch, match=r"layout 1, this version writes 2: run the version that wrote it"):
+    with pytest.raises(StoreMismatch, match=r"layout 1, this version writes 3: run the version that wrote it"):
         await open_store(redis_url).start()
 
 
@@ -141,20 +129,20 @@ async def test_a_replica_is_refused_without_showing_the_password(
 # -- the server's faults
 
 
-async def fault(store: Timelines) -> StoreError:
+async def fault(store: Store) -> StoreError:
     """What an add that must fail says."""
     with pytest.raises(StoreError) as raised:
-        await store.add("r", 0, [rec(b"faulty")], Schedule(1, 1))
+        await store.timelines.add("r", 0, [rec(b"faulty")], Schedule(1, 1))
     return raised.value
 
 
-async def assert_refused(store: Timelines, reason: str) -> None:
+async def assert_refused(store: Store, reason: str) -> None:
     error = await fault(store)
     assert (error.reason, error.applied) == (reason, Applied.NO)
 
 
 @pytest.fixture
-def own_store(open_store: OpenStore, redis_server: RedisServer) -> Timelines:
+def own_store(open_store: OpenStore, redis_server: RedisServer) -> Store:
     """On a server of the test's own."""
     return open_store(redis_server.url)
 
@@ -166,7 +154,7 @@ def calls(server: RedisServer, command: str = "evalsha") -> int:
     return int(found["calls"])  # Redis 6.2 counts no subcommands
 
 
-async def test_scripts_that_redis_forgot_are_loaded_once_more(own_store: Timelines, redis_server: RedisServer) -> None:
+async def test_scripts_that_redis_forgot_are_loaded_once_more(own_store: Store, redis_server: RedisServer) -> None:
     await own_store.start()
     await add(own_store)
     redis_server.cli("SCRIPT", "FLUSH")
@@ -174,46 +162,46 @@ async def test_scripts_that_redis_forgot_are_loaded_once_more(own_store: Timelin
     assert (await add(own_store, rec(b"l"))).added == 1
     await add(own_store, rec(b"m"))
     assert calls(redis_server, "script|load") - loads == 1
-    assert (await own_store.ledger("r"))["added"] == 3
+    assert (await own_store.operations.ledger("r"))["added"] == 3
 
 
-async def test_after_a_restart_it_goes_on(own_store: Timelines, redis_server: RedisServer) -> None:
+async def test_after_a_restart_it_goes_on(own_store: Store, redis_server: RedisServer) -> None:
     await own_store.start()
     await add(own_store)
     redis_server.restart()
     with suppress(StoreError):  # a connection of before may be noticed only now
-        await own_store.ledger("r")
+        await own_store.operations.ledger("r")
     assert (await add(own_store)).added == 1
 
 
-async def test_connection_refused(own_store: Timelines, redis_server: RedisServer) -> None:
+async def test_connection_refused(own_store: Store, redis_server: RedisServer) -> None:
     redis_server.kill()
     assert (await fault(own_store)).reason == "redis-connection"
 
 
-async def test_a_full_redis(own_store: Timelines, redis_server: RedisServer) -> None:
+async def test_a_full_redis(own_store: Store, redis_server: RedisServer) -> None:
     await own_store.start()
     await add(own_store)
     redis_server.cli("CONFIG", "SET", "maxmemory", 1)
     await assert_refused(own_store, "redis-full")
     opened = await open_one(own_store, claim := await claim_one(own_store))
-    assert await own_store.close_digest(claim, opened.id, at_once(own_store)) is Answer.DONE
+    assert await close_digest(own_store, claim, opened.id, at_once(own_store)) is Ended.DONE
 
 
-async def test_a_replica(own_store: Timelines, redis_server: RedisServer) -> None:
+async def test_a_replica(own_store: Store, redis_server: RedisServer) -> None:
     redis_server.cli("REPLICAOF", HOST, free_port())
     await assert_refused(own_store, "redis-readonly")
 
 
 async def test_a_replica_without_its_primary_that_does_not_serve_old_data(
-    own_store: Timelines, redis_server: RedisServer
+    own_store: Store, redis_server: RedisServer
 ) -> None:
     redis_server.cli("CONFIG", "SET", "replica-serve-stale-data", "no")
     redis_server.cli("REPLICAOF", HOST, free_port())
     await assert_refused(own_store, "redis-masterdown")
 
 
-async def test_a_primary_without_the_replicas_it_wants(own_store: Timelines, redis_server: RedisServer) -> None:
+async def test_a_primary_without_the_replicas_it_wants(own_store: Store, redis_server: RedisServer) -> None:
     redis_server.cli("CONFIG", "SET", "min-replicas-to-write", 1)
     await assert_refused(own_store, "redis-noreplicas")
 
@@ -230,7 +218,7 @@ async def test_a_redis_that_can_not_save(
     await assert_refused(open_store(server.url), "redis-misconf")
 
 
-async def test_a_redis_that_is_busy_with_a_script(own_store: Timelines, redis_server: RedisServer) -> None:
+async def test_a_redis_that_is_busy_with_a_script(own_store: Store, redis_server: RedisServer) -> None:
     redis_server.cli("CONFIG", "SET", "lua-time-limit", 1)
 
     def stuck() -> None:
@@ -251,15 +239,15 @@ async def test_a_redis_that_is_busy_with_a_script(own_store: Timelines, redis_se
     finally:
         redis_server.cli("SCRIPT", "KILL")
         await script
-    assert (await own_store.add("r", 0, [rec()], Schedule(1, 1))).added == 1
+    assert (await own_store.timelines.add("r", 0, [rec()], Schedule(1, 1))).added == 1
 
 
-async def test_a_script_that_an_operator_kills(own_store: Timelines, redis_server: RedisServer) -> None:
+async def test_a_script_that_an_operator_kills(own_store: Store, redis_server: RedisServer) -> None:
     """Redis kills none that has written, so nothing was."""
     redis_server.cli("CONFIG", "SET", "lua-time-limit", 1)
     endless = Script("endless", b"while true do end", b"", ())
     endless = replace(endless, sha=redis_server.cli("SCRIPT", "LOAD", endless.text))
-    call = asyncio.create_task(own_store._client._call(0, [[b"EVALSHA", endless.sha, 0]], endless))
+    call = asyncio.create_task(own_store.namespace._client._call(0, [[b"EVALSHA", endless.sha, 0]], endless))
 
     def is_killed() -> bool:
         with suppress(redis.ResponseError):  # nothing runs yet
@@ -272,13 +260,13 @@ async def test_a_script_that_an_operator_kills(own_store: Timelines, redis_serve
     assert (raised.value.reason, raised.value.applied) == ("redis-killed", Applied.NO)
 
 
-async def test_a_redis_that_takes_no_more_clients(own_store: Timelines, redis_server: RedisServer) -> None:
+async def test_a_redis_that_takes_no_more_clients(own_store: Store, redis_server: RedisServer) -> None:
     with redis_server.client() as other:
         other.ping()
         redis_server.cli("CONFIG", "SET", "maxclients", 1)
         await assert_refused(own_store, "redis-connections")
         other.config_set("maxclients", 100)
-    assert (await own_store.add("r", 0, [rec()], Schedule(1, 1))).added == 1
+    assert (await own_store.timelines.add("r", 0, [rec()], Schedule(1, 1))).added == 1
 
 
 async def test_a_right_that_was_taken_away_and_given_back(open_store: OpenStore, redis_server: RedisServer) -> None:
@@ -291,7 +279,7 @@ async def test_a_right_that_was_taken_away_and_given_back(open_store: OpenStore,
     assert (await add(store)).added == 1
 
 
-async def test_a_replica_that_became_the_primary_serves_again(own_store: Timelines, redis_server: RedisServer) -> None:
+async def test_a_replica_that_became_the_primary_serves_again(own_store: Store, redis_server: RedisServer) -> None:
     await own_store.start()
     redis_server.cli("REPLICAOF", HOST, free_port())
     await assert_refused(own_store, "redis-readonly")
@@ -345,14 +333,14 @@ async def test_the_rights_that_the_docs_give_are_enough_for_a_digest(
     await store.start()
     await add(store, rec(b"a"), rec(b"b", 2), rec(b"b", 3, possible_repeat=True))
     opened = await open_one(store, claim := await claim_one(store))
-    assert await store.fail(claim, 0) is Answer.DONE
+    assert await fail_digest(store, claim, 0) is Ended.DONE
     redis_server.cli("SCRIPT", "FLUSH")
     again = await open_one(store, claim := await claim_one(store))
-    assert (again.id, again.again) == (opened.id, True)
-    page = await store.page(claim, opened, 0, 2)
+    assert (again.id, again.attempts) == (opened.id, 1)
+    page = await store.digests.page(claim, opened, 0, 2)
     assert page is not None
     assert [record.key for record in page if record is not None] == [b"b", b"a"]
-    assert await store.close_digest(claim, opened.id, at_once(store)) is Answer.DONE
+    assert await close_digest(store, claim, opened.id, at_once(store)) is Ended.DONE
 
 
 async def test_a_user_without_the_right_to_a_command_of_a_script(
@@ -366,7 +354,7 @@ async def test_a_user_without_the_right_to_a_command_of_a_script(
 
 
 @pytest.mark.parametrize("kind", ["waiting", "schedule", "ledger", "count", "set", "values"])
-async def test_a_key_of_another_type(store: Timelines, plain: Scripts, kind: str) -> None:
+async def test_a_key_of_another_type(store: Store, plain: Scripts, kind: str) -> None:
     """The script ends where it meets it: what it wrote before stays, so nobody may rely on its not being applied."""
     key = plain.key(kind) if kind == "count" else plain.key(kind, "r", T if kind in ("set", "values") else None)
     plain.command("RPUSH", key, "planted")
@@ -393,7 +381,7 @@ async def proxy(redis_server: RedisServer) -> AsyncIterator[Proxy]:
 
 
 @pytest.fixture
-async def far_store(open_store: OpenStore, proxy: Proxy) -> Timelines:
+async def far_store(open_store: OpenStore, proxy: Proxy) -> Store:
     """Behind the proxy, with one connection, the script loaded and one record there."""
     store = open_store(f"redis://{HOST}:{proxy.port}/0", timeout_ms=300, connections=1)
     await store.start()
@@ -410,7 +398,7 @@ async def far_store(open_store: OpenStore, proxy: Proxy) -> Timelines:
     ],
 )
 async def test_a_lost_reply_is_ambiguous_and_nothing_is_sent_again(
-    far_store: Timelines, proxy: Proxy, redis_server: RedisServer, mode: Mode, reason: str
+    far_store: Store, proxy: Proxy, redis_server: RedisServer, mode: Mode, reason: str
 ) -> None:
     before = calls(redis_server)
     proxy.mode = mode
@@ -418,17 +406,17 @@ async def test_a_lost_reply_is_ambiguous_and_nothing_is_sent_again(
     assert (error.reason, error.applied) == (reason, Applied.AMBIGUOUS)
     assert calls(redis_server) - before == 1
     proxy.mode = Mode.PASS
-    assert (await far_store.ledger("r"))["added"] == 2
-    again = await far_store.add("r", 0, [rec(b"faulty")], Schedule(1, 1))
+    assert (await far_store.operations.ledger("r"))["added"] == 2
+    again = await far_store.timelines.add("r", 0, [rec(b"faulty")], Schedule(1, 1))
     assert (again.added, again.repeated) == (0, 1)
 
 
-async def test_a_network_that_stands_still_is_a_timeout(far_store: Timelines, proxy: Proxy) -> None:
+async def test_a_network_that_stands_still_is_a_timeout(far_store: Store, proxy: Proxy) -> None:
     proxy.mode = Mode.PAUSE
     assert (await fault(far_store)).reason == "redis-timeout"
 
 
-async def test_calls_that_wait_for_a_connection_do_not_wait_for_ever(far_store: Timelines, proxy: Proxy) -> None:
+async def test_calls_that_wait_for_a_connection_do_not_wait_for_ever(far_store: Store, proxy: Proxy) -> None:
     proxy.mode = Mode.PAUSE
     answers = await asyncio.gather(*(add(far_store, rec(b"%d" % n)) for n in range(3)), return_exceptions=True)
     reasons = {answer.reason for answer in answers if isinstance(answer, StoreError)}
@@ -436,7 +424,7 @@ async def test_calls_that_wait_for_a_connection_do_not_wait_for_ever(far_store: 
 
 
 async def test_a_redis_that_stands_still_is_a_timeout_and_runs_the_call_once_when_it_goes_on(
-    far_store: Timelines, redis_server: RedisServer
+    far_store: Store, redis_server: RedisServer
 ) -> None:
     before = calls(redis_server)
     redis_server.pause()
@@ -446,13 +434,13 @@ async def test_a_redis_that_stands_still_is_a_timeout_and_runs_the_call_once_whe
         redis_server.resume()
     assert (error.reason, error.applied) == ("redis-timeout", Applied.AMBIGUOUS)
     await until(lambda: calls(redis_server) - before == 1)
-    assert (await far_store.ledger("r"))["added"] == 2
+    assert (await far_store.operations.ledger("r"))["added"] == 2
 
 
-async def send_and_cancel(store: Timelines, proxy: Proxy, record: Record) -> None:
+async def send_and_cancel(store: Store, proxy: Proxy, record: Record) -> None:
     """The caller goes while its request is on its way."""
     sent = proxy.requests_bytes
-    caller = asyncio.create_task(store.add("r", 0, [record], Schedule(1, 1)))
+    caller = asyncio.create_task(store.timelines.add("r", 0, [record], Schedule(1, 1)))
     await until(lambda: proxy.requests_bytes > sent)
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -460,7 +448,7 @@ async def send_and_cancel(store: Timelines, proxy: Proxy, record: Record) -> Non
 
 
 async def test_a_caller_that_is_cancelled_leaves_the_call_and_the_connection_whole(
-    far_store: Timelines, proxy: Proxy, redis_server: RedisServer
+    far_store: Store, proxy: Proxy, redis_server: RedisServer
 ) -> None:
     def connections() -> set[str]:
         with redis_server.client() as client:
@@ -470,7 +458,7 @@ async def test_a_caller_that_is_cancelled_leaves_the_call_and_the_connection_who
     proxy.mode = Mode.PAUSE
     await send_and_cancel(far_store, proxy, rec(b"cancelled"))
     proxy.mode = Mode.PASS
-    assert (await far_store.ledger("r"))["added"] == 2  # its own answer, not that of the call before
+    assert (await far_store.operations.ledger("r"))["added"] == 2  # its own answer, not that of the call before
     assert calls(redis_server) - calls_before == 1
     assert connections() == before
 
@@ -495,7 +483,7 @@ async def test_answers_find_their_callers_whoever_is_cancelled(open_store: OpenS
             assert added == number
 
 
-async def test_closing_waits_for_what_was_sent(far_store: Timelines, proxy: Proxy, redis_server: RedisServer) -> None:
+async def test_closing_waits_for_what_was_sent(far_store: Store, proxy: Proxy, redis_server: RedisServer) -> None:
     before = calls(redis_server)
     proxy.mode = Mode.PAUSE
     await send_and_cancel(far_store, proxy, rec(b"cancelled"))
@@ -507,18 +495,18 @@ async def test_closing_waits_for_what_was_sent(far_store: Timelines, proxy: Prox
     assert calls(redis_server) - before == 1
 
 
-async def test_closing_does_not_wait_for_ever(far_store: Timelines, proxy: Proxy) -> None:
+async def test_closing_does_not_wait_for_ever(far_store: Store, proxy: Proxy) -> None:
     proxy.mode = Mode.PAUSE
     await send_and_cancel(far_store, proxy, rec(b"cancelled"))
     await far_store.close(0.01)
 
 
-async def test_a_doubt_about_a_server_breaks_no_call(open_store: OpenStore, redis_url: str) -> None:
-    """A doubt replaces idle connections; a call that takes one in that moment gets its answer all the same."""
+async def test_a_server_that_is_marked_stale_breaks_no_call(open_store: OpenStore, redis_url: str) -> None:
+    """Its connections are made again; a call that takes one in that moment gets its answer all the same."""
     store = open_store(redis_url)
     await store.start()
-    servers = store._client._servers
-    node = await servers.of(0)
+    servers = store.namespace._client._servers
+    node = await servers.server_for(0)
 
     async def call(number: int) -> None:
         for turn in range(40):
@@ -526,12 +514,14 @@ async def test_a_doubt_about_a_server_breaks_no_call(open_store: OpenStore, redi
 
     callers = asyncio.gather(*(call(number) for number in range(8)))
     while not callers.done():
-        await servers.doubt(node)
+        await servers.mark_stale(node)
         await asyncio.sleep(0)
     await callers
 
 
-async def test_after_a_doubt_no_connection_of_before_is_used(open_store: OpenStore, redis_server: RedisServer) -> None:
+async def test_once_a_server_is_stale_no_connection_of_before_is_used(
+    open_store: OpenStore, redis_server: RedisServer
+) -> None:
     store = open_store(redis_server.url, connections=1)
     await store.start()
 
@@ -542,6 +532,6 @@ async def test_after_a_doubt_no_connection_of_before_is_used(open_store: OpenSto
     before = connections()
     await add(store)
     assert connections() == before
-    await store._client._servers.doubt(await store._client._servers.of(0))
+    await store.namespace._client._servers.mark_stale(await store.namespace._client._servers.server_for(0))
     await add(store)
     await until(lambda: connections() and not connections() & before)

@@ -47,10 +47,10 @@ async def test_it_follows_a_failover_and_knows_when_nobody_does(sentinels: Senti
             return False
 
     await until(is_added, 20, "another primary to take it")
-    assert (await store.ledger("r"))["added"] == 2
+    assert (await store.operations.ledger("r"))["added"] == 2
     for sentinel in sentinels.sentinels:
         sentinel.kill()
-    assert (await add(store, rec(b"m"))).added == 1  # what is known is used until it is doubted
+    assert (await add(store, rec(b"m"))).added == 1  # what is known is used until it is stale
     sentinels.servers[1].kill()
     sentinels.servers[2].kill()
     with pytest.raises(StoreError) as raised:

@@ -37,16 +37,19 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from nsqdigest.base.errors import StoreError
 from nsqdigest.config import Policy
-from nsqdigest.store import timelines
-from nsqdigest.store.answers import Claim, NotOpened, Opened, RoutePlan
+from nsqdigest.store import namespace
+from nsqdigest.store.answers import Claim, NotOpened
 from nsqdigest.store.dead import Dead, Details
-from nsqdigest.store.record import Head, Record, StoredRecord
+from nsqdigest.store.head import Head
+from nsqdigest.store.record import Record, StoredRecord
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Plan, Schedule
-from nsqdigest.store.timelines import Timelines
+from nsqdigest.store.store import Store
 from support.servers import RedisServer
 from support.settings import POLICY
-from support.store import NOW_MS, inconsistencies
+from support.store import NOW_MS, head_of, inconsistencies
 from support.store_daemons import Account, Daemon, Event, Fate, Key, TimedClient, World, newest_held
+from support.stores import bury_digest, close_digest, defer_digest, fail_digest, open_digest
 from support.wire import Saved, Wire, WiredScripts
 
 pytestmark = pytest.mark.property
@@ -88,7 +91,7 @@ acts = st.sampled_from(["open", "read", "read", "send", "close", "close", "bury"
 class Worker:
     daemon: Daemon
     claim: Claim
-    opened: Opened | None = None
+    opened: Head | None = None
     pages: list[StoredRecord] = field(default_factory=list)
     is_sent: bool = False
 
@@ -135,7 +138,7 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
         routes = []
         for (route, capacity), policy in zip(ROUTES.items(), policies, strict=True):
             self.plans[route] = Plan(policy)
-            routes.append(RoutePlan(route, capacity, policy.increment_delay_ms, MEMORY_MS, merges and route == NARROW))
+            routes.append(StoreRoute(route, capacity, policy.increment_delay_ms, MEMORY_MS, merges and route == NARROW))
         self.daemons = [Daemon(self.world, self.url, routes, LIMIT, lag_ms) for lag_ms in lags]
         for daemon in self.daemons:
             self.wait(daemon.store.start())
@@ -200,12 +203,14 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
 
     def put(self, daemon: Daemon, events: list[Event], fate: Fate) -> None:
         for partition in range(2):
-            theirs = [each for each in events if daemon.store.partition_of(each.record.timeline) == partition]
+            theirs = [each for each in events if daemon.store.timelines.partition_of(each.record.timeline) == partition]
             if not theirs:
                 continue
             route = theirs[0].route
             first = self.plans[route].beginning(daemon.clock.now_ms())
-            added = self.asked(daemon.store.add(route, partition, [each.record for each in theirs], first), fate)
+            added = self.asked(
+                daemon.store.timelines.add(route, partition, [each.record for each in theirs], first), fate
+            )
             if added is None:
                 self.unheard += [each for each in theirs if each not in self.unheard]
                 continue
@@ -222,7 +227,7 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
         daemon, partition = self.daemons[which % 2], which // 2 % 2
         routes = list(ROUTES)
         if by:
-            looked_at = self.wait(daemon.store.agenda(partition, 0))
+            looked_at = self.wait(daemon.store.digests.agenda(partition, 0))
             assert all(due_ms <= daemon.clock.now_ms() for due_ms in looked_at.values())
             routes = [route for route in ROUTES if route in looked_at]
         if routes:
@@ -233,10 +238,11 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
     ) -> list[Worker]:
         token = self.mint("token")
         asked = [(route, list(ROUTES).index(route)) for route in routes]
-        claimed = self.asked(daemon.store.claim(partition, asked, budgets, LEASE_MS, token), fate)
+        claimed = self.asked(daemon.store.digests.claim(partition, asked, budgets, LEASE_MS, token), fate)
         if claimed is None:
             if self.minted % 2:
-                self.asked(daemon.store.release(partition, routes, token))
+                again = self.asked(daemon.store.digests.claim_again(partition, routes, LEASE_MS, token))
+                return [Worker(daemon, claim) for claim in again or ()]
             return []
         for claim in claimed.claims:
             assert claim.due_ms <= self.world.now_ms
@@ -246,7 +252,9 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
     @rule(which=numbers, fate=fates)
     def maintenance(self, which: int, fate: Fate) -> None:
         for partition in range(2):
-            returned = self.asked(self.daemons[which % 2].store.maintenance(partition, list(ROUTES), LEASE_MS), fate)
+            returned = self.asked(
+                self.daemons[which % 2].store.upkeep.maintain(partition, list(ROUTES), LEASE_MS), fate
+            )
             self.saw("lease ran out", returned.ran_out if returned else 0)
 
     @rule(step_ms=st.sampled_from([1, 7, 20, 60, LEASE_MS, 3_600_000, 86_400_000]))
@@ -267,11 +275,11 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
         if act == "open":
             self.open(worker, fate)
         elif act == "renew":
-            self.asked(store.renew(claim, LEASE_MS), fate)
+            self.asked(store.digests.renew(claim, LEASE_MS), fate)
         elif act == "crash":
             self.workers.remove(worker)
         elif act == "defer":
-            self.asked(store.defer(claim, again_ms), fate)
+            self.asked(defer_digest(store, claim, again_ms), fate)
         elif opened is None:
             return
         elif act == "read":
@@ -279,9 +287,9 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
         elif act == "send" and opened.id in self.account.bodies:
             self.send(worker, opened)
         elif act == "fail":
-            self.asked(store.fail(claim, again_ms), fate)
+            self.asked(fail_digest(store, claim, again_ms), fate)
         elif act == "close" and worker.is_sent:
-            self.asked(store.close_digest(claim, opened.id, self.after(worker, opened)), fate)
+            self.asked(close_digest(store, claim, opened.id, self.after(worker, opened)), fate)
         elif act == "bury" and opened.id in self.account.bodies:
             self.bury(worker, opened, fate)
 
@@ -290,12 +298,12 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
         place = claim.route, claim.timeline.encode()
         head = self.head(claim)
         table = self.plans[claim.route].earliest_next_ms(worker.daemon.clock.now_ms())
-        opened = self.asked(store.open(claim, LEASE_MS, self.mint("digest"), table), fate)
+        opened = self.asked(open_digest(store, claim, self.mint("digest"), table), fate)
         worker.opened, worker.pages, worker.is_sent = None, [], False
         if opened is None or isinstance(opened, NotOpened):
             self.saw(f"open: {opened}")
             return
-        self.saw("again" if opened.again else "opened")
+        self.saw("again" if head.get(b"id") == opened.id.encode() else "opened")
         worker.opened = opened
         self.account.opened(opened)
         before = self.account.digests.get(head.get(b"closed", b"").decode())
@@ -305,13 +313,12 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
 
     def head(self, claim: Claim) -> dict[bytes, bytes]:
         store = self.stores[claim.partition]
-        flat = self.wire.command("HGETALL", store.key("head", claim.route, claim.timeline.encode()))
-        return dict(zip(flat[::2], flat[1::2], strict=True))
+        return head_of(self.wire.command("HGET", store.key("heads", claim.route), claim.timeline.encode()))
 
     def read(self, worker: Worker, count: int) -> None:
         """One page; the last one shows the whole."""
         assert worker.opened is not None
-        page = self.wait(worker.daemon.store.page(worker.claim, worker.opened, len(worker.pages), count))
+        page = self.wait(worker.daemon.store.digests.page(worker.claim, worker.opened, len(worker.pages), count))
         if page is None:
             self.saw("page: gone")
             worker.opened, worker.pages = None, []
@@ -323,12 +330,12 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
             worker.pages = []
             self.saw("read")
 
-    def send(self, worker: Worker, opened: Opened) -> None:
+    def send(self, worker: Worker, opened: Head) -> None:
         self.account.received((worker.claim.route, worker.claim.shown_timeline.encode()), opened.id)
         worker.is_sent = True
         self.saw("sent")
 
-    def after(self, worker: Worker, opened: Opened) -> Schedule:
+    def after(self, worker: Worker, opened: Head) -> Schedule:
         now_ms = worker.daemon.clock.now_ms()
         if worker.claim.is_revived:
             return Schedule(now_ms, now_ms)
@@ -336,15 +343,10 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
         base_ms = max(after.base_ms, opened.next_earliest_ms)
         return Schedule(base_ms, max(base_ms, after.bound_ms))
 
-    def bury(self, worker: Worker, opened: Opened, fate: Fate) -> None:
+    def bury(self, worker: Worker, opened: Head, fate: Fate) -> None:
         claim = worker.claim
-        facts = Head(
-            opened.id, claim.route, claim.shown_timeline, "out", opened.iteration, opened.opened_ms,
-            opened.next_earliest_ms, opened.first_ms, opened.last_ms, opened.total, opened.superseded,
-            opened.over_capacity,
-        )  # fmt: skip
-        details = Details(facts, "too-old", "", opened.attempt).encode()
-        self.asked(worker.daemon.store.bury(claim, opened.id, self.after(worker, opened), details), fate)
+        details = Details(opened, claim.route, claim.shown_timeline, "out", "too-old", "").encode()
+        self.asked(bury_digest(worker.daemon.store, claim, opened.id, self.after(worker, opened), details), fate)
         # Its records are in no memory: what comes again of them is new.
         for record in self.account.bodies[opened.id]:
             self.account.events[record.value].may_come_twice = True
@@ -390,7 +392,7 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
 
     @rule(which=numbers, what=st.sampled_from(["flush", "delete", "adopt"]), fate=fates)
     def an_operator_acts(self, which: int, what: str, fate: Fate) -> None:
-        operators = self.daemons[which % 2].store.operators
+        operators = self.daemons[which % 2].store.operations
         route, name = list(ROUTES)[which // 2 % 2], NAMES[which % 4]
         fate = Fate.UNHEARD if fate is Fate.CUT_OFF else fate  # who is told that it failed asks again
         if what == "flush":
@@ -420,11 +422,11 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
             self.asked(store.dead.revive(one), fate)
             self.saw("revived")
         else:
-            self.account.ended((one.route, one.details.facts.timeline.encode()), one.id)
+            self.account.ended((one.route, one.details.timeline.encode()), one.id)
             self.asked(store.dead.drop(one.partition, one.id, one.route), fate)
             self.saw("dropped")
 
-    def dead(self, store: Timelines) -> list[Dead]:
+    def dead(self, store: Store) -> list[Dead]:
         return [each for partition in range(2) for each in self.wait(store.dead.page(partition, 0))]
 
     # -- what Redis may do
@@ -445,7 +447,7 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
         for daemon in self.daemons:
             lost = self.lost_to(daemon)
             self.wait(daemon.store.look())
-            assert daemon.store.losses.take() == lost or self.world.was_cut_off
+            assert daemon.store.acknowledged.take_lost() == lost or self.world.was_cut_off
         self.saw("put back")
 
     def lost_to(self, daemon: Daemon) -> dict[str, int]:
@@ -454,7 +456,7 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
         for partition, store in enumerate(self.stores):
             for route in ROUTES:
                 added = int(self.wire.command("HGET", store.key("ledger", route), "added") or 0)
-                lost[route] += max(0, daemon.store.losses.known(route, partition).records - added)
+                lost[route] += max(0, daemon.store.acknowledged.known(route, partition).records - added)
         return {route: count for route, count in lost.items() if count}
 
     # -- always
@@ -470,7 +472,7 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
             held |= newest_held(store.tag, mine)
         assert self.account.missing(held) == []
         for daemon in self.daemons:
-            assert self.world.was_cut_off or daemon.store.losses.take() == {}, "a loss that is none"
+            assert self.world.was_cut_off or daemon.store.acknowledged.take_lost() == {}, "a loss that is none"
 
     def teardown(self) -> None:
         try:
@@ -487,7 +489,7 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
         for _ in range(6):
             self.time_passes(10 * 86_400_000)
             for partition in range(2):
-                self.wait(daemon.store.maintenance(partition, list(ROUTES), LEASE_MS))
+                self.wait(daemon.store.upkeep.maintain(partition, list(ROUTES), LEASE_MS))
                 for worker in self.claims(daemon, partition, list(ROUTES), [500, 500]):
                     self.act(worker, "open")
                     self.read_all(worker, 3)
@@ -515,7 +517,7 @@ async def _of(work: Awaitable[T]) -> T:
 @pytest.fixture
 def machine(redis_factory: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
     """On a Redis of the test's own, which is emptied and put back. Yields what it has seen."""
-    monkeypatch.setattr(timelines, "RedisClient", TimedClient)
+    monkeypatch.setattr(namespace, "RedisClient", TimedClient)
     of = DaemonsBesideAnAccount
     with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as runner:  # the path of a socket has to be short
         path = Path(folder) / "redis.sock"

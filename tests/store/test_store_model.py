@@ -100,8 +100,6 @@ class Body(NamedTuple):
     opened_ms: int
     iteration: int
     total: int
-    first_ms: int
-    last_ms: int
     superseded: int
     over_capacity: int
     next_earliest_ms: int
@@ -264,7 +262,7 @@ class TimelinesBesideModel(RuleBasedStateMachine):
         partition=partitions,
         budgets=st.sampled_from([[1], [3], [0, 2], [1, 1]]),
         named=st.sampled_from([("r", "s"), ("s", "r"), ("s",)]),
-        reply=st.sampled_from(["heard", "heard", "lost", "lost and released"]),
+        reply=st.sampled_from(["heard", "heard", "lost", "lost and claimed again"]),
     )
     def claim(self, partition: int, budgets: list[int], named: tuple[str, ...], reply: str) -> None:
         part = self.parts[partition]
@@ -273,9 +271,11 @@ class TimelinesBesideModel(RuleBasedStateMachine):
             self.workers = [*self.workers, *claimed][-MOST_WORKERS:]
         elif claimed:
             self.saw("lost reply of claim")
-            if reply == "lost and released":
+            if reply == "lost and claimed again":
                 token = claimed[0].claim.token
-                assert part.store.release(token, ROUTES) == part.model.release(token) == len(claimed)
+                again = part.store.claim_again(token, ROUTES, LEASE_MS).claims
+                assert {each.timeline for each in again} == {each.claim.timeline for each in claimed}
+                assert sorted(again) == sorted(part.model.claim_again(token, LEASE_MS, self.now_ms))
 
     @rule(limit=st.sampled_from([1, 500]))
     def maintenance(self, limit: int) -> None:
@@ -333,7 +333,7 @@ class TimelinesBesideModel(RuleBasedStateMachine):
         if isinstance(expected, str):
             return
         worker.attempts, worker.tries = expected.attempts, expected.tries
-        worker.body = Body(*expected[2:11], records=part.store.snapshot(claim.timeline, claim.route))
+        worker.body = Body(*expected[2:9], records=part.store.snapshot(claim.timeline, claim.route))
         assert len(worker.body.records) == expected.total
         # Whoever reads it and when: it is what it was.
         assert self.bodies.setdefault(worker.body.id, worker.body) == worker.body
@@ -492,7 +492,7 @@ class TimelinesBesideModel(RuleBasedStateMachine):
         assert part.store.delete(name, route) == expected
         self.saw(expected[0])
         assert not part.store.contents().keys() & set(
-            part.store.keys("set values digest digest-values head shown", route, name)
+            part.store.keys("set values digest digest-values shown", route, name)
         )
 
     def adopt(self, part: Part, route: str, name: bytes) -> None:

@@ -6,21 +6,34 @@ import asyncio
 import random
 
 import pytest
-import redis
 
 from nsqdigest.audit.ledger import balances
 from nsqdigest.base.errors import StoreError
-from nsqdigest.store.answers import Answer, Claim, NotOpened, Opened
+from nsqdigest.store.answers import Claim, Ended, NotOpened
 from nsqdigest.store.dead import Details
+from nsqdigest.store.head import Head
 from nsqdigest.store.keys import partition_limit
 from nsqdigest.store.packing import BYTES_PER_CALL, RECORDS_PER_CALL, calls_of, first_page, next_page
-from nsqdigest.store.record import Head, Record, StoredRecord
+from nsqdigest.store.record import Record, StoredRecord
 from nsqdigest.store.schedule import Schedule
 from nsqdigest.store.servers.facts import RedisClock
-from nsqdigest.store.timelines import Timelines
+from nsqdigest.store.store import Store
 from support.servers import RedisServer
 from support.store import Rec, Scripts, inconsistencies
-from support.stores import PLAN, OpenStore, T, add, limited_url, rec
+from support.stores import (
+    PLAN,
+    USERS,
+    OpenStore,
+    T,
+    add,
+    bury_digest,
+    close_digest,
+    defer_digest,
+    fail_digest,
+    open_digest,
+    rec,
+    url_as,
+)
 from support.waiting import until
 
 pytestmark = pytest.mark.integration
@@ -28,100 +41,87 @@ pytestmark = pytest.mark.integration
 LEASE_MS = 60_000
 
 
-@pytest.fixture(params=["anybody", "with the rights that docs/redis.md gives"])
-async def store(
-    open_store: OpenStore, redis_url: str, shared_redis: RedisServer, request: pytest.FixtureRequest
-) -> Timelines:
-    """What most tests here use; each of them as a user with all rights, and as one with no more than needed."""
-    store = open_store(redis_url if request.param == "anybody" else limited_url(shared_redis))
-    await store.start()
-    return store
+@pytest.fixture(params=USERS)
+def store_url(redis_url: str, shared_redis: RedisServer, request: pytest.FixtureRequest) -> str:
+    return url_as(request.param, shared_redis, redis_url)
 
 
-@pytest.fixture
-def plain(redis_client: redis.Redis) -> Scripts:
-    """The same database, as the headers of the scripts describe it."""
-    return Scripts(redis_client)
-
-
-async def claim_one(store: Timelines, lease_ms: int = LEASE_MS, partition: int = 0) -> Claim:
-    (claim,) = (await store.claim(partition, [("r", 0)], [500], lease_ms)).claims
+async def claim_one(store: Store, lease_ms: int = LEASE_MS, partition: int = 0) -> Claim:
+    (claim,) = (await store.digests.claim(partition, [("r", 0)], [500], lease_ms)).claims
     return claim
 
 
-async def open_one(store: Timelines, claim: Claim, digest_id: str = "id-1") -> Opened:
-    opened = await store.open(claim, LEASE_MS, digest_id, [store.clock.now_ms()])
-    assert isinstance(opened, Opened)
+async def open_one(store: Store, claim: Claim, digest_id: str = "id-1") -> Head:
+    opened = await open_digest(store, claim, digest_id, [store.clock.now_ms()])
+    assert isinstance(opened, Head)
     return opened
 
 
-def details_of(opened: Opened) -> Details:
-    facts = Head(
-        id=opened.id, route="r", timeline="t", sink="out", iteration=opened.iteration, opened_ms=opened.opened_ms,
-        next_earliest_ms=opened.next_earliest_ms, first_ms=opened.first_ms, last_ms=opened.last_ms,
-        total=opened.total, superseded=opened.superseded, over_capacity=opened.over_capacity,
-    )  # fmt: skip
-    return Details(facts, "refused", "status 422", opened.attempt)
+def details_of(opened: Head) -> Details:
+    return Details(opened, "r", "t", "out", "refused", "status 422")
 
 
-def at_once(store: Timelines) -> Schedule:
+def at_once(store: Store) -> Schedule:
     return Schedule(store.clock.now_ms(), store.clock.now_ms())
 
 
 # -- the way of a digest
 
 
-async def test_a_digest_goes_all_its_way(store: Timelines, plain: Scripts) -> None:
+async def test_a_digest_goes_all_its_way(store: Store, plain: Scripts) -> None:
     added = await add(store, rec(b"a", 1, b"one"), rec(b"b", 2, b"two"))
     assert (added.added, added.due_at_once) == (2, 1)
     claim = await claim_one(store)
     assert (claim.route, claim.timeline, claim.partition) == ("r", "t", 0)
     opened = await open_one(store, claim)
-    assert (opened.again, opened.attempt, opened.iteration, opened.total) == (False, 1, 1, 2)
-    assert (opened.first_ms, opened.last_ms) == (1, 2)
-    assert await store.page(claim, opened, 0, 2) == [StoredRecord(b"b", 2, b"two"), StoredRecord(b"a", 1, b"one")]
-    assert await store.renew(claim, LEASE_MS) is Answer.DONE
-    assert await store.fail(claim, store.clock.now_ms()) is Answer.DONE
+    assert (opened.attempt, opened.iteration, opened.total) == (1, 1, 2)
+    assert await store.digests.oldest_ms(claim) == 1
+    assert await store.digests.page(claim, opened, 0, 2) == [
+        StoredRecord(b"b", 2, b"two"),
+        StoredRecord(b"a", 1, b"one"),
+    ]
+    assert await store.digests.renew(claim, LEASE_MS)
+    assert await fail_digest(store, claim, store.clock.now_ms()) is Ended.DONE
     again = await open_one(store, claim := await claim_one(store), "not taken")
-    assert again == opened._replace(again=True, attempts=1, tries=1)
-    assert await store.close_digest(claim, "id-1", at_once(store)) is Answer.DONE
-    assert await store.close_digest(claim, "id-1", at_once(store)) is Answer.ALREADY
+    assert again == opened._replace(attempts=1, tries=1)
+    assert await close_digest(store, claim, "id-1", at_once(store)) is Ended.DONE
+    assert await close_digest(store, claim, "id-1", at_once(store)) is Ended.ALREADY
     assert plain.memory(T) == {b"a": 1000, b"b": 2000}
-    assert await store.open(await claim_one(store), LEASE_MS, "id-2", [0]) is NotOpened.EMPTY
-    ledger = await store.ledger("r")
+    assert await open_digest(store, await claim_one(store), "id-2", [0]) is NotOpened.EMPTY
+    ledger = await store.operations.ledger("r")
     assert balances(ledger)
     assert {field: value for field, value in ledger.items() if value} == {"added": 2, "delivered": 2}
 
 
-async def test_every_call_with_a_stale_token_says_so(store: Timelines, plain: Scripts) -> None:
+async def test_every_call_with_a_stale_token_says_so(store: Store, plain: Scripts) -> None:
     await add(store)
     opened = await open_one(store, stale := await claim_one(store))
-    await store.fail(stale, store.clock.now_ms())
+    await fail_digest(store, stale, store.clock.now_ms())
     await claim_one(store)
     before = plain.dump()
-    assert await store.open(stale, LEASE_MS, "other", [0]) is NotOpened.STALE
-    assert await store.renew(stale, LEASE_MS) is Answer.STALE
-    assert await store.fail(stale, 0) is Answer.STALE
-    assert await store.defer(stale, 0) is Answer.STALE
-    assert await store.close_digest(stale, opened.id, at_once(store)) is Answer.STALE
-    assert await store.bury(stale, opened.id, at_once(store), b"{}") is Answer.STALE
+    assert await open_digest(store, stale, "other", [0]) is NotOpened.STALE
+    assert not await store.digests.renew(stale, LEASE_MS)
+    assert await fail_digest(store, stale, 0) is Ended.STALE
+    assert await defer_digest(store, stale, 0) is Ended.STALE
+    assert await close_digest(store, stale, opened.id, at_once(store)) is Ended.STALE
+    assert await bury_digest(store, stale, opened.id, at_once(store), b"{}") is Ended.STALE
     assert plain.dump() == before
 
 
-async def test_a_deferred_attempt_does_not_count(store: Timelines) -> None:
+async def test_a_deferred_attempt_does_not_count(store: Store) -> None:
     await add(store)
     claim = await claim_one(store)
     assert (await open_one(store, claim)).attempt == 1
-    await store.defer(claim, store.clock.now_ms())
-    await store.defer(await claim_one(store), store.clock.now_ms())
+    await defer_digest(store, claim, store.clock.now_ms())
+    await defer_digest(store, await claim_one(store), store.clock.now_ms())
     assert (await open_one(store, await claim_one(store))).attempt == 1
 
 
-async def ran_out(store: Timelines) -> int:
-    return (await store.maintenance(0, ["r"], LEASE_MS)).ran_out
+async def ran_out(store: Store) -> int:
+    return (await store.upkeep.maintain(0, ["r"], LEASE_MS)).ran_out
 
 
-async def test_a_lease_that_ran_out_is_taken_back(store: Timelines) -> None:
+async def test_a_lease_that_ran_out_is_taken_back(store: Store) -> None:
     await add(store)
     first = await claim_one(store, lease_ms=1)
     assert await until(lambda: ran_out(store)) == 1
@@ -133,7 +133,9 @@ async def test_two_workers_never_have_the_same_timeline(open_store: OpenStore, r
     for worker in workers:
         await worker.start()
     await add(workers[0], *(rec(timeline=b"%d" % n) for n in range(100)))
-    taken = await asyncio.gather(*(worker.claim(0, [("r", 0)], [30], LEASE_MS) for worker in workers for _ in range(2)))
+    taken = await asyncio.gather(
+        *(worker.digests.claim(0, [("r", 0)], [30], LEASE_MS) for worker in workers for _ in range(2))
+    )
     names = [claim.timeline for claimed in taken for claim in claimed.claims]
     assert (len(names), len(set(names))) == (100, 100)
 
@@ -146,14 +148,14 @@ async def test_dead_digests_beyond_the_limit_are_told_and_dropped(
     for n in range(4):
         await add(store, rec(), rec(b"l"), rec(b"m"))
         opened = await open_one(store, claim := await claim_one(store), f"id-{n}")
-        assert await store.bury(claim, opened.id, at_once(store), details_of(opened).encode()) is Answer.DONE
-        assert await store.bury(claim, opened.id, at_once(store), b"") is Answer.ALREADY
+        assert await bury_digest(store, claim, opened.id, at_once(store), details_of(opened).encode()) is Ended.DONE
+        assert await bury_digest(store, claim, opened.id, at_once(store), b"") is Ended.ALREADY
         plain.command("ZADD", plain.key("dead"), n, opened.id)  # so that their order does not hang on the clock
     assert await roomy.dead.over_limit(0) == []
     assert [dead.id for dead in await store.dead.over_limit(0)] == ["id-0", "id-1"]
     assert await store.dead.drop(0, "id-0", "r") == 3
     assert await store.dead.drop(0, "id-0", "r") == 0
-    assert balances(ledger := await store.ledger("r"))
+    assert balances(ledger := await store.operations.ledger("r"))
     assert (ledger["buried"], ledger["deleted"]) == (9, 3)
 
 
@@ -166,14 +168,14 @@ async def test_as_many_timelines_as_the_limit_says_are_taken_in_whatever_partiti
     by_partition: dict[int, list[Record]] = {}
     for n in range(limit):
         name = b"user:%d" % n
-        by_partition.setdefault(store.partition_of(name), []).append(rec(timeline=name))
+        by_partition.setdefault(store.timelines.partition_of(name), []).append(rec(timeline=name))
     added = [await add(store, *records, partition=partition) for partition, records in by_partition.items()]
-    assert sum(each.over_timelines for each in added) == 0
+    assert sum(each.dropped_timelines for each in added) == 0
 
 
-async def test_in_one_partition_there_are_no_more_timelines_than_the_limit_says(store: Timelines) -> None:
+async def test_in_one_partition_there_are_no_more_timelines_than_the_limit_says(store: Store) -> None:
     added = await add(store, *(rec(timeline=b"%d" % n) for n in range(1001)), partition=0)
-    assert added.over_timelines == 1
+    assert added.dropped_timelines == 1
 
 
 # -- claims
@@ -185,58 +187,58 @@ async def test_a_route_draws_on_the_budget_whose_number_stands_beside_it(open_st
     await store.start()
     for name in names:
         await add(store, *(rec(timeline=b"%d" % n) for n in range(3)), route=name)
-    claimed = await store.claim(0, [("one", 1), ("two", 0), ("three", 1)], [2, 4], LEASE_MS)
+    claimed = await store.digests.claim(0, [("one", 1), ("two", 0), ("three", 1)], [2, 4], LEASE_MS)
     assert [claim.route for claim in claimed.claims] == ["one"] * 3 + ["two"] * 2 + ["three"]
 
 
-async def test_it_tells_when_the_next_is_due(store: Timelines) -> None:
-    assert (await store.claim(0, [("r", 0)], [1], LEASE_MS)).next_due_ms is None
+async def test_it_tells_when_the_next_is_due(store: Store) -> None:
+    assert (await store.digests.claim(0, [("r", 0)], [1], LEASE_MS)).next_due_ms is None
     now_ms = store.clock.now_ms()
-    await store.add("r", 0, [rec()], Schedule(now_ms + 5000, now_ms + 5000))
-    assert (await store.claim(0, [("r", 0)], [1], LEASE_MS)).next_due_ms == now_ms + 5000
+    await store.timelines.add("r", 0, [rec()], Schedule(now_ms + 5000, now_ms + 5000))
+    assert (await store.digests.claim(0, [("r", 0)], [1], LEASE_MS)).next_due_ms == now_ms + 5000
 
 
 async def test_increments_of_the_route_postpone_its_digest(open_store: OpenStore, redis_url: str) -> None:
     store = open_store(redis_url, [PLAN._replace(increment_ms=10_000)])
     await store.start()
     now_ms = store.clock.now_ms()
-    await store.add("r", 0, [rec(b"%d" % n) for n in range(3)], Schedule(now_ms, now_ms + 99_000))
-    claimed = await store.claim(0, [("r", 0)], [1], LEASE_MS)
+    await store.timelines.add("r", 0, [rec(b"%d" % n) for n in range(3)], Schedule(now_ms, now_ms + 99_000))
+    claimed = await store.digests.claim(0, [("r", 0)], [1], LEASE_MS)
     assert (claimed.claims, claimed.next_due_ms) == ([], now_ms + 30_000)
 
 
 # -- pages
 
 
-async def test_pages_cover_the_snapshot_newest_first(store: Timelines) -> None:
+async def test_pages_cover_the_snapshot_newest_first(store: Store) -> None:
     await add(store, *(rec(b"%02d" % n, n) for n in range(10)))
     opened = await open_one(store, claim := await claim_one(store))
     keys: list[bytes] = []
     while len(keys) < 10:
-        page = await store.page(claim, opened, len(keys), 4)
+        page = await store.digests.page(claim, opened, len(keys), 4)
         assert page
         keys += [record.key for record in page if record is not None]
     assert keys == [b"%02d" % n for n in reversed(range(10))]
-    assert await store.page(claim, opened, 10, 4) == []
+    assert await store.digests.page(claim, opened, 10, 4) == []
 
 
-async def test_a_page_of_a_digest_that_was_closed_meanwhile_is_none_of_ours(store: Timelines) -> None:
+async def test_a_page_of_a_digest_that_was_closed_meanwhile_is_none_of_ours(store: Store) -> None:
     await add(store)
     opened = await open_one(store, claim := await claim_one(store))
-    await store.close_digest(claim, opened.id, at_once(store))
-    assert await store.page(claim, opened, 0, 1) is None
+    await close_digest(store, claim, opened.id, at_once(store))
+    assert await store.digests.page(claim, opened, 0, 1) is None
     await add(store, rec(b"next"))
     await open_one(store, await claim_one(store), "id-2")
-    assert await store.page(claim, opened, 0, 1) is None
+    assert await store.digests.page(claim, opened, 0, 1) is None
 
 
-async def test_a_page_shows_where_records_and_values_are_gone(store: Timelines, plain: Scripts) -> None:
+async def test_a_page_shows_where_records_and_values_are_gone(store: Store, plain: Scripts) -> None:
     await add(store, rec(b"a", 1), rec(b"b", 2))
     opened = await open_one(store, claim := await claim_one(store))
     plain.command("HDEL", plain.key("digest-values", "r", T), "b")
-    assert await store.page(claim, opened, 0, 2) == [None, StoredRecord(b"a", 1, b"{}")]
+    assert await store.digests.page(claim, opened, 0, 2) == [None, StoredRecord(b"a", 1, b"{}")]
     plain.command("ZREM", plain.key("digest", "r", T), "b")
-    assert await store.page(claim, opened, 0, 2) is None
+    assert await store.digests.page(claim, opened, 0, 2) is None
 
 
 # -- names, sizes, partitions
@@ -245,20 +247,20 @@ async def test_a_page_shows_where_records_and_values_are_gone(store: Timelines, 
 @pytest.mark.parametrize(
     "name", ["a b", ":", "t:v:", "::i:r:t", "{other:1}:x", "}{", "ü🐙", '%s *?[a]"\\', "\u2028", "n", "x" * 4096]
 )
-async def test_any_text_may_name_a_timeline_and_a_record(store: Timelines, plain: Scripts, name: str) -> None:
+async def test_any_text_may_name_a_timeline_and_a_record(store: Store, plain: Scripts, name: str) -> None:
     encoded = name.encode()
     await add(store, rec(encoded, timeline=encoded), rec(encoded, possible_repeat=True))
-    claims = (await store.claim(0, [("r", 0)], [9], LEASE_MS)).claims
+    claims = (await store.digests.claim(0, [("r", 0)], [9], LEASE_MS)).claims
     assert {claim.timeline for claim in claims} == {name, "t"}
     for claim in claims:
-        opened = await open_one(store, claim, f"id of {claim.timeline}")
-        assert opened.id == f"id of {claim.timeline}"
-        assert await store.page(claim, opened, 0, 1) == [StoredRecord(encoded, 1, b"{}")]
-        await store.close_digest(claim, opened.id, at_once(store))
+        opened = await open_one(store, claim, f"id-{claims.index(claim)}")
+        assert opened.id == f"id-{claims.index(claim)}"
+        assert await store.digests.page(claim, opened, 0, 1) == [StoredRecord(encoded, 1, b"{}")]
+        await close_digest(store, claim, opened.id, at_once(store))
     assert inconsistencies(plain.tag, {k: v for k, v in plain.contents().items() if k != plain.key("layout")}) == []
 
 
-async def test_batches_are_packed_as_the_header_of_add_says(store: Timelines, plain: Scripts) -> None:
+async def test_batches_are_packed_as_the_header_of_add_says(store: Store, plain: Scripts) -> None:
     records = [
         rec(b"k%d" % n, n, random.randbytes(n), timeline=b"t%d" % (n % 4), possible_repeat=n % 4 == 2 and n % 3 == 0)
         for n in range(40)
@@ -276,11 +278,11 @@ async def test_batches_are_packed_as_the_header_of_add_says(store: Timelines, pl
     assert plain.contents() == by_store
 
 
-async def test_500_records_and_a_mebibyte_in_one_call(store: Timelines) -> None:
+async def test_500_records_and_a_mebibyte_in_one_call(store: Store) -> None:
     value = random.randbytes(2000)
     assert (await add(store, *(rec(b"%d" % n, value=value) for n in range(RECORDS_PER_CALL)))).added == 500
     opened = await open_one(store, claim := await claim_one(store))
-    page = await store.page(claim, opened, 0, 500)
+    page = await store.digests.page(claim, opened, 0, 500)
     assert page is not None
     assert {record.value for record in page if record is not None} == {value}
 
@@ -290,14 +292,14 @@ async def test_a_timeline_stays_in_its_partition(open_store: OpenStore, redis_ur
     await store.start()
     names = [b"%d" % n for n in range(64)]
     for name in names:
-        await add(store, rec(timeline=name), partition=store.partition_of(name))
+        await add(store, rec(timeline=name), partition=store.timelines.partition_of(name))
     for partition in range(4):
-        theirs = {name for name in names if store.partition_of(name) == partition}
+        theirs = {name for name in names if store.timelines.partition_of(name) == partition}
         assert 4 < len(theirs) < 40
-        claims = (await store.claim(partition, [("r", 0)], [99], LEASE_MS)).claims
+        claims = (await store.digests.claim(partition, [("r", 0)], [99], LEASE_MS)).claims
         assert {claim.timeline.encode() for claim in claims} == theirs
         assert {claim.partition for claim in claims} == {partition}
-    assert (await store.ledger("r"))["added"] == 64
+    assert (await store.operations.ledger("r"))["added"] == 64
     tags = {name.partition(b"}")[0] for name in plain.contents()}
     assert tags == {b"{test:%d" % partition for partition in range(4)}
 
@@ -306,7 +308,7 @@ async def test_the_partition_of_a_timeline_is_for_ever(open_store: OpenStore, re
     """Another hash would lose what waits."""
     store = open_store(redis_url, partitions=32)
     names = (b"", b"user:42", "ü".encode())
-    assert [store.partition_of(name) for name in names] == [0, 6, 21]
+    assert [store.timelines.partition_of(name) for name in names] == [0, 6, 21]
 
 
 async def test_namespaces_do_not_meet(open_store: OpenStore, redis_url: str) -> None:
@@ -314,8 +316,8 @@ async def test_namespaces_do_not_meet(open_store: OpenStore, redis_url: str) -> 
     await one.start()
     await two.start()
     await add(one)
-    assert (await two.claim(0, [("r", 0)], [9], LEASE_MS)).claims == []
-    assert one.epochs[0] not in two.epochs
+    assert (await two.digests.claim(0, [("r", 0)], [9], LEASE_MS)).claims == []
+    assert one.namespace.epochs[0] not in two.namespace.epochs
 
 
 def test_a_partition_may_have_its_share_of_a_limit_and_what_chance_adds() -> None:
@@ -363,7 +365,7 @@ def test_a_clock_that_was_set_is_followed(monkeypatch: pytest.MonkeyPatch, step_
     assert clock.now_ms() == 500_001_000 + step_ms
 
 
-async def test_every_answer_tells_the_time(store: Timelines, plain: Scripts) -> None:
+async def test_every_answer_tells_the_time(store: Store, plain: Scripts) -> None:
     seconds, microseconds = plain.command("TIME")
     await add(store)
     assert 0 <= store.clock.now_ms() - (seconds * 1000 + microseconds // 1000) < 10_000
@@ -414,21 +416,20 @@ async def test_of_equal_timestamps_the_smaller_key_counts_as_newer_for_capacity_
     names = [b"k%02d" % n for n in range(50)]
     await add(store, *(rec(key) for key in random.sample(names, len(names))))
     opened = await open_one(store, claim := await claim_one(store))
-    pages = [await store.page(claim, opened, start, 16) for start in (0, 16, 32)]
+    pages = [await store.digests.page(claim, opened, start, 16) for start in (0, 16, 32)]
     assert [record.key for page in pages for record in page or () if record is not None] == names[:40]
 
 
-async def test_what_nsqd_took_in_within_one_millisecond_is_paged_newest_first(store: Timelines) -> None:
+async def test_what_nsqd_took_in_within_one_millisecond_is_paged_newest_first(store: Store) -> None:
     total = 50
     records = [Record(0, T, b"%03d" % n, 1_700_000_000_000_000 + n // 3, b"%d" % n, False) for n in range(total)]
-    await store.add("r", 0, random.sample(records, total), Schedule(0, 0))
+    await store.timelines.add("r", 0, random.sample(records, total), Schedule(0, 0))
     claim = await claim_one(store)
-    opened = await store.open(claim, LEASE_MS, "id", [0])
-    assert isinstance(opened, Opened)
-    assert opened.first_ms == opened.last_ms == 1_700_000_000_000
+    opened = await open_digest(store, claim, "id", [0])
+    assert isinstance(opened, Head)
     found: list[bytes] = []
     while len(found) < total:
-        page = await store.page(claim, opened, len(found), 16)
+        page = await store.digests.page(claim, opened, len(found), 16)
         assert page
         found += [record.value for record in page if record is not None]
     assert found == [b"%d" % n for n in sorted(range(total), key=lambda n: (-(n // 3), n))]

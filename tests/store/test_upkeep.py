@@ -10,13 +10,14 @@ import pytest
 
 from nsqdigest.audit.ledger import balances, unfinished
 from nsqdigest.base.errors import StoreError
-from nsqdigest.store.answers import Claim, Opened
+from nsqdigest.store.answers import Claim
+from nsqdigest.store.head import Head
 from nsqdigest.store.schedule import Schedule
-from nsqdigest.store.timelines import Timelines
+from nsqdigest.store.store import Store
 from support.ports import HOST
 from support.servers import RedisServer
 from support.store import LEASE_MS, Scripts, inconsistencies
-from support.stores import OpenStore, rec
+from support.stores import OpenStore, close_digest, open_digest, rec
 
 pytestmark = pytest.mark.integration
 
@@ -29,23 +30,23 @@ class Receiver:
         self.shown: dict[str, set[bytes]] = {}
         self.minted = 0
 
-    async def carry(self, store: Timelines, claim: Claim) -> None:
+    async def carry(self, store: Store, claim: Claim) -> None:
         self.minted += 1
-        opened = await store.open(claim, LEASE_MS, f"id-{self.minted}", [0])
-        page = await store.page(claim, opened, 0, opened.total) if isinstance(opened, Opened) else None
-        if not isinstance(opened, Opened) or page is None:
+        opened = await open_digest(store, claim, f"id-{self.minted}", [0])
+        page = await store.digests.page(claim, opened, 0, opened.total) if isinstance(opened, Head) else None
+        if not isinstance(opened, Head) or page is None:
             return
         keys = {record.key for record in page if record is not None}
         assert len(keys) == opened.total
         assert self.shown.setdefault(opened.id, keys) == keys
         now_ms = store.clock.now_ms()
-        await store.close_digest(claim, opened.id, Schedule(now_ms, now_ms))
+        await close_digest(store, claim, opened.id, Schedule(now_ms, now_ms))
 
-    async def work(self, store: Timelines, lease_ms: int) -> int:
+    async def work(self, store: Store, lease_ms: int) -> int:
         """Returns how many timelines were claimed. What Redis refuses is left to the next round."""
         try:
-            await store.maintenance(0, ["r"], lease_ms)
-            claims = (await store.claim(0, [("r", 0)], [TIMELINES], lease_ms)).claims
+            await store.upkeep.maintain(0, ["r"], lease_ms)
+            claims = (await store.digests.claim(0, [("r", 0)], [TIMELINES], lease_ms)).claims
         except StoreError:
             return 1
         outcomes = await asyncio.gather(*(self.carry(store, claim) for claim in claims), return_exceptions=True)
@@ -55,7 +56,7 @@ class Receiver:
         return len(claims)
 
 
-async def publish(store: Timelines, first: int, waiting: dict[int, bool]) -> None:
+async def publish(store: Store, first: int, waiting: dict[int, bool]) -> None:
     """As nsqd hands over: again, and as a possible repeat, what was not finished."""
     for number in range(first, first + 10):
         waiting[number] = False
@@ -63,7 +64,7 @@ async def publish(store: Timelines, first: int, waiting: dict[int, bool]) -> Non
         record = rec(b"%d" % number, number, timeline=b"%d" % (number % TIMELINES), possible_repeat=is_repeat)
         try:
             now_ms = store.clock.now_ms()
-            await store.add("r", 0, [record], Schedule(now_ms, now_ms))
+            await store.timelines.add("r", 0, [record], Schedule(now_ms, now_ms))
             del waiting[number]
         except StoreError:
             waiting[number] = True
@@ -105,8 +106,8 @@ async def test_rights_taken_away_for_a_moment_strand_and_lose_nothing(
             digests_of[key].add(digest_id)
     assert digests_of.keys() == {b"%d" % number for number in range(published)}
     assert all(len(ids) == 1 for ids in digests_of.values())
-    await store.maintenance(0, ["r"], LEASE_MS)
-    ledger = await store.ledger("r")
+    await store.upkeep.maintain(0, ["r"], LEASE_MS)
+    ledger = await store.operations.ledger("r")
     assert balances(ledger)
     assert unfinished(ledger) == 0
     named = {b"layout", b"routes"}

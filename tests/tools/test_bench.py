@@ -156,3 +156,11 @@ def test_the_readme_gets_the_figures_between_its_marks_and_keeps_the_rest(lanes:
     assert text.endswith("<!-- /measured -->\nbehind\n")
     assert "old" not in text
     assert report.into_readme(text, lanes, {"machine": "a machine"}) == text
+
+
+def test_the_readme_names_each_peer_once(lanes: dict[str, report.LaneRounds]) -> None:
+    lanes["d"] = lane("d", 10_000, 10_000, 9_900, title="Benthos")
+    text = report.into_readme("<!-- measured -->\n<!-- /measured -->\n", lanes, {"machine": "a machine"})
+    assert "as one <a> & two, 3.3 times as many as some consumer and 9.9 times as many as Benthos" in " ".join(
+        text.split()
+    )

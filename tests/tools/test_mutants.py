@@ -1,4 +1,4 @@
-"""The mutants command: its lists fit the package, and it tells what the tests notice from what they do not."""
+"""The mutants command: every mutant fits the package, and it tells what the tests notice from what they do not."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def tree(tmp_path: Path) -> Path:
     shutil.copytree(ROOT / "scripts" / "mutants", tmp_path / "scripts" / "mutants")
     for name, text in {
         "nsqdigest/__init__.py": "", "nsqdigest/rules.py": RULES, "tests/test_rules.py": TEST,
-        "tests/conftest.py": CONFTEST, "scripts/mutants/lua.py": LIST, "scripts/mutants/backoff.py": "MUTANTS = ()\n",
+        "tests/conftest.py": CONFTEST, "scripts/mutants/known_defects.py": LIST,
         "scripts/mutants/modules.py": "TESTS = {}\n", "scripts/mutants/argued.toml": "",
         "pyproject.toml": "[tool.pytest.ini_options]\n",
     }.items():  # fmt: skip
@@ -68,10 +68,22 @@ def mutants(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
 
 
-def test_every_mutant_of_the_lists_fits_the_package() -> None:
-    listed = mutants(ROOT, "--list")
+def test_every_mutant_fits_the_package() -> None:
+    listed = mutants(ROOT, "--list", "--sample", "3")
     assert (listed.returncode, listed.stderr) == (0, "")
-    assert len(listed.stdout.splitlines()) >= 40
+    suites = {line.partition(":")[0] for line in listed.stdout.splitlines()}
+    assert {"backoff", "intake.rdy", "lua", "delivery/claim"} <= suites
+
+
+def test_a_suite_stands_for_all_whose_names_go_on_from_it(tree: Path) -> None:
+    for name in ("one", "two"):
+        (tree / "nsqdigest" / "lua" / "side").mkdir(parents=True, exist_ok=True)
+        (tree / "nsqdigest" / "lua" / "side" / f"{name}.lua").write_text("return 1 < 2\n")
+    listed = mutants(tree, "--list", "lua")
+    assert {line.split()[0].rpartition(":")[0] for line in listed.stdout.splitlines()} == {
+        "lua:side/one:script:1", "lua:side/two:script:1",
+    }  # fmt: skip
+    assert "there is no suite 'lu'" in mutants(tree, "lu").stderr
 
 
 def test_each_verdict_and_that_a_survivor_fails_the_run(tree: Path) -> None:
@@ -112,7 +124,6 @@ def test_generated_mutants_meet_the_tests_that_reach_them(tree: Path) -> None:
         "HALVES = range(0, 2, 1)\n\n\ndef double(number):\n    return number * len(HALVES)\n\n\n"
         "def triple(number):\n    return number * 3\n"
     )
-    (tree / "scripts" / "mutants" / "lua.py").write_text("MUTANTS = ()\n")
     (tree / "scripts" / "mutants" / "modules.py").write_text('TESTS = {"rules": ("tests/test_rules.py",)}\n')
     (tree / "scripts" / "mutants" / "argued.toml").write_text(
         '[[argued]]\nmodule = "rules"\nwhy = "nobody calls it"\nmutants = ["triple: 3 -> 4", "module: 1 -> 2"]\n'

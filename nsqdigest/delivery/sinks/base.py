@@ -1,13 +1,14 @@
-"""What a sink is: it is given one finished digest and answers with exactly one outcome, whatever happens in between."""
+"""What a sink is: it takes finished digests and returns exactly one outcome for each, whatever happens in between."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from nsqdigest.base.reasons import Verdict
 
 
-class Parcel(NamedTuple):
+class OutgoingDigest(NamedTuple):
     """A digest as it goes out: the same body at each attempt."""
 
     id: str
@@ -28,7 +29,17 @@ class Outcome(NamedTuple):
 
 
 class Sink(Protocol):
-    async def deliver(self, parcel: Parcel) -> Outcome:
+    async def deliver(self, digest: OutgoingDigest) -> Outcome:
         """May raise anything: whoever calls takes that for a verdict of AGAIN."""
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class BulkSink(Sink, Protocol):
+    """A sink that takes several digests for little more than one costs."""
+
+    at_once: int
+    """At most."""
+
+    async def deliver_all(self, digests: Sequence[OutgoingDigest]) -> Sequence[Outcome]: ...

@@ -1,36 +1,190 @@
-"""POSTs digests to a URL, signed by the Standard Webhooks rules.
+"""The kind "webhook": POSTs digests to a URL, signed by the Standard Webhooks rules.
 
-One HTTP client per sink, with its own connections: a slow receiver starves no other. Redirects are not followed,
-proxies from the environment are not used, and of an answer only the status, Retry-After and its first bytes are looked
-at.
+Invariants:
+- One HTTP client per sink, with its own connections: a slow receiver starves no other.
+- Redirects are not followed, and proxies from the environment are not used.
+- Of an answer it reads the status, Retry-After and the first bytes.
+- The path of a URL, a secret and the values of headers never get into a message, a log or a repr.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
+import binascii
 import hashlib
 import hmac
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING
-
-import aiohttp
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import nsqdigest
+from nsqdigest.base.errors import Unreachable
+from nsqdigest.base.findings import Finding, Reached, State, from_message
+from nsqdigest.base.host_names import is_url_host
+from nsqdigest.base.http.errors import NoHttp, Overdue, PostFailed, StaleConnection
 from nsqdigest.base.reasons import Verdict
-from nsqdigest.delivery.sinks.base import Outcome, Parcel
+from nsqdigest.config import Secret, Sink, rules, texts
+from nsqdigest.config.model import MASK
+from nsqdigest.config.options import REQUIRED, Option
+from nsqdigest.config.problems import INVALID, Spot, Wrong
+from nsqdigest.config.readers import HiddenText, Reader, Switch, take, text_of
+from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
+from nsqdigest.delivery.sinks.kind import Reach, SinkContext, SinkKind
 
 if TYPE_CHECKING:
-    from nsqdigest.config import WebhookSink
+    from nsqdigest.base.http.client import Client, Response
 
-_SHOWN_OF_ANSWER_BYTES = 256
+OUR_HEADERS = ("content-type", "nsqdigest-attempt")
+FRAMING_HEADERS = ("connection", "content-length", "transfer-encoding")
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_EXAMPLE = "https://example.com/hook"
+_SECRET_REMEDY = (
+    'write whsec_ and the base64 of 24 to 64 random bytes: echo "whsec_$(openssl rand -base64 32)" prints one'
+)
+
 _CONNECT_WITHIN_S = 5.0
-_BODY_WITHIN_S = 1.0
 _UNAVAILABLE = frozenset({401, 429, 502, 503, 504})
 _AGAIN = frozenset({403, 404, 405, 408, 425})
+
+
+# -- in the file
+
+
+class Headers(Mapping[str, str]):
+    """Their values may be credentials, so repr shows the names alone."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> str:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"Headers({', '.join(f'{name}: {MASK}' for name in self._values)})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookSink(Sink):
+    url: str = field(repr=False)
+    """Not in repr: the path of a webhook is often what keeps strangers out of it."""
+    allow_http: bool
+    secrets: tuple[Secret, ...]
+    headers: Mapping[str, str]
+
+    @property
+    def shown_url(self) -> str:
+        """For logs and messages: without the path."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc}"
+
+
+def webhook_url(text: str) -> str:
+    parts = texts.url_parts(text, _EXAMPLE)
+    if "{" in text or "}" in text:
+        raise Wrong("is a template, which is not available in this version", f"write a fixed URL like {_EXAMPLE}")
+    if parts.scheme not in ("http", "https"):
+        raise Wrong("is not the URL of a webhook", f"write one like {_EXAMPLE}")
+    if not parts.hostname:
+        raise Wrong("names no host", f"write one like {_EXAMPLE}")
+    if not is_url_host(parts.hostname):
+        raise Wrong("has a host that is neither a name nor an IP address", f"write one like {_EXAMPLE}")
+    if "@" in parts.netloc:
+        raise Wrong("holds a user's name or password", 'leave it out; write headers = {authorization = "env:NAME"}')
+    if parts.fragment:
+        raise Wrong("has a #, which is never sent", "leave out what follows it")
+    return text
+
+
+def webhook_secret(text: str) -> Secret:
+    try:
+        if not text.startswith("whsec_"):
+            raise ValueError
+        length_bytes = len(base64.b64decode(text.removeprefix("whsec_"), validate=True))
+    except (ValueError, binascii.Error):
+        raise Wrong("is not a webhook secret", _SECRET_REMEDY) from None
+    if not 24 <= length_bytes <= 64:
+        raise Wrong(f"holds {length_bytes} bytes", _SECRET_REMEDY)
+    return Secret(text)
+
+
+def header_value(text: str) -> str:
+    if texts.CONTROL.search(text):
+        raise Wrong("has a line break or another control character", "leave it out")
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookSecrets(Reader):
+    """One secret, a list of them while rotating, or "" for none."""
+
+    override = "text or list"
+    hidden = True
+
+    def __call__(self, value: Any, spot: Spot) -> Any:
+        if value == "":
+            return ()
+        if isinstance(value, list):
+            taken = [take(HiddenText(webhook_secret), each, spot / index) for index, each in enumerate(value)]
+            return INVALID if INVALID in taken else tuple(taken)
+        return (webhook_secret(text_of(value)),)
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderTable(Reader):
+    override = "data"
+
+    def __call__(self, value: Any, spot: Spot) -> Any:
+        if not isinstance(value, dict):
+            raise Wrong("is not a table", 'write one like {"x-team" = "shop"}')
+        known: set[str] = set()
+        taken: dict[str, Any] = {}
+        for name, text in value.items():
+            lower = name.lower()
+            if lower in known:
+                (spot / name).problem("is listed twice", "leave one of them out")
+            elif lower.startswith("webhook-") or lower in OUR_HEADERS:
+                (spot / name).problem("is a header that nsqdigest sets", "leave it out")
+            elif lower in FRAMING_HEADERS:
+                (spot / name).problem("is a header that HTTP itself needs", "leave it out")
+            elif not _HEADER_NAME.fullmatch(name):
+                (spot / name).problem("is not the name of a header", "write letters, digits and -")
+            else:
+                taken[name] = take(HiddenText(header_value), text, spot / name)
+            known.add(lower)
+        return INVALID if len(taken) < len(value) or INVALID in taken.values() else Headers(taken)
+
+
+def signed_and_secret(values: dict[str, Any], spot: Spot) -> None:
+    if values.get("secrets") == ():
+        spot.first_written("secret").warning(
+            "digests are not signed, so a receiver cannot know who sent them", 'write secret = "env:NAME"'
+        )
+    if "url" not in values or "allow_http" not in values:
+        return
+    parts = urlsplit(values["url"])
+    if parts.scheme == "http" and not rules.is_loopback(parts.hostname or ""):
+        if values["allow_http"]:
+            (spot / "url").warning(f"digests go to {parts.hostname} in the clear")
+        else:
+            (spot / "url").problem(
+                f"http:// would send digests to {parts.hostname} in the clear", "write https://, or allow_http = true"
+            )
+
+
+# -- delivery
 
 
 def signing_key(secret: str) -> bytes:
@@ -79,60 +233,107 @@ class Webhook:
     def __init__(self, settings: WebhookSink) -> None:
         self._settings = settings
         self._keys = [signing_key(secret.reveal()) for secret in settings.secrets]
-        self._session: aiohttp.ClientSession | None = None
+        self._http: Client | None = None
 
-    async def deliver(self, parcel: Parcel) -> Outcome:
+    async def deliver(self, digest: OutgoingDigest) -> Outcome:
         now_s = int(time.time())
         headers = {
-            **self._settings.headers,
-            "content-type": "application/json",
-            "user-agent": f"nsqdigest/{nsqdigest.__version__}",
-            "webhook-id": parcel.id,
+            "webhook-id": digest.id,
             "webhook-timestamp": str(now_s),
-            "nsqdigest-attempt": str(parcel.attempt),
+            "nsqdigest-attempt": str(digest.attempt),
         }
         if self._keys:
-            headers["webhook-signature"] = signature(self._keys, parcel.id, now_s, parcel.body)
+            headers["webhook-signature"] = signature(self._keys, digest.id, now_s, digest.body)
         try:
-            async with self._client().post(
-                self._settings.url, data=parcel.body, headers=headers, allow_redirects=False
-            ) as answer:
-                verdict = verdict_of(answer.status)
-                if verdict is Verdict.DELIVERED:
-                    return Outcome(verdict, str(answer.status))
-                wait_s = retry_after_s(answer.headers.get("retry-after"), now_s)
-                return Outcome(verdict, status_line(answer.status), wait_s, await _beginning_of(answer))
-        except TimeoutError:
+            answer = await self._post(digest.body, headers)
+        except Overdue:
             return Outcome(Verdict.UNAVAILABLE, f"no answer within {self._settings.timeout_ms / 1000:g} s")
-        except aiohttp.ClientConnectionError as error:
-            return Outcome(Verdict.UNAVAILABLE, str(error) or type(error).__name__)
-        except aiohttp.ClientError as error:
-            # Its text quotes what came, and may hold the URL, whose path is often a secret.
-            answer_text = error.message if isinstance(error, aiohttp.ClientResponseError) else ""
-            return Outcome(
-                Verdict.AGAIN, f"no HTTP: {type(error).__name__}", answer=answer_text[:_SHOWN_OF_ANSWER_BYTES]
-            )
+        except NoHttp as error:
+            return Outcome(Verdict.AGAIN, f"no HTTP: {error}", answer=error.beginning.decode("utf-8", "replace"))
+        except PostFailed as error:
+            return Outcome(Verdict.UNAVAILABLE, str(error))
+        verdict = verdict_of(answer.status)
+        if verdict is Verdict.DELIVERED:
+            return Outcome(verdict, str(answer.status))
+        wait_s = retry_after_s(answer.retry_after, now_s)
+        return Outcome(verdict, status_line(answer.status), wait_s, answer.beginning.decode("utf-8", "replace"))
 
-    def _client(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=self._settings.concurrency),
-                timeout=aiohttp.ClientTimeout(total=self._settings.timeout_ms / 1000, sock_connect=_CONNECT_WITHIN_S),
-                auto_decompress=False,
-                trust_env=False,
-                cookie_jar=aiohttp.DummyCookieJar(),
+    async def _post(self, body: bytes, headers: Mapping[str, str]) -> Response:
+        """Once more where the receiver closed an idle connection just then: that says nothing about its health."""
+        client = self._client()
+        until_s = time.monotonic() + self._settings.timeout_ms / 1000
+        try:
+            return await client.post(body, headers.items())
+        except StaleConnection:
+            left_s = until_s - time.monotonic()
+            return await client.post(body, headers.items(), fresh=True, timeout_s=left_s)
+
+    def _client(self) -> Client:
+        if self._http is None:
+            from nsqdigest.base.http.client import Client
+
+            ours = {"content-type": "application/json", "user-agent": f"nsqdigest/{nsqdigest.__version__}"}
+            theirs = {name: value for name, value in self._settings.headers.items() if name.lower() not in ours}
+            self._http = Client(
+                self._settings.url,
+                connections=self._settings.concurrency,
+                timeout_s=self._settings.timeout_ms / 1000,
+                connect_timeout_s=_CONNECT_WITHIN_S,
+                headers={**theirs, **ours},
             )
-        return self._session
+        return self._http
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+        if self._http is not None:
+            await self._http.close()
 
 
-async def _beginning_of(answer: aiohttp.ClientResponse) -> str:
-    """For the dead store and the log at debug. A body that stalls or breaks off changes nothing about its status."""
+# -- the doctor's look
+
+
+async def look(sink: WebhookSink, reach: Reach) -> list[Finding]:
+    parts = urlsplit(sink.url)
+    is_tls = parts.scheme == "https"
     try:
-        async with asyncio.timeout(_BODY_WITHIN_S):
-            return (await answer.content.read(_SHOWN_OF_ANSWER_BYTES)).decode("utf-8", "replace")
-    except (TimeoutError, aiohttp.ClientError):
-        return ""
+        reached = await reach.server(parts.hostname or "", parts.port or (443 if is_tls else 80), tls=is_tls)
+    except Unreachable as error:
+        return [unreached(sink.name, sink.shown_url, str(error))]
+    return judged(sink.name, sink.shown_url, reached)
+
+
+def judged(what: str, shown_url: str, reached: Reached) -> list[Finding]:
+    detail = f"{shown_url} is reached; {reached.how}; nothing was sent, so its answer to a digest is not known"
+    return [Finding(what, State.OK, detail), *(doubt.of(what) for doubt in reached.doubts)]
+
+
+def unreached(what: str, shown_url: str, message: str) -> Finding:
+    otherwise = f"see that it runs, and the url of this sink ({shown_url})"
+    finding = from_message(what, State.FAIL, message, otherwise)
+    return finding._replace(detail=f"{shown_url}: {finding.detail}")
+
+
+def build(settings: WebhookSink, context: SinkContext) -> Webhook:
+    return Webhook(settings)
+
+
+KIND = SinkKind(
+    name="webhook",
+    settings=WebhookSink,
+    options=(
+        Option("url", HiddenText(webhook_url), REQUIRED, "http:// only to this machine, or with allow_http", _EXAMPLE),
+        Option("allow_http", Switch(), False, "digests in the clear over the network"),
+        Option(
+            "secret",
+            WebhookSecrets(),
+            "",
+            '"env:HOOK_SECRET" with whsec_...; a list while rotating; "": not signed',
+            attribute="secrets",
+        ),
+        Option("headers", HeaderTable(), {}, '{authorization = "env:HOOK_AUTHORIZATION"}'),
+    ),
+    rules=(signed_and_secret,),
+    example="hook",
+    doc="posts each digest, signed as Standard Webhooks says",
+    build=build,
+    look=look,
+)

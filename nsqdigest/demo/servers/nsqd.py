@@ -126,7 +126,7 @@ class EmbeddedNsqd:
             self._changed()
         self._scan = self._loop.call_later(SCAN_S, self._tick)
 
-    # -- what it is told and asked directly
+    # -- without a connection
 
     def publish(self, topic: str, body: bytes, delay_ms: int = 0) -> Message:
         """As if a client had sent it. Returns it with its id and timestamp."""
@@ -140,7 +140,7 @@ class EmbeddedNsqd:
         return message
 
     def stats(self, topic: str = "", channel: str = "") -> dict[str, Any]:
-        """What `GET /stats?format=json` says about them."""
+        """As `GET /stats?format=json` returns them."""
         return self._broker.stats(topic, channel)
 
     # -- for scripts

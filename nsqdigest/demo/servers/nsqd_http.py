@@ -13,13 +13,13 @@ from nsqdigest.demo.servers.nsqd_session import VERSION, split_mpub
 _YES_OR_NO = {"true": True, "1": True, "false": False, "0": False}
 
 
-def _problem(status: int, word: str) -> web.Response:
-    return web.json_response({"message": word}, status=status)
+def _problem(status: int, text: str) -> web.Response:
+    return web.json_response({"message": text}, status=status)
 
 
 class _HttpRefusal(Exception):
-    def __init__(self, status: int, word: str) -> None:
-        super().__init__(word)
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
         self.status = status
 
 
@@ -51,7 +51,7 @@ class HttpSide:
         self._options = broker.options
 
     def application(self) -> web.Application:
-        # A message too large is refused by nsqd's word for it; only what could not even be one body is by aiohttp.
+        # A message that is too large gets nsqd's refusal; only a body beyond every limit gets aiohttp's.
         app = web.Application(middlewares=[_answer_refusals], client_max_size=self._options.max_body_size_bytes)
         app.add_routes(
             [

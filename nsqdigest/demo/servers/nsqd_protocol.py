@@ -17,7 +17,8 @@ from typing import Any
 
 from nsqdigest.demo.servers.nsqd_queues import Broker, Refusal
 from nsqdigest.demo.servers.nsqd_session import Params, Session
-from nsqdigest.nsq.frames import HEARTBEAT, MAGIC_V2, FrameType, Message, frame, message_frame
+from nsqdigest.nsq.commands import MAGIC_V2
+from nsqdigest.nsq.frames import HEARTBEAT, FrameType, Message, frame, message_frame
 
 RECORDED_COMMANDS = 10_000
 """Of a connection; older ones are forgotten, so that a long demo does not grow."""
@@ -40,7 +41,7 @@ class Script:
 
 @dataclass(slots=True, frozen=True)
 class Watchers:
-    """Who is told: `changed` after all that came with one read, and after an arrival or departure."""
+    """Callbacks: `changed` after all that came with one read, and after an arrival or departure."""
 
     opened: Callable[[Connection], None]
     closed: Callable[[Connection], None]
@@ -70,7 +71,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def identify(self) -> dict[str, Any]:
-        """What the client said of itself, unknown fields too."""
+        """The client's IDENTIFY, unknown fields too."""
         return self._session.identify
 
     def params_of(self, command: str) -> list[Params]:
@@ -100,7 +101,7 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def freeze(self) -> None:
-        """Like SIGSTOP: the socket stays open, nothing is read, nothing is said."""
+        """Like SIGSTOP: the socket stays open, nothing is read or sent."""
         self._frozen = True
         self._transport.pause_reading()
         self._session.block(True)
@@ -125,7 +126,7 @@ class Connection(asyncio.Protocol):
         self._watchers.opened(self)
         self._watchers.changed()
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, _: Exception | None) -> None:
         self.open = False
         for timer in self._timers.values():
             timer.cancel()

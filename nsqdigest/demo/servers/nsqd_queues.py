@@ -1,4 +1,4 @@
-"""What the embedded nsqd holds: topics, their channels, and what is in flight. No sockets; the clock is handed in.
+"""The state of the embedded nsqd: topics, channels, messages in flight. No sockets; the time is an argument.
 
 - A topic keeps its messages until it has a channel. The first one gets them all; from then on each gets its own copy.
 - A message of a channel is in exactly one place: queued, deferred, or in flight to one subscriber.
@@ -47,7 +47,7 @@ class Options:
 
 
 class Refusal(NsqdigestError):
-    """An error frame. `code` is nsqd's word; only the failures of FIN, REQ and TOUCH leave the connection open."""
+    """An error frame. `code` is nsqd's own; only the failures of FIN, REQ and TOUCH leave the connection open."""
 
     def __init__(self, code: str, detail: str = "") -> None:
         super().__init__(f"{code} {detail}" if detail else code)
@@ -201,7 +201,7 @@ class Channel:
         return bool(late or due)
 
     def give_all_back(self) -> None:
-        """What a clean end of nsqd does: in flight and deferred are queued, to be there when it starts again."""
+        """As at a clean end of nsqd: in flight and deferred are queued, to be there when it starts again."""
         for held in list(self._in_flight.values()):
             self._give_back(held)
         self.queue.extend(message for _, _, message in sorted(self._deferred))

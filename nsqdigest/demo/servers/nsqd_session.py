@@ -1,7 +1,7 @@
-"""What one client may say to the embedded nsqd, and what comes of it: commands to answers, without a socket.
+"""The session of one client with the embedded nsqd: commands to answers, without a socket.
 
 A command is looked at in nsqd's order: state, parameters, size of the body, body. So it takes two calls: `check` with
-what stands before a body, and `carry_out` with all of it. Both raise Refusal with nsqd's own word.
+what stands before a body, and `carry_out` with all of it. Both raise Refusal with nsqd's own code and text.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Session:
         self._identified: _Identify | None = None
         self._negotiated = _Negotiated(self._options.heartbeat_interval_ms, self._options.msg_timeout_ms)
         whole, one = self._options.max_body_size_bytes, self._options.max_msg_size_bytes
-        # The parameters it needs, how large its body may be, nsqd's word for a bad one, what else is looked at before.
+        # The parameters it needs, how large its body may be, nsqd's code for a bad one, what is checked before.
         self._with_body: dict[str, tuple[int, int, str, Callable[[str, Params], None]]] = {
             "IDENTIFY": (0, whole, "E_BAD_BODY", self._check_init),
             "AUTH": (0, whole, "E_BAD_BODY", self._check_auth),
@@ -316,7 +316,7 @@ class Session:
         if len(params) < 2:
             raise Refusal("E_INVALID", "REQ insufficient number of params")
         message_id = _message_id(params[0])
-        # Too long a delay is cut without a word, as nsqd does.
+        # Too long a delay is cut without an error, as by nsqd.
         delay_ms = min(_base10(params[1], "REQ could not parse timeout"), self._options.max_req_timeout_ms)
         channel.requeue(subscriber, message_id, delay_ms / 1000, self._broker.clock())
         return None

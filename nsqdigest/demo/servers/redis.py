@@ -1,8 +1,8 @@
-"""A Redis of one's own: found on this machine, started in a folder of its own, ended with this process.
+"""A Redis for this process: found on this machine, started in a folder of its own, ended with the process.
 
 - It listens on 127.0.0.1 or on a unix socket, never elsewhere, evicts nothing, and keeps what it acknowledged over
   `stop` and `kill` until `close` (`appendfsync always`; `options` may choose otherwise).
-- `start` returns when Redis itself says that it is ready: on this port, by this process, its data loaded.
+- `start` returns when Redis itself logs that it is ready: on this port, by this process, its data loaded.
 - It lives in a session of its own, so that a Ctrl-C reaches this process alone, which then ends it in its own order.
 - Where the kernel can (Linux), it is killed when the thread that started it ends, however that happens. Elsewhere a
   SIGKILL of this process leaves it behind; a temporary folder stays behind a SIGKILL everywhere.
@@ -132,7 +132,7 @@ class EmbeddedRedis:
 
     @property
     def log_tail(self) -> str:
-        """What Redis said last."""
+        """The last lines of Redis' output."""
         return "\n".join(self._log)
 
     @property
@@ -156,7 +156,7 @@ class EmbeddedRedis:
                 break
         if draw:
             self._port = 0
-        raise NsqdigestError(f"the embedded Redis ({executable}) did not start; it said:\n{self.log_tail}")
+        raise NsqdigestError(f"the embedded Redis ({executable}) did not start; its output:\n{self.log_tail}")
 
     async def _start_once(self, executable: Path, timeout_s: float) -> bool:
         """False when it ended instead."""
@@ -200,7 +200,7 @@ class EmbeddedRedis:
         if self.running:
             process = self._running()
             process.terminate()
-            process.send_signal(signal.SIGCONT)  # a paused one would not hear it
+            process.send_signal(signal.SIGCONT)  # a stopped process gets no other signal
             try:
                 async with asyncio.timeout(STOP_TIMEOUT_S):
                     await process.wait()
@@ -219,10 +219,6 @@ class EmbeddedRedis:
         if reader is not None:
             await reader
 
-    async def restart(self) -> None:
-        await self.stop()
-        await self.start()
-
     async def close(self) -> None:
         await self.stop()
         if self._temporary is not None:
@@ -238,5 +234,5 @@ class EmbeddedRedis:
 
     def _running(self) -> asyncio.subprocess.Process:
         if self._process is None or self._process.returncode is not None:
-            raise NsqdigestError(f"the embedded Redis does not run; it said last:\n{self.log_tail}")
+            raise NsqdigestError(f"the embedded Redis does not run; its last output:\n{self.log_tail}")
         return self._process

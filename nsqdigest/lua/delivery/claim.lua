@@ -1,78 +1,127 @@
 -- claim: takes timelines that are due, over all given routes of a partition: waiting -> leased.
 --
 -- KEYS  per route: waiting zset, leased zset, tokens hash, schedule hash; then the agenda zset
--- ARGV  1 now (ms, '' = Redis' clock)   2 lease (ms)   3 token, the claimer's own   4 number of budgets B
+-- ARGV  1 now (ms, '' = Redis' clock)   2 lease (ms)   3 token, the claimer's own
+--       4 number of budgets B; 0: the answer to a claim with this token was lost: returns what that took, and takes nothing
 --       then B budgets: how many may be taken against each (0-500);
 --       then per route the number of its budget (from 1) and its increment (ms)
 -- RETURNS { now, next, route number, timeline, due, route number, timeline, due, … }
---       next: nothing of what is left is due before (ms; past where a budget or the bound on work ran out), '' when nothing waits
--- ERRORS none of its own. What it takes keeps the instant at which it was due as base and bound, for maintenance. Of the given
---        routes it puts the agenda right.
+--       next: earliest instant (ms) at which a timeline that still waits can be due; in the past if a budget or the bound
+--       on work cut this claim short; '' when nothing waits
+-- ERRORS none of its own.
+-- EFFECT sets base = bound = due for each claimed timeline, where maintenance returns it to; rewrites these routes' agenda
+--        entries.
 --
 -- @include lib/now.lua
 -- @include lib/schedule.lua
 
 local LOOKED_AT_PER_ROUTE = 500 -- at most, and no more than the room is likely to need: what is scored anew leaves the head
-local now, lease_ms, token, budget_count = now_ms(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
+local LEASED_AT_MOST = 5000 -- where more are leased than claims take, a lost claim is left to maintenance
+local now, lease_until, token, budget_count = now_ms(ARGV[1]), 0, ARGV[3], tonumber(ARGV[4])
+lease_until = now + tonumber(ARGV[2])
 local room = {}
 for number = 1, budget_count do
   room[number] = tonumber(ARGV[4 + number])
 end
+local agenda, answer = KEYS[#KEYS], { now, '' }
 
-local agenda, answer, next_due = KEYS[#KEYS], { now, '' }, nil
-for route = 1, (#KEYS - 1) / 4 do
-  local waiting, leased, tokens, schedules = unpack(KEYS, 4 * route - 3, 4 * route)
-  local budget = tonumber(ARGV[3 + budget_count + 2 * route])
-  local increment = tonumber(ARGV[4 + budget_count + 2 * route])
-  local names = {}
-  if room[budget] > 0 then
-    local looked_at = math.min(LOOKED_AT_PER_ROUTE, 2 * room[budget] + 16)
-    names = redis.call('ZRANGEBYSCORE', waiting, '-inf', now, 'LIMIT', 0, looked_at)
+local function keys_of_route(number)
+  return unpack(KEYS, 4 * number - 3, 4 * number)
+end
+
+local function put_into_answer(number, timeline, due)
+  answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = number, timeline, due
+end
+
+local function instants(packed)
+  if packed then
+    return struct.unpack(SCHEDULE, packed)
   end
-  if #names > 0 then
-    local known = redis.call('HMGET', schedules, unpack(names))
-    local taken, leases, owners, kept, later = {}, {}, {}, {}, {}
-    for number = 1, #names do
-      local timeline = names[number]
-      local base, bound, records = now, now, 0
-      if known[number] then -- without it (never, unless data was lost) it is due now
-        base, bound, records = struct.unpack(SCHEDULE, known[number])
-      end
-      local due = due_ms(base, bound, increment, records)
-      if due > now then
-        later[#later + 1], later[#later + 2] = due, timeline
-      elseif #taken < room[budget] then
-        taken[#taken + 1] = timeline
-        leases[#leases + 1], leases[#leases + 2] = now + lease_ms, timeline
-        owners[#owners + 1], owners[#owners + 2] = timeline, token
-        kept[#kept + 1], kept[#kept + 2] = timeline, struct.pack(SCHEDULE, due, due, records)
-        answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = route, timeline, due
-      end
-    end
-    begin_writes(agenda)
-    if #taken > 0 then
-      redis.call('HSET', schedules, unpack(kept))
-      redis.call('ZADD', leased, unpack(leases))
-      redis.call('HSET', tokens, unpack(owners))
-      redis.call('ZREM', waiting, unpack(taken))
-      room[budget] = room[budget] - #taken
-    end
-    if #later > 0 then
-      redis.call('ZADD', waiting, unpack(later))
+  return now, now, 0 -- without it (never, unless data was lost) it is due now
+end
+
+-- What the claim with this token took, under a new lease.
+local function take_again(number)
+  local _, leased, tokens, schedules = keys_of_route(number)
+  local owners = redis.call('HLEN', tokens) <= LEASED_AT_MOST and redis.call('HGETALL', tokens) or {}
+  for place = 1, #owners, 2 do
+    if owners[place + 1] == token then
+      begin_writes(agenda)
+      redis.call('ZADD', leased, lease_until, owners[place])
+      put_into_answer(number, owners[place], (instants(redis.call('HGET', schedules, owners[place]))))
     end
   end
-  local first = redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')
-  if first[2] ~= (redis.call('ZSCORE', agenda, waiting) or nil) then
+end
+
+local function write(number, taken, leases, owners, kept, later)
+  local waiting, leased, tokens, schedules = keys_of_route(number)
+  begin_writes(agenda)
+  if #taken > 0 then
+    redis.call('HSET', schedules, unpack(kept))
+    redis.call('ZADD', leased, unpack(leases))
+    redis.call('HSET', tokens, unpack(owners))
+    redis.call('ZREM', waiting, unpack(taken))
+  end
+  if #later > 0 then
+    redis.call('ZADD', waiting, unpack(later))
+  end
+end
+
+local function take(number)
+  local waiting, _, _, schedules = keys_of_route(number)
+  local budget = tonumber(ARGV[3 + budget_count + 2 * number])
+  local increment = tonumber(ARGV[4 + budget_count + 2 * number])
+  if room[budget] == 0 then
+    return
+  end
+  local looked_at = math.min(LOOKED_AT_PER_ROUTE, 2 * room[budget] + 16)
+  local names = redis.call('ZRANGEBYSCORE', waiting, '-inf', now, 'LIMIT', 0, looked_at)
+  if #names == 0 then
+    return
+  end
+  local known = redis.call('HMGET', schedules, unpack(names))
+  local taken, leases, owners, kept, later = {}, {}, {}, {}, {}
+  for place, timeline in ipairs(names) do
+    local base, bound, records = instants(known[place])
+    local due = due_ms(base, bound, increment, records)
+    if due > now then
+      later[#later + 1], later[#later + 2] = due, timeline
+    elseif #taken < room[budget] then
+      taken[#taken + 1] = timeline
+      leases[#leases + 1], leases[#leases + 2] = lease_until, timeline
+      owners[#owners + 1], owners[#owners + 2] = timeline, token
+      kept[#kept + 1], kept[#kept + 2] = timeline, struct.pack(SCHEDULE, due, due, records)
+      put_into_answer(number, timeline, due)
+    end
+  end
+  write(number, taken, leases, owners, kept, later)
+  room[budget] = room[budget] - #taken
+end
+
+-- Returns the score of the first that waits.
+local function put_agenda_right(number)
+  local waiting = keys_of_route(number)
+  local first = redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')[2]
+  if first ~= (redis.call('ZSCORE', agenda, waiting) or nil) then
     begin_writes(agenda)
-    if first[2] then
-      redis.call('ZADD', agenda, first[2], waiting)
+    if first then
+      redis.call('ZADD', agenda, first, waiting)
     else
       redis.call('ZREM', agenda, waiting)
     end
   end
-  if first[2] and (next_due == nil or tonumber(first[2]) < next_due) then
-    next_due = tonumber(first[2])
-    answer[2] = first[2]
+  return first
+end
+
+for number = 1, (#KEYS - 1) / 4 do
+  if budget_count == 0 then
+    take_again(number)
+  else
+    take(number)
+    local first = put_agenda_right(number)
+    if first and (answer[2] == '' or tonumber(first) < tonumber(answer[2])) then
+      answer[2] = first
+    end
   end
 end
 return answer

@@ -1,104 +1,259 @@
--- open: begins, or takes up again, the digest of a leased timeline. A snapshot is frozen: one id, one set of records.
+-- open: begins, or takes up again, the digests of leased timelines, any number of a partition in one call. A snapshot is
+-- frozen: one id, one set of records.
 --
--- KEYS  as lib/timeline_keys.lua has them
--- ARGV  1 now (ms, '' = Redis' clock)   2 timeline   3 token   4 lease (ms)   5 id for a new digest
---       6 what a digest left over does when there are newer records: 0: goes out as it was, they follow in the next one;
---         a capacity: takes them in, the newest so many, and is a new digest under the new id, of the same iteration
---         (as with 0 where that is more work than one call may do)
---       7… the earliest next digest (ms) if this one has iteration 1, 2, …; the last stands for all later ones
--- RETURNS { 'stale' }: the lease is another's
+-- KEYS  as lib/route_keys.lua has them
+-- ARGV  1 now (ms, '' = Redis' clock)   2 lease (ms)   3 number of routes R
+--       then per route: what a digest left over does when there are newer records (0: it goes out as it was, and they
+--         follow in the next one; a capacity: it takes them in, the newest so many, and is a new digest under the new
+--         id, of the same iteration; as with 0 where that is more work than one call may do); number of instants E;
+--         E instants: the earliest next digest (ms) of iteration 1, 2, …; the last stands for all later ones
+--       then per timeline: number of its route (from 1), timeline, token, id for a new digest
+-- RETURNS { now, then per timeline one of
+--         { 'stale' }: the lease is another's
 --         { 'empty' }: nothing to send; the timeline is forgotten
 --         { 'burying', id, next earliest }: a bury of it was cut off, and has to be done again with this token
---         { 'opened' | 'again' | 'merged', now, id, opened, iteration, total, first, last (µs), superseded,
---           over capacity, next earliest, since, attempts, tries }
---         since, tries: of what was merged into this one too; attempts, opened: of this id. It counts no attempt: asked
---         again after a lost reply it returns the same digest with the same numbers.
--- ERRORS none of its own. A call that was cut off sent nothing, so what it had begun may become another digest.
+--         { 'damaged', error }: a key of its own has another type; nothing of it changed
+--         { 'opened' | 'again' | 'merged', head }: head as lib/head.lua has it
+--       } It counts no attempt: asked again after a lost reply it returns the same digest with the same numbers.
+-- ERRORS none of its own. A key that timelines share and that has another type stops the call before its first write.
+-- EFFECT writes a token of each digest, whatever is there: what wrote nothing waits for no replica (WAIT). A call that was
+--       cut off sent nothing, so what it had begun may become another digest.
 --
--- @include lib/timeline_keys.lua
+-- @include lib/route_keys.lua
 -- @include lib/now.lua
--- @include lib/move.lua
 -- @include lib/union.lua
 -- @include lib/schedule.lua
 -- @include lib/ledger.lua
 -- @include lib/head.lua
 
 local MOST_MERGED = 2000 -- records that are taken in, and that go for capacity's sake: some 10 ms of Redis
-local now, timeline, token, merge_capacity = now_ms(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[6])
+local ARGUMENTS_OF_TIMELINE = 4
+local REVIVED = 1 -- the name of a revived digest's timeline begins so
+local now, lease_until, route_count = now_ms(ARGV[1]), 0, tonumber(ARGV[3])
+lease_until = now + tonumber(ARGV[2])
+local timeline_count, agenda = KEYS[KEYS_OF_ROUTE * route_count + 1], KEYS[KEYS_OF_ROUTE * route_count + 2]
+local answers = { now }
 
-if redis.call('HGET', tokens, timeline) ~= token then
-  return { 'stale' }
-end
-
-local told = redis.call('HMGET', head, 'id', 'total', 'iteration', 'superseded', 'capacity', 'since', 'closed', 'burying', 'next',
-  'merging')
-local id, iteration, superseded, over_capacity, since = told[1], tonumber(told[3] or 0), told[4] or 0, told[5] or 0, told[6]
-local is_merging = told[10] -- a merge was cut off: how many records the ledger has of the snapshot
-if id and told[8] == id and told[7] ~= id then
-  return { 'burying', id, told[9] }
-end
-
-local newer = redis.call('ZCARD', index)
-local unfinished = id and redis.call('EXISTS', snapshot) == 1
-begin_writes(agenda)
-if not unfinished and newer == 0 then
-  redis.call('HDEL', losses, 's' .. timeline, 'c' .. timeline)
-  redis.call('UNLINK', head, values) -- a value without a record: of an add that was cut off
-  if redis.call('HDEL', schedules, timeline) == 1 then
-    redis.call('DECR', timeline_count)
+-- Reads the arguments. Returns the routes, each with the entries of its timelines.
+local function routes_of_call()
+  local routes, at = {}, 4
+  for number = 1, route_count do
+    local next_count = tonumber(ARGV[at + 1])
+    routes[number] = { capacity = tonumber(ARGV[at]), next_from = at + 2, next_last = at + 1 + next_count, entries = {} }
+    at = at + 2 + next_count
   end
-  redis.call('ZREM', waiting, timeline) -- where a claim that was cut off left it
-  strike_out(agenda, waiting)
-  end_lease(leased, tokens, timeline)
-  return { 'empty' }
+  for number = 1, (#ARGV - at + 1) / ARGUMENTS_OF_TIMELINE do
+    local route, timeline, token, id = unpack(ARGV, at, at + ARGUMENTS_OF_TIMELINE - 1)
+    local entries = routes[tonumber(route)].entries
+    entries[#entries + 1] = { number = number, timeline = timeline, token = token, new_id = id }
+    at = at + ARGUMENTS_OF_TIMELINE
+  end
+  return routes
 end
 
-redis.call('ZADD', leased, now + tonumber(ARGV[4]), timeline)
-redis.call('HSET', tokens, timeline, token) -- written whatever is there: what wrote nothing waits for no replica (WAIT)
-local word = 'again'
-local may_merge = merge_capacity > 0 and newer <= MOST_MERGED
-  and redis.call('ZCARD', snapshot) <= merge_capacity + MOST_MERGED
-if is_merging or (newer > 0 and (not unfinished or may_merge)) then
-  begin_count(ledger, 'superseded')
-  local known = redis.call('HGET', schedules, timeline)
+-- Looks at all that the call will write, and writes nothing. What a timeline's own keys do not allow becomes its answer;
+-- the others get a plan: what is to be done with them.
+local function plan(number, route)
+  local _, _, tokens, schedules, heads, losses = keys_of_route(number)
+  local names, lost_names = {}, {}
+  for place, entry in ipairs(route.entries) do
+    names[place], lost_names[2 * place - 1], lost_names[2 * place] = entry.timeline, 's' .. entry.timeline, 'c' .. entry.timeline
+  end
+  local owners, known_heads = redis.call('HMGET', tokens, unpack(names)), redis.call('HMGET', heads, unpack(names))
+  local packed, lost = redis.call('HMGET', schedules, unpack(names)), redis.call('HMGET', losses, unpack(lost_names))
+  for place, entry in ipairs(route.entries) do
+    entry.head, entry.packed = known_heads[place] or '', packed[place]
+    entry.lost_superseded, entry.lost_capacity = tonumber(lost[2 * place - 1] or 0), tonumber(lost[2 * place] or 0)
+    entry.index, entry.values, entry.snapshot, entry.snapshot_values = keys_of_timeline(route_count, entry.number)
+    entry.id, entry.has_values = field_of(entry.head, 'id'), redis.call('EXISTS', entry.values) == 1
+    local newer, total = redis.pcall('ZCARD', entry.index), 0
+    if entry.id then
+      total = redis.pcall('ZCARD', entry.snapshot)
+    end
+    if owners[place] ~= entry.token then
+      entry.answer = { 'stale' }
+    elseif type(newer) == 'table' or type(total) == 'table' then
+      entry.answer = { 'damaged', (type(newer) == 'table' and newer or total).err }
+    elseif entry.id and field_of(entry.head, 'burying') == entry.id and field_of(entry.head, 'closed') ~= entry.id then
+      entry.answer = { 'burying', entry.id, field_of(entry.head, 'next') }
+    else
+      entry.newer, entry.total = newer, total
+      entry.is_merging = field_of(entry.head, 'merging') -- a merge was cut off
+      local may_merge = route.capacity > 0 and newer <= MOST_MERGED and total <= route.capacity + MOST_MERGED
+      if total == 0 and newer == 0 then
+        entry.action = 'forget'
+      elseif total == 0 then
+        entry.action = 'open'
+      elseif entry.is_merging or (newer > 0 and may_merge) then
+        entry.action = 'merge'
+      else
+        entry.action = 'again'
+      end
+    end
+    answers[1 + entry.number] = entry.answer
+  end
+end
+
+local function of_action(route, ...)
+  local found = {}
+  for _, entry in ipairs(route.entries) do
+    for _, action in ipairs({ ... }) do
+      if entry.action == action then
+        found[#found + 1] = entry
+      end
+    end
+  end
+  return found
+end
+
+local function next_earliest(route, iteration)
+  return ARGV[math.min(route.next_from + iteration - 1, route.next_last)]
+end
+
+-- The records are counted by the schedule; what an add that was cut off had written, but not counted, is counted here.
+local function counted_by_schedule(entry)
   local base, bound, counted = now, now, 0
-  if known then -- it is not where a delete was cut off
-    base, bound, counted = struct.unpack(SCHEDULE, known)
+  if entry.packed then -- it is not where a delete was cut off
+    base, bound, counted = struct.unpack(SCHEDULE, entry.packed)
   end
-  local lost = redis.call('HMGET', losses, 's' .. timeline, 'c' .. timeline)
-  -- What an add that was cut off had written, but not counted, is counted here.
-  local uncounted = math.max(0, newer - counted)
-  local met, trimmed, fewer_open, more = 0, 0, newer - uncounted, newer
-  if unfinished then
-    word = 'merged'
-    local total = tonumber(is_merging or told[2])
-    redis.call('HSET', head, 'id', ARGV[5], 'merging', total, 'opened', now, 'attempts', 0)
-    unite(index, values, snapshot, snapshot_values)
-    local united = redis.call('ZCARD', snapshot)
-    trimmed = merge_capacity > 0 and trim(snapshot, snapshot_values, merge_capacity) or 0
-    met, fewer_open, more = total + counted + uncounted - united, counted, united - trimmed - total
-    redis.call('HSET', head, 'next', ARGV[math.min(6 + iteration, #ARGV)], 'superseded', superseded + met + (lost[1] or 0),
-      'capacity', over_capacity + trimmed + (lost[2] or 0), described(snapshot))
-    redis.call('UNLINK', index, values)
-    redis.call('HDEL', head, 'merging')
-  else
-    word = 'opened'
-    if not id then -- else an open was cut off here, and has counted
+  return struct.pack(SCHEDULE, base, bound, 0), counted, math.max(0, entry.newer - counted)
+end
+
+-- A timeline without records: known no more.
+local function forget(number, forgotten)
+  local waiting, leased, tokens, schedules, heads, losses = keys_of_route(number)
+  for _, entry in ipairs(forgotten) do
+    redis.call('HDEL', losses, 's' .. entry.timeline, 'c' .. entry.timeline)
+    redis.call('UNLINK', entry.values) -- values without a record: a call was cut off
+    if string.byte(entry.timeline) ~= REVIVED then -- else those of a digest whose revival was cut off, and is asked for again
+      redis.call('UNLINK', entry.snapshot_values)
+    end
+    redis.call('HDEL', heads, entry.timeline)
+    if redis.call('HDEL', schedules, entry.timeline) == 1 then
+      redis.call('DECR', timeline_count)
+    end
+    redis.call('ZREM', waiting, entry.timeline) -- where a claim that was cut off left it
+    strike_out(agenda, waiting)
+    end_lease(leased, tokens, entry.timeline)
+    answers[1 + entry.number] = { 'empty' }
+  end
+end
+
+local function renew(number, leased_on)
+  local _, leased, tokens = keys_of_route(number)
+  local leases, owners = {}, {}
+  for place, entry in ipairs(leased_on) do
+    leases[2 * place - 1], leases[2 * place] = lease_until, entry.timeline
+    owners[2 * place - 1], owners[2 * place] = entry.timeline, entry.token
+  end
+  redis.call('ZADD', leased, unpack(leases))
+  redis.call('HSET', tokens, unpack(owners))
+end
+
+-- Fresh digests, all of a route together. The heads, which have the ids, before the records: a snapshot without an id
+-- would be nobody's.
+local function open(number, route, fresh)
+  local _, _, _, schedules, heads, losses, ledger = keys_of_route(number)
+  local heads_set, schedules_set, losses_gone, opened, uncounted = {}, {}, {}, 0, 0
+  for place, entry in ipairs(fresh) do
+    local iteration = tonumber(field_of(entry.head, 'iteration') or 0)
+    if not entry.id then -- else an open was cut off here, and has counted
       iteration = iteration + 1
     end
-    -- The id before the records: a snapshot without one would be nobody's.
-    redis.call('HSET', head, 'id', ARGV[5], 'opened', now, 'iteration', iteration, 'since', now, 'attempts', 0, 'tries', 0,
-      'next', ARGV[math.min(6 + iteration, #ARGV)], 'superseded', superseded + (lost[1] or 0),
-      'capacity', over_capacity + (lost[2] or 0), described(index))
-    move(index, snapshot)
-    move(values, snapshot_values)
+    entry.head = with_number(of_timeline(entry.head), 'iteration', iteration)
+      .. string.format(' id=%s opened=%.0f total=%d superseded=%.0f capacity=%.0f next=%s since=%.0f attempts=0 tries=0',
+        entry.new_id, now, entry.newer, entry.lost_superseded, entry.lost_capacity, next_earliest(route, iteration), now)
+    heads_set[2 * place - 1], heads_set[2 * place] = entry.timeline, entry.head
+    local schedule, _, extra = counted_by_schedule(entry)
+    schedules_set[2 * place - 1], schedules_set[2 * place] = entry.timeline, schedule
+    if entry.lost_superseded > 0 then
+      losses_gone[#losses_gone + 1] = 's' .. entry.timeline
+    end
+    if entry.lost_capacity > 0 then
+      losses_gone[#losses_gone + 1] = 'c' .. entry.timeline
+    end
+    opened, uncounted = opened + entry.newer, uncounted + extra
+    answers[1 + entry.number] = { 'opened', entry.head }
   end
-  redis.call('HDEL', losses, 's' .. timeline, 'c' .. timeline)
-  redis.call('HSET', schedules, timeline, struct.pack(SCHEDULE, base, bound, 0))
-  end_count(ledger, 'superseded', { 'superseded', met, 'added', uncounted, 'open', -fewer_open, 'snapshots', more,
-    'dropped:capacity', trimmed })
-elseif redis.call('EXISTS', snapshot_values) == 0 and take_back_values(index, values, snapshot, snapshot_values) then
-  redis.call('HSET', head, 'id', ARGV[5])
+  begin_count(ledger, 'superseded')
+  redis.call('HSET', heads, unpack(heads_set))
+  for _, entry in ipairs(fresh) do
+    redis.call('RENAME', entry.index, entry.snapshot)
+    if entry.has_values then
+      if entry.id then -- of a digest whose end was cut off
+        redis.call('UNLINK', entry.snapshot_values)
+      end
+      redis.call('RENAME', entry.values, entry.snapshot_values)
+    end
+  end
+  if #losses_gone > 0 then
+    redis.call('HDEL', losses, unpack(losses_gone))
+  end
+  redis.call('HSET', schedules, unpack(schedules_set))
+  end_count(ledger, 'superseded', { 'superseded', 0, 'added', uncounted, 'open', uncounted - opened, 'snapshots', opened })
 end
-return { word, now, unpack(redis.call('HMGET', head, 'id', 'opened', 'iteration', 'total', 'first', 'last', 'superseded',
-  'capacity', 'next', 'since', 'attempts', 'tries')) }
+
+-- A digest left over takes in what came since, and becomes a new one.
+local function merge(number, route, entry)
+  local _, _, _, schedules, heads, losses, ledger = keys_of_route(number)
+  local schedule, counted, uncounted = counted_by_schedule(entry)
+  local total = tonumber(entry.is_merging or entry.total)
+  local iteration = tonumber(field_of(entry.head, 'iteration') or 0)
+  local head = with_field(entry.head, 'id', entry.new_id)
+  head = with_number(with_number(with_number(head, 'merging', total), 'opened', now), 'attempts', 0)
+  begin_count(ledger, 'superseded')
+  redis.call('HSET', heads, entry.timeline, head)
+  unite(entry.index, entry.values, entry.snapshot, entry.snapshot_values)
+  local united = redis.call('ZCARD', entry.snapshot)
+  local trimmed = route.capacity > 0 and trim(entry.snapshot, entry.snapshot_values, route.capacity) or 0
+  local met = total + counted + uncounted - united
+  head = with_field(string.gsub(head, ' merging=%S+', ''), 'next', next_earliest(route, iteration))
+  head = with_number(head, 'total', united - trimmed)
+  head = with_number(head, 'superseded', field_of(head, 'superseded') + met + entry.lost_superseded)
+  head = with_number(head, 'capacity', field_of(head, 'capacity') + trimmed + entry.lost_capacity)
+  redis.call('UNLINK', entry.index, entry.values)
+  redis.call('HSET', heads, entry.timeline, head)
+  redis.call('HDEL', losses, 's' .. entry.timeline, 'c' .. entry.timeline)
+  redis.call('HSET', schedules, entry.timeline, schedule)
+  end_count(ledger, 'superseded', { 'superseded', met, 'added', uncounted, 'open', -counted, 'snapshots', united - trimmed - total,
+    'dropped:capacity', trimmed })
+  answers[1 + entry.number] = { 'merged', head }
+end
+
+-- As it was. Where a call that was cut off had moved the index and not the values, they follow, under a new id: nobody
+-- was told of that one.
+local function take_up(number, entry)
+  local _, _, _, _, heads = keys_of_route(number)
+  if redis.call('EXISTS', entry.snapshot_values) == 0
+    and take_back_values(entry.index, entry.values, entry.snapshot, entry.snapshot_values) then
+    entry.head = with_field(entry.head, 'id', entry.new_id)
+    redis.call('HSET', heads, entry.timeline, entry.head)
+  end
+  answers[1 + entry.number] = { 'again', entry.head }
+end
+
+local routes = routes_of_call()
+for number, route in ipairs(routes) do
+  if #route.entries > 0 then
+    plan(number, route)
+  end
+end
+look_at_shared(routes, agenda)
+begin_writes(agenda)
+for number, route in ipairs(routes) do
+  local leased_on, fresh = of_action(route, 'open', 'merge', 'again'), of_action(route, 'open')
+  if #leased_on > 0 then
+    renew(number, leased_on)
+  end
+  if #fresh > 0 then
+    open(number, route, fresh)
+  end
+  for _, entry in ipairs(of_action(route, 'merge')) do
+    merge(number, route, entry)
+  end
+  for _, entry in ipairs(of_action(route, 'again')) do
+    take_up(number, entry)
+  end
+  forget(number, of_action(route, 'forget'))
+end
+return answers

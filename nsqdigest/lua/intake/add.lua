@@ -1,15 +1,15 @@
 -- add: files records of one route into their timelines. A join: replaying, splitting or reordering batches ends the same.
 --
--- KEYS  1 waiting zset   2 leased zset   3 tokens hash   4 schedule hash   5 losses hash   6 ledger hash
---       7 count of timelines   8 agenda zset
+-- KEYS  1 waiting zset   2 leased zset   3 tokens hash   4 schedule hash   5 heads hash   6 losses hash   7 ledger hash
+--       8 count of timelines   9 agenda zset
 --       then for each timeline of the first kind: set zset, values hash;
 --       then for each of the second kind (some record may be a repeat): set zset, values hash, digest zset, shown zset
 -- ARGV  1 now (ms, '' = Redis' clock)    2 capacity (records)          3 increment (ms)
 --       4 base, 5 bound (ms) of a timeline that begins here            6 most timelines of this partition
 --       7 length of what stands before the timeline's name in its keys 8 timelines of the first kind
---       9 the batch, packed big-endian: per timeline u16 records; per record u16 length + key, and its score as 17
---         characters: minus the timestamp (µs), zero-padded; a timeline of the second kind has a u8 before each
---         record, 1: may be a repeat. At most 500 records.
+--       9 the batch, packed big-endian: of each timeline u16 records; of each record u16 length + key, and its score as 17
+--         characters: minus the timestamp (µs), zero-padded; of each record of a timeline of the second kind u8, 1: may be a
+--         repeat. At most 500 records.
 --       10… the values, in the order of the records
 -- RETURNS { now, added, superseded, over capacity, over the limit of timelines, duplicates, repeated,
 --           { numbers of the timelines that began here and are due at once }, counted }
@@ -27,12 +27,13 @@
 -- to end: inside the batch each value would be hashed twice. And a record's score is minus its timestamp, so that the
 -- newest stands first: Redis walks a small set from its head, and a newcomer finds its place there at once. (As text,
 -- since Redis formats and parses a number for every call.)
-local FIXED_KEYS, FIXED_ARGUMENTS = 8, 9
+local FIXED_KEYS, FIXED_ARGUMENTS = 9, 9
 local LOSSES = { [SUPERSEDED] = 's', [OVER_CAPACITY] = 'c' }
-local call, unpack_from = redis.call, struct.unpack
-local waiting, _, _, schedules, losses, ledger, timeline_count, agenda = unpack(KEYS, 1, FIXED_KEYS)
+local call, unpack_from, pack = redis.call, struct.unpack, struct.pack
+local waiting, _, _, schedules, _, losses, ledger, timeline_count, agenda = unpack(KEYS, 1, FIXED_KEYS)
 local now, capacity, increment = now_ms(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local first_base, first_bound = tonumber(ARGV[4]), tonumber(ARGV[5])
+local first_instants = pack('>I8I8', first_base, first_bound)
 local name_from, plain, batch = ARGV[7] + 1, tonumber(ARGV[8]), ARGV[9]
 
 -- A timeline that is not known has no records, unless an add was cut off before its timeline began. They count as this call's, and
@@ -60,52 +61,53 @@ begin_count(ledger, 'added')
 local known = call('HMGET', schedules, unpack(names))
 local places = tonumber(ARGV[6]) - (tonumber(call('GET', timeline_count)) or 0)
 
-local fates, left_over, opened = { 0, 0, 0, 0, 0, 0 }, 0, 0
-local changed, beginnings, due_at_once, first_due = {}, {}, {}, math.huge
-local position, at, value_number = 1, FIXED_KEYS + 1, FIXED_ARGUMENTS
+local fates, left_over, opened, kept = { 0, 0, 0, 0, 0, 0 }, 0, 0, 0
+local changed, changes, beginnings, due_at_once, first_due = {}, 0, {}, {}, math.huge
+local keys, arguments = KEYS, ARGV
+-- All of them in one call: a call of a function costs as much as a dozen steps of Lua.
+local counts = { unpack_from('>' .. string.rep('H', #names), batch) }
+local scored = { unpack_from('>' .. string.rep('Hc0c17', #arguments - FIXED_ARGUMENTS), batch, 2 * #names + 1) }
+local position, at, places_from = 1, FIXED_KEYS + 1, FIXED_ARGUMENTS
 for number = 1, #names do
-  local timeline, second_kind = names[number], number > plain
-  local index, values = KEYS[at], KEYS[at + 1]
-  local is_new = not known[number]
-  local base, bound, held_before, left = first_base, first_bound, 0, 0
-  if is_new then
-    left = left_by_another(index, values)
+  local index, values, schedule = keys[at], keys[at + 1], known[number]
+  local second_kind, instants, held_before, refused, met_known_key = number > plain, first_instants, 0, false, false
+  local held = 0
+  if schedule then
+    instants, held_before = schedule, unpack_from('>I4', schedule, 17) -- base and bound stay packed as they are
+    held = held_before
   else
-    base, bound, held_before = unpack_from(SCHEDULE, known[number])
+    held = left_by_another(index, values)
+    left_over = left_over + held
+    refused = held == 0 and places <= 0
   end
-  left_over = left_over + left
-  local held, refused, met_known_key = held_before + left, is_new and left == 0 and places <= 0, false
-  local records
-  records, position = unpack_from('>H', batch, position)
-  for _ = 1, records do
-    local possible_repeat = 0
-    if second_kind then
-      possible_repeat, position = unpack_from('B', batch, position)
-    end
+  local places_to = places_from + counts[number] -- of its records among the arguments
+  for place = places_from + 1, places_to do
     local key, score, fate, is_loser
-    key, score, position = unpack_from('>Hc0c17', batch, position)
-    value_number = value_number + 1
-    local value = ARGV[value_number]
+    key, score, position = scored[position], scored[position + 1], position + 2
+    local value, possible_repeat = arguments[place], second_kind and string.byte(batch, place - #arguments - 1) == 1
     if refused then
       fate = OVER_TIMELINES
-    elseif possible_repeat == 1 and is_duplicate(KEYS[at + 2], KEYS[at + 3], key, score) then
+    elseif possible_repeat and is_duplicate(keys[at + 2], keys[at + 3], key, score) then
       fate = DUPLICATE
     elseif held >= capacity and not call('ZSCORE', index, key) then
       fate, is_loser = into_full_set(index, values, key, score, value)
     elseif held < capacity and call('HSETNX', values, key, value) == 1 and call('ZADD', index, 'NX', score, key) == 1 then
-      fate, held = KEPT, held + 1
+      held, kept = held + 1, kept + 1
     else
       fate, is_loser = contend(index, values, key, score, value)
       met_known_key = true
       held = fate == KEPT and held + 1 or held
     end
-    -- Told by the next digest: what lost for the first time, for all that is known.
-    local lost = LOSSES[fate]
-    if lost and not (is_loser and possible_repeat == 1) then
-      call('HINCRBY', losses, lost .. timeline, 1)
+    if fate then
+      -- Told by the next digest: what lost for the first time, for all that is known.
+      local lost = LOSSES[fate]
+      if lost and not (is_loser and possible_repeat) then
+        call('HINCRBY', losses, lost .. names[number], 1)
+      end
+      fates[fate] = fates[fate] + 1
     end
-    fates[fate] = fates[fate] + 1
   end
+  places_from = places_to
   if met_known_key then
     -- An earlier call may have been cut off after it wrote records and before it counted them: count what is there. Else (a key
     -- twice in this batch, or in the set before) there is nothing more than what was counted.
@@ -114,13 +116,13 @@ for number = 1, #names do
   end
   if held > held_before then
     opened = opened + held - held_before
-    changed[#changed + 1] = timeline
-    changed[#changed + 1] = struct.pack(SCHEDULE, base, bound, held)
-    if is_new then
+    changed[changes + 1], changed[changes + 2] = names[number], pack('>c16I4', instants, held)
+    changes = changes + 2
+    if not schedule then
       places = places - 1
-      local due = due_ms(base, bound, increment, held)
+      local due = due_ms(first_base, first_bound, increment, held)
       beginnings[#beginnings + 1] = due
-      beginnings[#beginnings + 1] = timeline
+      beginnings[#beginnings + 1] = names[number]
       first_due = math.min(first_due, due)
       if due <= now then
         due_at_once[#due_at_once + 1] = number
@@ -129,6 +131,7 @@ for number = 1, #names do
   end
   at = at + (second_kind and 4 or 2)
 end
+fates[KEPT] = fates[KEPT] + kept
 
 -- In this order: broken off here (a right is missing, a key is of another type), the timelines begin anew when it comes again.
 if #beginnings > 0 then

@@ -1,21 +1,26 @@
--- The memory of a timeline: the keys of digests that ended lately, scored like records. A record that may be a repeat and is
--- not newer than its key there is a duplicate. It holds the newest entries and expires after its last digest.
+-- memory: the keys of digests that ended lately, scored like records. A record that may be a repeat and is not newer than
+-- its key there is a duplicate. It holds the newest entries and expires after its last digest.
 local MOST_OF_A_DIGEST = 10000 -- ending a digest is bounded work: of a larger one its newest are remembered
 local ENTRIES_PER_CALL = 500 -- unpack has its limit
 
--- remember_ms: 0: not at all; remembered: most entries of the memory.
-local function remember(memory, snapshot, remember_ms, remembered)
-  if remember_ms == 0 then
+-- Remembers the keys of a snapshot of `total` records. is_over: nobody needs the snapshot any more, so it may become the
+-- memory; known: entries of the memory now; remember_ms: 0: not at all; remembered: most entries of the memory.
+local function remember(memory, snapshot, total, is_over, known, remember_ms, remembered)
+  if remember_ms == 0 or total == 0 then
     return
   end
-  for start = 0, math.min(redis.call('ZCARD', snapshot), remembered, MOST_OF_A_DIGEST) - 1, ENTRIES_PER_CALL do
-    local last = math.min(start + ENTRIES_PER_CALL, MOST_OF_A_DIGEST) - 1
-    local page, entries = redis.call('ZRANGE', snapshot, start, last, 'WITHSCORES'), {}
-    for place = 1, #page, 2 do
-      entries[place], entries[place + 1] = page[place + 1], page[place]
+  if is_over and known == 0 and total <= remembered and total <= MOST_OF_A_DIGEST then
+    redis.call('RENAME', snapshot, memory)
+  else
+    for start = 0, math.min(total, remembered, MOST_OF_A_DIGEST) - 1, ENTRIES_PER_CALL do
+      local last = math.min(start + ENTRIES_PER_CALL, MOST_OF_A_DIGEST) - 1
+      local page, entries = redis.call('ZRANGE', snapshot, start, last, 'WITHSCORES'), {}
+      for place = 1, #page, 2 do
+        entries[place], entries[place + 1] = page[place + 1], page[place]
+      end
+      redis.call('ZADD', memory, 'LT', unpack(entries))
     end
-    redis.call('ZADD', memory, 'LT', unpack(entries))
+    redis.call('ZREMRANGEBYRANK', memory, remembered, -1)
   end
-  redis.call('ZREMRANGEBYRANK', memory, remembered, -1)
   redis.call('PEXPIRE', memory, remember_ms)
 end

@@ -11,9 +11,10 @@
 -- @include lib/union.lua
 -- @include lib/schedule.lua
 -- @include lib/ledger.lua
+-- @include lib/head.lua
 
-local to_waiting, _, _, to_schedules, to_losses, to_ledger = unpack(KEYS, 15, 20)
-local to_head, to_index, to_values, _, _, to_memory = unpack(KEYS, 23, 28)
+local to_waiting, _, _, to_schedules, to_heads, to_losses, to_ledger = unpack(KEYS, 15, 21)
+local to_index, to_values, _, _, to_memory = unpack(KEYS, 24, 28)
 local MOST_ADOPTED = 10000 -- records: some 50 ms of Redis
 local timeline, capacity = ARGV[1], tonumber(ARGV[2])
 
@@ -36,21 +37,22 @@ local superseded = met - copied
 local over_capacity = trim(to_index, to_values, capacity)
 local records = redis.call('ZCARD', to_index)
 
-local told = redis.call('HMGET', head, 'iteration', 'superseded', 'capacity')
+local head = redis.call('HGET', heads, timeline)
 local lost = redis.call('HMGET', losses, 's' .. timeline, 'c' .. timeline)
 local function tell(letter, by)
   if by ~= 0 then
     redis.call('HINCRBY', to_losses, letter .. timeline, by)
   end
 end
-tell('s', superseded + (told[2] or 0) + (lost[1] or 0))
-tell('c', over_capacity + (told[3] or 0) + (lost[2] or 0))
+tell('s', superseded + (field_of(head, 'superseded') or 0) + (lost[1] or 0))
+tell('c', over_capacity + (field_of(head, 'capacity') or 0) + (lost[2] or 0))
 
 local theirs, base, bound = redis.call('HGET', to_schedules, timeline), struct.unpack(SCHEDULE, known)
 if theirs then
   base, bound = struct.unpack(SCHEDULE, theirs)
 else
-  redis.call('HSET', to_head, 'iteration', (told[1] or 0) - (in_snapshot > 0 and 1 or 0))
+  local iteration = (field_of(head, 'iteration') or 0) - (in_snapshot > 0 and 1 or 0)
+  redis.call('HSET', to_heads, timeline, with_number('', 'iteration', iteration))
   redis.call('ZADD', to_waiting, base, timeline)
   put_down(agenda, to_waiting, base)
 end
@@ -64,7 +66,8 @@ end
 end_count(to_ledger, 'added', { 'added', open + in_snapshot - copied, 'open', records - held, 'superseded', superseded,
   'dropped:capacity', over_capacity })
 
-redis.call('UNLINK', head, index, values, snapshot, snapshot_values, memory)
+redis.call('UNLINK', index, values, snapshot, snapshot_values, memory)
+redis.call('HDEL', heads, timeline)
 redis.call('HDEL', losses, 's' .. timeline, 'c' .. timeline)
 end_count(ledger, 'dropped:adopted', { 'dropped:adopted', open + in_snapshot, 'open', -open, 'snapshots', -in_snapshot })
 redis.call('HDEL', schedules, timeline)

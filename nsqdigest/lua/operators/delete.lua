@@ -18,7 +18,8 @@ if known then
   begin_count(ledger, 'deleted')
 end
 -- Of a timeline that is not known its memory may be left, or records that an add which was cut off did not count.
-redis.call('UNLINK', head, index, values, snapshot, snapshot_values, memory)
+redis.call('UNLINK', index, values, snapshot, snapshot_values, memory)
+redis.call('HDEL', heads, timeline)
 redis.call('HDEL', losses, 's' .. timeline, 'c' .. timeline)
 if known then
   end_count(ledger, 'deleted', { 'deleted', open + in_snapshot, 'open', -open, 'snapshots', -in_snapshot })

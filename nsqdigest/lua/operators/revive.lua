@@ -16,7 +16,6 @@
 -- @include lib/move.lua
 -- @include lib/schedule.lua
 -- @include lib/ledger.lua
--- @include lib/head.lua
 
 local dead, dead_details, dead_index, dead_values = unpack(KEYS, 15, 18)
 local now, id, timeline = now_ms(ARGV[1]), ARGV[2], ARGV[3]
@@ -34,11 +33,12 @@ if not redis.call('ZSCORE', dead, id) or redis.call('EXISTS', records) == 0 then
 end
 begin_writes(agenda)
 begin_count(ledger, 'buried')
-redis.call('HDEL', head, 'closed') -- it may have been revived and buried before, and its timeline not yet forgotten
 redis.call('ZADD', waiting, now, timeline)
 put_down(agenda, waiting, now)
-redis.call('HSET', head, 'id', id, 'attempts', ARGV[4], 'opened', ARGV[5], 'iteration', ARGV[6], 'superseded', ARGV[7],
-  'capacity', ARGV[8], 'next', ARGV[9], 'since', now, 'tries', 0, described(records))
+-- The whole head anew: it may have been revived and buried before, and its timeline not yet forgotten.
+redis.call('HSET', heads, timeline, string.format(
+  ' iteration=%s id=%s opened=%s total=%d superseded=%s capacity=%s next=%s since=%.0f attempts=%s tries=0',
+  ARGV[6], id, ARGV[5], redis.call('ZCARD', records), ARGV[7], ARGV[8], ARGV[9], now, ARGV[4]))
 redis.call('HSET', schedules, timeline, struct.pack(SCHEDULE, now, now, 0))
 if not known then
   redis.call('INCR', timeline_count)

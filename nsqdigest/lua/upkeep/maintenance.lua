@@ -3,7 +3,8 @@
 -- come back to that. A census finds timelines that are known and neither wait nor are leased, and lets them wait; and those
 -- whose score is later than they are due, since the increment of the policy was larger when they were scored.
 --
--- KEYS  per route: waiting zset, leased zset, tokens hash, schedule hash, losses hash, ledger hash; then count of timelines, agenda
+-- KEYS  per route: waiting zset, leased zset, tokens hash, schedule hash, heads hash, losses hash, ledger hash; then count of
+--       timelines, agenda
 -- ARGV  1 now (ms, '' = Redis' clock)   2 most timelines per route and kind of work (1-500)   3 longest lease (ms)
 --       then per route: the longest delay (ms) there is   the increment (ms)   where its census goes on ('0': it begins where
 --       the numbers differ, 'all': from the start)
@@ -84,8 +85,8 @@ local function look_over(waiting, leased, schedules, increment, cursor)
   return lost, page[1]
 end
 
-for route = 1, (#KEYS - 2) / 6 do
-  local waiting, leased, tokens, schedules, _, ledger = unpack(KEYS, 6 * route - 5, 6 * route)
+for route = 1, (#KEYS - 2) / 7 do
+  local waiting, leased, tokens, schedules, _, _, ledger = unpack(KEYS, 7 * route - 6, 7 * route)
   local longest, increment, cursor = tonumber(ARGV[1 + 3 * route]), tonumber(ARGV[2 + 3 * route]), ARGV[3 + 3 * route]
   ran_out = ran_out + end_leases(waiting, leased, tokens, schedules)
   brought_back = brought_back + bring_back(waiting, leased, schedules, longest)

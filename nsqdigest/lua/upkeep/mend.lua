@@ -1,8 +1,8 @@
 -- mend: recounts a route whose ledger is not exact, since calls were cut off before they counted: its open sets, its snapshots,
 -- and sets the ledger to what is there. Whole and at one instant, so it takes all timelines of the route in one call.
 --
--- KEYS  1 waiting zset   2 leased zset   3 tokens hash   4 schedule hash   5 losses hash   6 ledger hash
---       7 count of timelines   8 agenda zset, then per timeline: head hash, set zset, digest zset
+-- KEYS  1 waiting zset   2 leased zset   3 tokens hash   4 schedule hash   5 heads hash   6 losses hash   7 ledger hash
+--       8 count of timelines   9 agenda zset, then per timeline: set zset, digest zset
 -- ARGV  1 records in dead digests of the route, counted by the caller   2 'buried' of the ledger when that began
 --       3… the timelines, in the order of their keys: all that the schedule hash has
 -- RETURNS { 'mended', difference }: so many records more (or fewer) are there than the ledger had. More: they are counted as
@@ -12,9 +12,11 @@
 -- ERRORS none of its own.
 --
 -- @include lib/schedule.lua
+-- @include lib/head.lua
 
 local ENDS = { 'delivered', 'deleted', 'dropped:adopted', 'superseded' }
-local _, _, _, schedules, _, ledger, _, agenda = unpack(KEYS, 1, 8)
+local FIXED_KEYS = 9
+local _, _, _, schedules, heads, _, ledger, _, agenda = unpack(KEYS, 1, FIXED_KEYS)
 if redis.call('HLEN', schedules) ~= #ARGV - 2 or (redis.call('HGET', ledger, 'buried') or '0') ~= ARGV[2] then
   return { 'changed' }
 end
@@ -22,7 +24,8 @@ end
 begin_writes(agenda)
 local open, in_snapshots = 0, 0
 for number = 3, #ARGV do
-  local timeline, head, index, snapshot = ARGV[number], unpack(KEYS, 3 * number, 3 * number + 2)
+  local place = FIXED_KEYS + 2 * (number - 2)
+  local timeline, index, snapshot = ARGV[number], unpack(KEYS, place - 1, place)
   local records, known = redis.call('ZCARD', index), redis.call('HGET', schedules, timeline)
   if not known then
     return { 'changed' }
@@ -32,8 +35,9 @@ for number = 3, #ARGV do
     redis.call('HSET', schedules, timeline, struct.pack(SCHEDULE, base, bound, records))
   end
   local total = redis.call('ZCARD', snapshot)
-  if redis.call('HEXISTS', head, 'merging') == 1 then
-    redis.call('HSET', head, 'merging', total)
+  local head = redis.call('HGET', heads, timeline)
+  if field_of(head, 'merging') then
+    redis.call('HSET', heads, timeline, with_field(head, 'merging', total))
   end
   open, in_snapshots = open + records, in_snapshots + total
 end

@@ -1,15 +1,14 @@
 """The way to Redis: one call on one connection of the server that has the partition.
 
 Invariants:
-- Nothing here tries again what may have been done: a lost reply is an ambiguous error and its caller decides. What a
-  server refused unread (a script that it does not have, a slot that is another's) is sent once more, the right way.
-- A call, once sent, is never cancelled: whoever awaited it may go, the call runs to its end and its connection stays
-  clean.
-- Whatever comes out of the driver is translated to `StoreError`.
-- What must outlive the server ("replica") waits for its replicas on the connection that wrote it, in the same round
-  trip. Fewer than asked for is an error like a lost reply: it is there, and perhaps not for long.
+- A call that may have been applied is never sent again: a lost reply is an ambiguous error, and the caller decides. A
+  call that the server refused unread (NOSCRIPT, MOVED, ASK) is sent again once it can succeed.
+- A call that was sent is never cancelled: cancelling a waiter leaves the call running, and its connection stays clean.
+- Every error of the driver is translated to `StoreError`.
+- A durable call waits for its replicas on the connection that wrote, in the same round trip. Fewer replicas than asked
+  for is an ambiguous error, like a lost reply: the write is there, and a failover may undo it.
 
-Every call names the hash tag of the partition that it is about.
+Every call names the hash tag of its partition.
 """
 
 from __future__ import annotations
@@ -26,22 +25,26 @@ from redis.crc import key_slot
 from nsqdigest.base.errors import Applied, StoreError, Unreachable
 from nsqdigest.config import redis_urls
 from nsqdigest.store import scripts
-from nsqdigest.store.servers.discovery import servers_of
+from nsqdigest.store.servers.base import Servers
+from nsqdigest.store.servers.cluster import Cluster
 from nsqdigest.store.servers.facts import RedisClock, ServerFacts
-from nsqdigest.store.servers.node import Command, Node
+from nsqdigest.store.servers.node import Node
+from nsqdigest.store.servers.resp import Command, count_of
+from nsqdigest.store.servers.sentinel import Sentinels
+from nsqdigest.store.servers.single import SingleServer
 from nsqdigest.store.servers.translation import translate
 
 if TYPE_CHECKING:
     from nsqdigest.config import Redis as RedisSettings
 
 _A_SENTINEL = "is a Sentinel; write redis+sentinel://HOST,HOST/NAME/0 in redis.url"
-_STEPS = 4
-"""How often one call may be sent on its way: to another server, or with its script."""
-_WAIT_PART = 0.5
-"""Of the time-out: what replicas get to confirm, so that their number is heard before the time-out."""
+MAX_HOPS = 4
+"""How often one call may be sent: to another server each time, or with its script."""
+_WAIT_SHARE = 0.5
+"""Of the time-out: how long replicas have to confirm, so that their number arrives before the time-out."""
 
-# After these it is asked again who has the partition.
-_DOUBTFUL = frozenset(
+# After these the server may have lost its partitions to another.
+_STALE_AFTER = frozenset(
     (
         "redis-connection",
         "redis-timeout",
@@ -60,17 +63,17 @@ class RedisClient:
         self._kind = redis_urls.read(settings.url).kind
         self._durability = settings.durability
         self._replicas = settings.replicas if settings.durability == "replica" else 0
-        self._wait_ms = max(1, int(settings.timeout_ms * _WAIT_PART))
+        self._wait_ms = max(1, int(settings.timeout_ms * _WAIT_SHARE))
         self._slots: dict[bytes, int] = {}
         self._under_way: set[asyncio.Task[list[Any]]] = set()
         self._together: dict[Node, tuple[list[Sequence[Command]], asyncio.Task[list[list[Any]]]]] = {}
         self.clock = RedisClock()
         self.on_request: Callable[[str, float], None] | None = None
-        """Is told how long a script's answer took, in seconds, or its failure."""
-        self.doubted = asyncio.Event()
-        """A server did not answer as it should: perhaps another has its place, or it has lost something."""
+        """Called after each script with its name and how many seconds it took, failures included."""
+        self.needs_check = asyncio.Event()
+        """Set when a server did not answer as it should: another may have its place, or it may have lost something."""
 
-    # -- what the servers say of themselves
+    # -- facts of the servers
 
     async def facts(self) -> list[ServerFacts]:
         """Of every primary. Raises `Unreachable` where one of them must not be used."""
@@ -90,46 +93,48 @@ class RedisClient:
             raise
 
     def warnings(self, facts: Sequence[ServerFacts]) -> list[str]:
-        """What may cost events some day, each said once."""
-        said: dict[str, list[str]] = {}
+        """What may cost events some day, each once."""
+        names: dict[str, list[str]] = {}
         for each in facts:
             for warning in each.warnings(self._replicas):
-                said.setdefault(warning, []).append(each.name)
-        return [warning if self._kind == "single" else f"{', '.join(at)}: {warning}" for warning, at in said.items()]
+                names.setdefault(warning, []).append(each.name)
+        return [warning if self._kind == "single" else f"{', '.join(at)}: {warning}" for warning, at in names.items()]
 
     async def _facts_of(self, node: Node) -> ServerFacts:
         sections = (b"server", b"replication", b"memory", b"persistence")
         asked: list[Command] = [[b"TIME"], *([b"INFO", section] for section in sections)]
-        answers = await self._in_a_task(self._at(node, asked))
+        answers = await self._in_a_task(self._exchange(node, asked))
         if isinstance(answers[1], bytes) and re.search(rb"^(redis|server)_mode:sentinel", answers[1], re.MULTILINE):
             raise StoreError("redis-mode", f"{node} {_A_SENTINEL}", Applied.NO)
-        clock, *told = _all(answers)
+        clock, *info = _raise_first(answers)
         self.clock.heard(int(clock[0]) * 1000 + int(clock[1]) // 1000)
-        lines = [line.partition(":") for section in told for line in section.decode().splitlines()]
-        names = (b"appendfsync", b"save")
-        settings: dict[str, str] | None = {}
-        for answer in await self._in_a_task(self._at(node, [[b"CONFIG", b"GET", name] for name in names])):
-            if settings is None or not isinstance(answer, list) or len(answer) != len(names):
-                settings = None  # not allowed, or not known: some services have no CONFIG
-            else:
-                settings[answer[0].decode()] = answer[1].decode()
+        lines = [line.partition(":") for section in info for line in section.decode().splitlines()]
+        settings = await self._settings_of(node)
         facts = ServerFacts.of(str(node), {name: value for name, _, value in lines}, settings)
         if facts.role == "slave" and self._kind != "single":
-            await self._servers.doubt(node)
+            await self._servers.mark_stale(node)
             raise StoreError("redis-readonly", f"{node} is a replica by now", Applied.NO)
         return facts
+
+    async def _settings_of(self, node: Node) -> dict[str, str] | None:
+        """None where the user may not ask, or where there is no CONFIG, as with some services."""
+        names = (b"appendfsync", b"save")
+        answers = await self._in_a_task(self._exchange(node, [[b"CONFIG", b"GET", name] for name in names]))
+        if not all(isinstance(answer, list) and len(answer) == 2 for answer in answers):
+            return None
+        return {name.decode(): value.decode() for name, value in answers}
 
     # -- calls
 
     async def run(
-        self, tag: bytes, name: str, keys: Sequence[bytes], arguments: Command, *, must_last: bool = False
+        self, tag: bytes, name: str, keys: Command, arguments: Command, *, durable: bool = False
     ) -> list[Any]:
-        """Runs a script of lua/. Its keys are all of the partition that the tag names. `must_last`: the caller will FIN
-        or send a digest on this answer, so wait for the replicas that `redis.durability` asks for. Such a script writes
-        at each call, a repeated one too: WAIT returns at once on a connection that wrote nothing."""
+        """Runs a script of lua/ on keys of the partition that the tag names. `durable`: the caller will FIN, or send a
+        digest, on this answer, so wait for the replicas that redis.durability asks for. Every durable script writes at
+        each call, a repeated one too: WAIT returns at once on a connection that wrote nothing."""
         script = scripts.load(name)
-        unit: list[Command] = [[b"EVALSHA", script.sha, len(keys), *keys, *arguments]]
-        waits = must_last and self._replicas > 0
+        unit: list[Command] = [[b"EVALSHA", script.sha, count_of(keys), *keys, *arguments]]
+        waits = durable and self._replicas > 0
         if waits:
             unit.append([b"WAIT", self._replicas, self._wait_ms])
         sent_s = time.perf_counter()
@@ -144,16 +149,16 @@ class RedisClient:
         return answers[0]  # type: ignore[no-any-return]
 
     async def send(self, tag: bytes, commands: Sequence[Command]) -> list[Any]:
-        """Commands that read: one round trip, but for those whose keys are on their way to another server."""
+        """Commands that read, in one round trip; another for each whose key is moving to another server."""
         return await self._in_a_task(self._read(self._slot(tag), commands))
 
     async def send_together(self, tag: bytes, commands: Sequence[Command]) -> list[Any]:
-        """Small commands that read: what is asked of a server in one moment, about whatever partitions, goes in one
-        round trip."""
+        """The same for small commands: those sent in one turn of the loop to one server share a round trip, whatever
+        their partitions."""
         return await self._in_a_task(self._read_together(self._slot(tag), commands))
 
     async def close(self, within_s: float) -> None:
-        """Lets what was sent come to its end, within reason, then closes the connections."""
+        """Waits for calls under way, no longer than `within_s`, then closes the connections."""
         if self._under_way:
             await asyncio.wait(self._under_way, timeout=within_s)
         await self._servers.close()
@@ -164,8 +169,8 @@ class RedisClient:
         return self._slots[tag]
 
     async def _in_a_task(self, call: Coroutine[Any, Any, list[Any]]) -> list[Any]:
-        """Its own task: the caller may be cancelled, the call may not. (Before Python 3.12 it could not even be ended
-        so: `wait_for`, which the driver uses, now and then swallows a cancellation.)"""
+        """Runs the call in a task of its own: its caller may be cancelled, the call may not. (Before Python 3.12 a
+        cancellation would not end it reliably: `wait_for`, which the driver uses, swallows some.)"""
         task = asyncio.ensure_future(call)
         self._under_way.add(task)
         task.add_done_callback(self._ended)
@@ -174,17 +179,17 @@ class RedisClient:
     def _ended(self, task: asyncio.Task[list[Any]]) -> None:
         self._under_way.discard(task)
         if not task.cancelled():
-            task.exception()  # looked at: nobody may be waiting for it any more
+            task.exception()  # marks it as retrieved: nobody may be waiting any more
 
     async def _read(self, slot: int, commands: Sequence[Command]) -> list[Any]:
-        answers = await self._at(await self._servers.of(slot), commands)
+        answers = await self._exchange(await self._servers.server_for(slot), commands)
         for number, answer in enumerate(answers):
             if isinstance(answer, redis_errors.AskError):
                 answers[number] = (await self._call(slot, commands[number : number + 1]))[0]
-        return _all(answers)
+        return _raise_first(answers)
 
     async def _read_together(self, slot: int, commands: Sequence[Command]) -> list[Any]:
-        node = await self._servers.of(slot)
+        node = await self._servers.server_for(slot)
         if node not in self._together:
             self._together[node] = [], asyncio.ensure_future(self._exchange_parts(node))
         parts, exchange = self._together[node]
@@ -193,22 +198,22 @@ class RedisClient:
         answers = (await asyncio.shield(exchange))[number]
         if any(isinstance(answer, redis_errors.AskError) for answer in answers):
             return await self._read(slot, commands)
-        return _all(answers)
+        return _raise_first(answers)
 
     async def _exchange_parts(self, node: Node) -> list[list[Any]]:
-        await asyncio.sleep(0)  # whoever asks in this moment is heard
+        await asyncio.sleep(0)  # others join in this turn of the loop
         parts, _ = self._together.pop(node)
-        answers = iter(await self._at(node, [command for commands in parts for command in commands]))
+        answers = iter(await self._exchange(node, [command for commands in parts for command in commands]))
         return [[next(answers) for _ in commands] for commands in parts]
 
     async def _call(self, slot: int, unit: Sequence[Command], script: scripts.Script | None = None) -> list[Any]:
-        """What must stay together: a command, or a script and what waits for its replicas. The first one decides."""
-        node = await self._servers.of(slot)
+        """Sends commands that must stay together: one, or a script and its WAIT. The answer to the first decides."""
+        node = await self._servers.server_for(slot)
         before: list[Command] = []
         answers: list[Any] = []
-        for _ in range(_STEPS):
-            answered = await self._at(node, [*before, *unit], script)
-            _all(answered[: len(before)], script)
+        for _ in range(MAX_HOPS):
+            answered = await self._exchange(node, [*before, *unit], script)
+            _raise_first(answered[: len(before)], script)
             answers = answered[len(before) :]
             refusal = answers[0]
             if isinstance(refusal, redis_errors.AskError):
@@ -220,30 +225,42 @@ class RedisClient:
                 before = [[b"SCRIPT", b"LOAD", script.text], *(each for each in before if each == [b"ASKING"])]
             else:
                 break
-        return _all(answers, script)
+        return _raise_first(answers, script)
 
-    async def _at(self, node: Node, commands: Sequence[Command], script: scripts.Script | None = None) -> list[Any]:
-        """One exchange; what was refused stands among the answers."""
+    async def _exchange(
+        self, node: Node, commands: Sequence[Command], script: scripts.Script | None = None
+    ) -> list[Any]:
+        """One exchange; a refused command has its error among the answers."""
         try:
             answers = await node.exchange(commands)
         except Exception as error:
             translated = translate(error, script)
-            await self._doubt(node, translated)
+            await self._mark_stale_after(node, translated)
             raise translated from error
         for answer in answers:
             if isinstance(answer, redis_errors.ResponseError) and not isinstance(answer, redis_errors.AskError):
-                await self._doubt(node, translate(answer, script))
+                await self._mark_stale_after(node, translate(answer, script))
         return answers
 
-    async def _doubt(self, node: Node, error: StoreError) -> None:
-        if error.reason in _DOUBTFUL:
-            self.doubted.set()
-            await self._servers.doubt(node)
+    async def _mark_stale_after(self, node: Node, error: StoreError) -> None:
+        if error.reason in _STALE_AFTER:
+            self.needs_check.set()
+            await self._servers.mark_stale(node)
 
 
-def _all(answers: list[Any], script: scripts.Script | None = None) -> list[Any]:
+def _raise_first(answers: list[Any], script: scripts.Script | None = None) -> list[Any]:
     """The answers, unless one of them is an error."""
     for answer in answers:
         if isinstance(answer, Exception):
             raise translate(answer, script) from answer
     return answers
+
+
+def servers_of(settings: RedisSettings, connections: int) -> Servers:
+    url = redis_urls.read(settings.url)
+    timeout_s = settings.timeout_ms / 1000
+    if url.kind == "sentinel":
+        return Sentinels(url, connections, timeout_s)
+    if url.kind == "cluster":
+        return Cluster(url, connections, timeout_s)
+    return SingleServer(Node(settings.shown_url, url.text, connections, timeout_s))

@@ -1,7 +1,7 @@
-"""What Redis says of itself: its clock, its settings, which server it is and what became of it.
+"""Facts of a Redis server from INFO and CONFIG, and its clock.
 
-`refusal` and `warnings` judge them (pure): what would break a promise is refused at start with the remedy, what may
-cost events some day is said.
+`refusal` and `warnings` judge the facts (pure): a start refuses what would break a promise, with the remedy, and warns
+of what may cost events some day.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ class ServerFacts:
     """standalone or cluster."""
     role: str
     run_id: str
-    """Another one: it was started anew."""
+    """Changes when the server restarts."""
     replication_id: str
-    """Another one: its data is another's, or it was promoted."""
+    """Changes when the server takes the data of another, or is promoted."""
     replicas: int
     maxmemory_policy: str
     maxmemory_bytes: int
     persistent: bool | None
-    """None where it may not be asked."""
+    """None where the user may not ask."""
     appendfsync: str | None
 
     @classmethod
     def of(cls, name: str, info: Mapping[str, str], settings: Mapping[str, str] | None) -> ServerFacts:
-        """`info` as INFO says it, `settings` as CONFIG GET does, None where that is not allowed."""
+        """`info` from INFO; `settings` from CONFIG GET, None where the user may not ask."""
         appends = info.get("aof_enabled") == "1"
-        # Valkey says server_mode for redis_mode; its redis_version is the one of Redis that it is compatible with.
+        # Valkey has server_mode for redis_mode; its redis_version is the one of Redis that it is compatible with.
         version, valkey = info.get("redis_version", "unknown"), info.get("valkey_version")
         return cls(
             name=name,
@@ -77,30 +77,30 @@ class ServerFacts:
         return None
 
     def warnings(self, replicas_wanted: int = 0) -> list[str]:
-        said = []
+        found = []
         if self.maxmemory_policy != "noeviction":
-            said.append(
+            found.append(
                 f"maxmemory-policy is {self.maxmemory_policy}: Redis may throw away events that are not delivered yet; "
                 "set maxmemory-policy noeviction"
             )
         if self.persistent is False:
-            said.append(
+            found.append(
                 "neither append-only file nor snapshots are on: a restart of Redis loses what waits; set appendonly yes"
             )
         if not self.maxmemory_bytes:
-            said.append(
+            found.append(
                 "maxmemory is not set: a flood of timelines could take all of the machine's memory; set maxmemory"
             )
         if self.replicas < replicas_wanted:
-            said.append(
+            found.append(
                 f"redis.replicas is {replicas_wanted}, and {self.replicas} are connected: until they are, nothing is "
                 "taken in and no digest is sent"
             )
-        return said
+        return found
 
 
 class StoreFacts(NamedTuple):
-    """What a start found."""
+    """The servers at a start, and what to warn of."""
 
     servers: list[ServerFacts]
     warnings: list[str]
@@ -111,10 +111,10 @@ class StoreFacts(NamedTuple):
 
 
 class RedisClock:
-    """Redis' clock as seen from here between replies, never ahead of it but for drift.
+    """Estimates Redis' clock between replies; never ahead of it, but for drift.
 
-    A reply was stamped before it arrived, so each gives a lower bound and the highest lately heard is the best. A
-    clock that was set back shows as a bound far below, and is followed.
+    A reply was stamped before it arrived, so each gives a lower bound, and the highest recent one is the best. A bound
+    far below it means that the clock was set back: the estimate follows.
     """
 
     _DRIFT_MS_PER_MS = 0.0005
@@ -122,16 +122,16 @@ class RedisClock:
 
     def __init__(self) -> None:
         self._ahead_ms: float | None = None
-        self._heard_ms = 0.0
+        self._updated_ms = 0.0
 
     def heard(self, redis_now_ms: int) -> None:
         now_ms = time.monotonic() * 1000
         ahead_ms = redis_now_ms - now_ms
         if self._ahead_ms is not None:
-            best_ms = self._ahead_ms - (now_ms - self._heard_ms) * self._DRIFT_MS_PER_MS
+            best_ms = self._ahead_ms - (now_ms - self._updated_ms) * self._DRIFT_MS_PER_MS
             if ahead_ms < best_ms < ahead_ms + self._SET_BACK_MS:
                 ahead_ms = best_ms
-        self._ahead_ms, self._heard_ms = ahead_ms, now_ms
+        self._ahead_ms, self._updated_ms = ahead_ms, now_ms
 
     def now_ms(self) -> int:
         if self._ahead_ms is None:

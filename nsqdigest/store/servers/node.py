@@ -1,7 +1,7 @@
 """One Redis server: its connections, and one exchange on one of them.
 
-Nothing here tries again and nothing is judged: what the server refused is an answer like others, and what went wrong on
-the way comes out as the driver raised it.
+Nothing is sent again here. An error that the server returned is an answer like others; an error on the way there or
+back is raised as the driver raised it.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-import hiredis
 from redis import asyncio as redis_asyncio
 from redis import exceptions as redis_errors
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from nsqdigest.store.servers.resp import encode
+
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
 
     from nsqdigest.config import Address
-
-Command = Sequence[bytes | str | int]
+    from nsqdigest.store.servers.resp import Command
 
 _CONNECT_S = 2.0
 
@@ -48,8 +48,8 @@ class Node:
             client_name="nsqdigest",
             **({} if url.startswith("unix://") else {"socket_keepalive": True}),  # of TCP alone
         )
-        self._doubts = 0
-        self._doubts_when_made: WeakKeyDictionary[AbstractConnection, int] = WeakKeyDictionary()
+        self._generation = 0
+        self._generation_of: WeakKeyDictionary[AbstractConnection, int] = WeakKeyDictionary()
         self._users = 0
         self._is_retired = False
 
@@ -57,7 +57,7 @@ class Node:
         return self.name
 
     async def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        """One round trip. Answers stand in the order of the commands; one that was refused has its error there."""
+        """One round trip. Returns one answer for each command, in their order: an error where it was refused."""
         self._users += 1
         try:
             return await self._exchange(commands)
@@ -67,13 +67,13 @@ class Node:
                 await self.close()
 
     async def _exchange(self, commands: Sequence[Command]) -> list[Any]:
-        doubts = self._doubts  # before a connection is made: its name is resolved, and its server asked, after this
+        generation = self._generation  # read before a connection is made, which resolves its name after this
         connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
         is_clean = False
         try:
-            if self._doubts_when_made.setdefault(connection, doubts) != self._doubts:
-                await self._make_anew(connection)
-            await connection.send_packed_command([_pack(command) for command in commands], check_health=False)
+            if self._generation_of.setdefault(connection, generation) != self._generation:
+                await self._reconnect(connection)
+            await connection.send_packed_command([encode(command) for command in commands], check_health=False)
             answers: list[Any] = []
             for _ in commands:
                 try:
@@ -84,24 +84,24 @@ class Node:
             return answers
         finally:
             if not is_clean:
-                self._doubts_when_made.pop(connection, None)
+                self._generation_of.pop(connection, None)
                 await connection.disconnect(nowait=True)
             await self._pool.release(connection)
 
-    async def _make_anew(self, connection: AbstractConnection) -> None:
-        self._doubts_when_made[connection] = self._doubts
+    async def _reconnect(self, connection: AbstractConnection) -> None:
+        self._generation_of[connection] = self._generation
         await connection.disconnect(nowait=True)
         await connection.connect()  # type: ignore[no-untyped-call]
 
-    def doubt(self) -> None:
-        """Each connection is made anew before its next use, which asks where the server is by now, and who.
+    def renew_connections(self) -> None:
+        """From now on each connection is made again before its next use, which resolves the server's name again.
 
-        By the call that takes it: closing the idle ones from here would hit those that are taken meanwhile.
+        The call that takes a connection does it: closing idle ones here would hit those that are taken meanwhile.
         """
-        self._doubts += 1
+        self._generation += 1
 
     async def retire(self) -> None:
-        """Nobody is to use it any more: closes its connections, once the calls that are under way have ended."""
+        """Closes the connections once the calls under way have ended. No call may begin after this."""
         self._is_retired = True
         if not self._users:
             await self.close()
@@ -109,7 +109,3 @@ class Node:
     async def close(self) -> None:
         with suppress(redis_errors.RedisError, OSError):  # of a server that does not answer: the connection is gone
             await self._pool.disconnect()
-
-
-def _pack(command: Command) -> bytes:
-    return hiredis.pack_command(tuple(command))  # type: ignore[arg-type,no-any-return]

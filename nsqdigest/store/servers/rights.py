@@ -1,6 +1,6 @@
-"""The rights that a Redis user needs: the commands to ask about, and what it means that some are refused.
+"""The commands that a Redis user must be allowed, and what to change where some are refused.
 
-The daemon asks at its start, the doctor whenever it is run. Asking runs none of the commands (lua/reading/rights.lua).
+The daemon asks at its start, the doctor at each run. Asking runs none of the commands (lua/reading/rights.lua).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nsqdigest.config import Redis as RedisSettings
 
 KEY = "@"
-"""In a command: a key of the namespace."""
+"""Stands for a key of the namespace in a command."""
 _EVERYWHERE = (
     "client setname nsqdigest", "info server", "time", "evalsha 0 0", "script load 0",
     "type @", "exists @", "unlink @", "rename @ @", "pexpire @ 1", "pttl @",
@@ -29,12 +29,12 @@ _WITH_A_DATABASE = ("select 1",)
 _WITH_REPLICAS = ("wait 1 1",)
 _IN_A_CLUSTER = ("asking", "cluster slots", "cluster info")
 ALL_RIGHTS = (*_EVERYWHERE, *_WITH_A_DATABASE, *_WITH_REPLICAS, *_IN_A_CLUSTER)
-"""What docs/redis.md gives."""
+"""The rights that docs/redis.md lists."""
 _WITH_SUBCOMMANDS = ("client", "script", "cluster")
 
 
 class Rights(NamedTuple):
-    """What a daemon of these settings needs."""
+    """The commands that a daemon with these settings uses."""
 
     user: str
     namespace: str
@@ -59,7 +59,7 @@ class Rights(NamedTuple):
         return cls(unquote(login or "") or "default", settings.namespace, commands)
 
     def missing(self, refused: Collection[str]) -> Missing | None:
-        """`refused`: of `commands`. None: the user has all rights."""
+        """`refused`: those of `commands` that the user may not send. Returns None where there are none."""
         if not refused:
             return None
         of_keys = {command for command in self.commands if KEY in command.split()}
@@ -76,13 +76,13 @@ class Rights(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """What a user may not do, and the command that gives the right to it."""
+    """What the user may not do, and the command that grants it."""
 
     detail: str
     remedy: str
 
 
 def right_of(command: str) -> str:
-    """As an ACL has it: "script load 0" is script|load."""
+    """The name of the right in an ACL: script|load for "script load 0"."""
     words = command.split()
     return "|".join(words[:2]) if words[0] in _WITH_SUBCOMMANDS else words[0]

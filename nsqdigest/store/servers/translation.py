@@ -1,6 +1,6 @@
-"""What Redis and its driver say went wrong, as a `StoreError` (pure but for the classes of the driver).
+"""Translates errors of Redis and of redis-py to `StoreError` (pure but for the classes of the driver).
 
-By the word that Redis used. What is not known counts as ambiguous: perhaps it was applied.
+The code that Redis puts first decides. An unknown error counts as ambiguous: the call may have been applied.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from redis import exceptions as redis_errors
 from nsqdigest.base.errors import Applied, StoreError
 from nsqdigest.store.scripts import Script
 
-# The words Redis puts first in an error, or inside one from a script (6.2 wraps them): none of these was applied,
-# because add begins with a write that is refused and every other script is refused before its first write.
+# The code that Redis puts first in an error, or inside one from a script (6.2 wraps it). None of these calls was
+# applied: Redis refuses a script at its first write or before, never at a later one.
 _NOT_APPLIED = {
     "OOM": "redis-full",
     "READONLY": "redis-readonly",
@@ -46,18 +46,18 @@ _CODE_OF_CLASS: dict[type[Exception], str] = {
     redis_errors.MasterDownError: "MASTERDOWN",
     redis_errors.TryAgainError: "TRYAGAIN",
 }
-# Rights are looked at again for each command of a script: what it wrote before the one that is refused stays.
+# Redis checks rights again for each command of a script: writes before the refused one remain.
 _NO_RIGHT_IN_SCRIPT = re.compile(r"The user executing the script can't|ACL failure in script")
 _OTHER_SLOT_IN_SCRIPT = re.compile(r"non local key|do not hash to the same slot")
 _KILLED = re.compile(r"killed by user")
-# The script itself failed, at one of its lines: the same call fails again, whoever sends it, until the data is another.
+# The script itself failed, at one of its lines: the same call fails again until the data has changed.
 _FAILED_IN_SCRIPT = re.compile(r"\bWRONGTYPE\b|lua/\S+:\d+|user_script|f_[0-9a-f]{40}")
-# A command that the server does not know: it quotes what followed it, which may be a password or a record.
+# An unknown command: the server quotes its arguments, which may be a password or a record.
 _QUOTED_ARGUMENTS = re.compile(r",? with args beginning with:.*", re.DOTALL)
-# Refused before anything was sent: by our own pool, or by a server that takes no more clients.
+# Refused before anything was sent: by our pool, or by a server that accepts no more clients.
 _NO_CONNECTION = ("No connection available", "max number of clients reached")
 
-# By the first byte of what was no answer of Redis, as its driver shows it.
+# By the first byte of an answer that is not of Redis, as redis-py shows it.
 _NOT_REDIS = {"H": "an HTTP server answers there, not Redis", "\\x00": "an nsqd answers there, not Redis"}
 
 _REMEDY = {
@@ -72,11 +72,11 @@ _REMEDY = {
 
 
 def translate(error: BaseException, script: Script | None = None) -> StoreError:
-    """What came out of a call to Redis, as one of ours."""
+    """The `StoreError` for an error that a call to Redis raised or returned."""
     if isinstance(error, StoreError):
         return error
-    said = _QUOTED_ARGUMENTS.sub("", str(error))
-    text = script.locate(said) if script else said
+    text = _QUOTED_ARGUMENTS.sub("", str(error))
+    text = script.locate(text) if script else text
     where = f"{script.name}: {text}" if script else text
     in_script = _NO_RIGHT_IN_SCRIPT.search(text) is not None
     if in_script or isinstance(error, redis_errors.AuthenticationError | redis_errors.NoPermissionError):

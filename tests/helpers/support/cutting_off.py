@@ -20,7 +20,7 @@ _COUNTING = """
 local writes, refuse_after, is_write = 0, %d, {}
 for word in string.gmatch('%s', '%%u+') do is_write[word] = true end
 local real = redis
-local redis = { error_reply = real.error_reply, call = function(command, ...)
+local redis = { error_reply = real.error_reply, pcall = real.pcall, call = function(command, ...)
   if is_write[command] then
     writes = writes + 1
     if writes > refuse_after then error('cut off') end

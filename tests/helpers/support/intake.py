@@ -11,6 +11,7 @@ from typing import Any
 from nsqdigest.config import Config, load
 from nsqdigest.consumer import Consumer
 from nsqdigest.daemon.life import Daemon
+from nsqdigest.delivery.sinks.table import KINDS
 from support.stage import CHANNEL, TOPIC, Stage
 
 
@@ -18,7 +19,7 @@ def config_of(stage: Stage, settings: Mapping[str, Mapping[str, Any]] | None = N
     process = stage.daemon(settings)
     process.start()  # writes the file and shows that it is right
     process.stop()
-    return load(process.config_path, {})
+    return load(process.config_path, {}, KINDS)
 
 
 @asynccontextmanager
@@ -43,7 +44,7 @@ async def running(config: Config) -> AsyncIterator[Daemon]:
 
 
 def consumer_of(daemon: Daemon) -> Consumer:
-    (consumer,) = daemon.consumers
+    (consumer,) = daemon.parts.consumers
     return consumer
 
 

@@ -12,7 +12,8 @@ from typing import Any, Self
 import msgspec
 from nsq import protocol
 
-from nsqdigest.nsq.frames import HEARTBEAT, MAGIC_V2, FrameSplitter, FrameType, Message
+from nsqdigest.nsq.commands import MAGIC_V2
+from nsqdigest.nsq.frames import HEARTBEAT, FrameSplitter, FrameType, Message
 
 MAX_FRAME_BYTES = 8 << 20
 PATIENCE_S = 15.0

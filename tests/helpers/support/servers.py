@@ -2,10 +2,9 @@
 
 - A server keeps its ports and its data over stop, kill and start: to its clients it is the same server that comes back.
 - `start` returns when the server answers, and it is this process that answers: not another that took the port.
-- A process is ended by its pid, never by name. It stays in the process group of the test run, so that what ends the run
-  as a group (Ctrl-C, `timeout`, a CI job) ends the servers too; `weakref.finalize` ends it when its object goes and at
-  exit. A run that is killed alone with SIGKILL leaves its servers behind: the remedy (PR_SET_PDEATHSIG) needs code
-  between fork and exec, and kills the server when the *thread* that started it ends.
+- A process is ended by its pid, never by name: when its object goes and at exit (`weakref.finalize`), and by the keeper
+  (`support.keeper`) when the test run itself is killed. It stays in the process group of the test run, so that whatever
+  ends the run as a group (Ctrl-C, `timeout`, a CI job) ends the servers too.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from support import keeper
 from support.ports import HOST, free_port
 from support.waiting import wait_until
 
@@ -77,6 +77,7 @@ def _end_process(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.kill()
     process.wait()
+    keeper.ended(process)
 
 
 class Server(ABC):
@@ -158,12 +159,14 @@ class Server(ABC):
     def _spawn(self) -> None:
         command = [str(self.executable), *self._arguments(), *self.options]
         with self.log_path.open("ab") as log:
-            process = subprocess.Popen(
-                command,
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log if self.output is None else self.output,
-                stderr=subprocess.STDOUT,
+            process = keeper.kept(
+                subprocess.Popen(
+                    command,
+                    cwd=self.folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log if self.output is None else self.output,
+                    stderr=subprocess.STDOUT,
+                )
             )
         self._process = process
         self._finalizer = weakref.finalize(self, _end_process, process)

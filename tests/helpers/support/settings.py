@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from nsqdigest.config import LogSink, Nsq, Policy, Route
+from nsqdigest.config import Nsq, Policy, Route
+from nsqdigest.delivery.sinks.log import LogSink
 
 NSQ = Nsq(
     nsqd_tcp_addresses=(), lookupd_http_addresses=(), lookupd_poll_interval_ms=60_000, lookupd_poll_jitter=0,

@@ -21,6 +21,8 @@ NOW_MS = 1_700_000_000_000
 LEASE_MS = 60_000
 SCHEDULE = struct.Struct(">QQI")
 REFUSED_WHEN_FULL = {"add"}
+ROUTE_KINDS = "waiting leased tokens schedule heads losses ledger"
+TIMELINE_KINDS = "set values digest digest-values shown"
 
 
 class Rec(NamedTuple):
@@ -84,14 +86,31 @@ class Opened(NamedTuple):
     opened_ms: int
     iteration: int
     total: int
-    first_ms: int
-    last_ms: int
     superseded: int
     over_capacity: int
     next_earliest_ms: int
     since_ms: int
     attempts: int
     tries: int
+
+
+Head = dict[bytes, bytes]
+
+
+class End(NamedTuple):
+    """What became of one digest, as finish takes it."""
+
+    kind: str
+    claim: Claim
+    digest_id: str
+    base_ms: int
+    bound_ms: int
+    tail: tuple[bytes | str | int, bytes | str | int, bytes | str | int]
+
+
+def head_of(text: bytes | None) -> Head:
+    """The fields of a head."""
+    return dict(field.split(b"=", 1) for field in (text or b"").split())
 
 
 def whole(score: float) -> int:
@@ -115,13 +134,14 @@ def batch_of(records: Iterable[Rec]) -> tuple[list[bytes], list[bytes], bytes, l
     first = [name for name in by_timeline if name not in second]
     packed = bytearray()
     values: list[bytes] = []
+    records = [record for name in (*first, *second) for record in by_timeline[name]]
     for name in (*first, *second):
         packed += struct.pack(">H", len(by_timeline[name]))
-        for record in by_timeline[name]:
-            if name in second:
-                packed += struct.pack("B", record.repeat)
-            packed += struct.pack(">H", len(record.key)) + record.key + b"%017d" % -record.timestamp_ms
-            values.append(record.value)
+    for record in records:
+        packed += struct.pack(">H", len(record.key)) + record.key + b"%017d" % -record.timestamp_ms
+        values.append(record.value)
+    for name in second:
+        packed += bytes(record.repeat for record in by_timeline[name])
     return first, second, bytes(packed), values
 
 
@@ -149,12 +169,20 @@ class Scripts:
 
     def fixed(self, route: str) -> list[bytes]:
         """In the order in which each script that takes one route's has them."""
-        kinds = "waiting leased tokens schedule losses ledger"
-        return [*self.keys(kinds, route), self.key("count"), self.key("agenda")]
+        return [*self.keys(ROUTE_KINDS, route), self.key("count"), self.key("agenda")]
 
     def all_of(self, route: str, timeline: bytes) -> list[bytes]:
         """What each script on one timeline takes."""
-        return [*self.fixed(route), *self.keys("head set values digest digest-values shown", route, timeline)]
+        return [*self.fixed(route), *self.keys(TIMELINE_KINDS, route, timeline)]
+
+    def of_many(self, claims: Sequence[Claim]) -> tuple[list[str], list[bytes]]:
+        """The routes of the claims, and what a script on many timelines takes."""
+        routes = list(dict.fromkeys(claim.route for claim in claims))
+        keys = [key for route in routes for key in self.keys(ROUTE_KINDS, route)]
+        keys += [self.key("count"), self.key("agenda")]
+        return routes, keys + [
+            key for claim in claims for key in self.keys(TIMELINE_KINDS, claim.route, claim.timeline)
+        ]
 
     def of_routes(self, routes: Iterable[str]) -> list[bytes]:
         """What the scripts that discover timelines take."""
@@ -228,14 +256,44 @@ class Scripts:
         lease_ms: int = LEASE_MS,
         merge_capacity: int = 0,
     ) -> Opened | str:
-        keys = self.all_of(claim.route, claim.timeline)
-        arguments: list[bytes | str | int] = [self._now(), claim.timeline, claim.token, lease_ms, new_id]
-        arguments += [merge_capacity, *next_earliest_ms]
-        answer = self.run("open", keys, arguments)
-        if len(answer) in (1, 3):  # empty, stale; burying
-            return str(answer[0].decode())
-        word, now_ms, digest_id, *numbers = answer
-        return Opened(word.decode(), now_ms, digest_id.decode(), *map(int, numbers))
+        return self.open_many([(claim, new_id)], next_earliest_ms, lease_ms, merge_capacity)[0]
+
+    def open_many(
+        self,
+        claims: Sequence[tuple[Claim, str]],
+        next_earliest_ms: Sequence[int] = (NOW_MS + 1000,),
+        lease_ms: int = LEASE_MS,
+        merge_capacity: int = 0,
+    ) -> list[Opened | str]:
+        """Each claim with the id of a new digest. Of one that is not opened the word."""
+        routes, keys = self.of_many([claim for claim, _ in claims])
+        of_route = [merge_capacity, len(next_earliest_ms), *next_earliest_ms]
+        arguments: list[bytes | str | int] = [self._now(), lease_ms, len(routes), *(of_route * len(routes))]
+        for claim, new_id in claims:
+            arguments += [routes.index(claim.route) + 1, claim.timeline, claim.token, new_id]
+        now_ms, *answers = self.run("open", keys, arguments)
+        return [self._opened(now_ms, answer) for answer in answers]
+
+    def _opened(self, now_ms: int, answer: list[Any]) -> Opened | str:
+        word = self._word(answer)
+        if word not in {"opened", "again", "merged"}:
+            return word
+        head = head_of(answer[1])
+        numbers = (
+            int(head[name])
+            for name in (
+                b"opened",
+                b"iteration",
+                b"total",
+                b"superseded",
+                b"capacity",
+                b"next",
+                b"since",
+                b"attempts",
+                b"tries",
+            )
+        )
+        return Opened(word, now_ms, head[b"id"].decode(), *numbers)
 
     def opened(
         self,
@@ -254,44 +312,65 @@ class Scripts:
         arguments: list[bytes | str | int] = [self._now(), claim.timeline, claim.token, lease_ms]
         return self._word(self.run("renew", self.all_of(claim.route, claim.timeline), arguments))
 
-    def close(
-        self,
+    def finish(self, *ends: End, increment_ms: int = 0) -> tuple[list[str], int]:
+        """The words, and how many digests are dead now."""
+        routes, keys = self.of_many([end.claim for end in ends])
+        keys += [self.key("dead"), self.key("dead:details")]
+        for end in ends:
+            if end.kind == "bury":
+                keys += self.keys("dead-set dead-values", end.digest_id)
+        arguments: list[bytes | str | int] = [self._now(), len(routes), len(ends), *([increment_ms] * len(routes))]
+        for end in ends:
+            arguments += [routes.index(end.claim.route) + 1, end.kind, end.claim.timeline, end.claim.token]
+            arguments += [end.digest_id, end.base_ms, end.bound_ms, *end.tail]
+        dead, *words = self.run("finish", keys, arguments)
+        return [word.decode() for word in words], dead
+
+    @staticmethod
+    def closing(
         claim: Claim,
         digest_id: str = "id-1",
         *,
         base_ms: int = NOW_MS + 1000,
         bound_ms: int | None = None,
-        increment_ms: int = 0,
         remember_ms: int = 600_000,
         remembered: int = 200,
-    ) -> str:
-        keys = self.all_of(claim.route, claim.timeline)
+    ) -> End:
         bound_ms = base_ms if bound_ms is None else bound_ms
-        numbers = [base_ms, bound_ms, increment_ms, remember_ms, remembered]
-        return self._word(self.run("close", keys, [claim.timeline, claim.token, digest_id, *numbers]))
+        return End("close", claim, digest_id, base_ms, bound_ms, (remember_ms, remembered, ""))
 
-    def fail(self, claim: Claim, again_ms: int, posts: int = 1) -> str:
-        keys = self.all_of(claim.route, claim.timeline)
-        return self._word(self.run("fail", keys, [claim.timeline, claim.token, again_ms, posts]))
+    @staticmethod
+    def failing(claim: Claim, again_ms: int, posts: int = 1) -> End:
+        return End("wait", claim, "", again_ms, again_ms, (posts, "", ""))
 
-    def bury(
-        self,
+    @staticmethod
+    def burying(
         claim: Claim,
         digest_id: str = "id-1",
         *,
         base_ms: int = NOW_MS + 1000,
         bound_ms: int | None = None,
-        increment_ms: int = 0,
         remember_ms: int = 600_000,
         remembered: int = 200,
         details: bytes = b"{}",
-    ) -> tuple[str, int | None]:
-        """The word, and how many digests are dead now."""
-        keys = [*self.all_of(claim.route, claim.timeline), *self._dead(digest_id)]
+    ) -> End:
         bound_ms = base_ms if bound_ms is None else bound_ms
-        numbers = [base_ms, bound_ms, increment_ms, remember_ms, remembered]
-        answer = self.run("bury", keys, [self._now(), claim.timeline, claim.token, digest_id, *numbers, details])
-        return self._word(answer), answer[1] if len(answer) > 1 else None
+        return End("bury", claim, digest_id, base_ms, bound_ms, (remember_ms, remembered, details))
+
+    def close(self, claim: Claim, digest_id: str = "id-1", *, increment_ms: int = 0, **how: int | None) -> str:
+        ending = self.closing(claim, digest_id, **how)  # type: ignore[arg-type]
+        return self.finish(ending, increment_ms=increment_ms)[0][0]
+
+    def fail(self, claim: Claim, again_ms: int, posts: int = 1) -> str:
+        return self.finish(self.failing(claim, again_ms, posts))[0][0]
+
+    def bury(
+        self, claim: Claim, digest_id: str = "id-1", *, increment_ms: int = 0, details: bytes = b"{}", **how: int | None
+    ) -> tuple[str, int | None]:
+        """The word, and how many digests are dead now if it is one of them."""
+        ending = self.burying(claim, digest_id, details=details, **how)  # type: ignore[arg-type]
+        (word,), dead = self.finish(ending, increment_ms=increment_ms)
+        return word, dead if word == "buried" else None
 
     def drop_dead(self, digest_id: str, route: str = "r", may_stay: int | str = "") -> tuple[str, int | None]:
         keys = [*self._dead(digest_id), self.key("ledger", route)]
@@ -312,8 +391,11 @@ class Scripts:
         longest_lease_ms: int = 1 << 50,
         cursors: Mapping[str, bytes] | None = None,
     ) -> Maintained:
-        kinds = "waiting leased tokens schedule losses ledger"
-        keys = [*(key for name in routes for key in self.keys(kinds, name)), self.key("count"), self.key("agenda")]
+        keys = [
+            *(key for name in routes for key in self.keys(ROUTE_KINDS, name)),
+            self.key("count"),
+            self.key("agenda"),
+        ]
         of_routes = [word for name in routes for word in (longest_ms, increment_ms, (cursors or {}).get(name, b"0"))]
         answer = self.run("maintenance", keys, [self._now(), limit, longest_lease_ms, *of_routes])
         more = zip(answer[4::3], answer[5::3], answer[6::3], strict=True)
@@ -323,7 +405,7 @@ class Scripts:
 
     def mend(self, timelines: Sequence[bytes], route: str = "r", buried: int = 0) -> tuple[str, int | None]:
         """The word, and the difference."""
-        keys = [*self.fixed(route), *(key for name in timelines for key in self.keys("head set digest", route, name))]
+        keys = [*self.fixed(route), *(key for name in timelines for key in self.keys("set digest", route, name))]
         had = self.command("HGET", self.key("ledger", route), "buried") or 0
         answer = self.run("mend", keys, [buried, had, *timelines])
         return self._word(answer), answer[1] if len(answer) > 1 else None
@@ -333,12 +415,12 @@ class Scripts:
         keys = [self.key("count"), self.key("agenda"), *(self.key("schedule", name) for name in routes)]
         return int(self.run("census", keys, [])[0])
 
-    def release(self, token: str = "token", routes: Sequence[str] = ("r",)) -> int:
-        keys = self.of_routes(routes)
-        return int(self.run("release", keys, [token])[0])
+    def claim_again(self, token: str = "token", routes: Sequence[str] = ("r",), lease_ms: int = LEASE_MS) -> Claimed:
+        """What a claim with this token took, whose answer was lost."""
+        return self.claim((), [(name, 0, 0) for name in routes], token, lease_ms)
 
     def hello(
-        self, schema: int = 2, partitions: int = 1, epoch: str = "epoch", routes: Sequence[str] = ()
+        self, schema: int = 3, partitions: int = 1, epoch: str = "epoch", routes: Sequence[str] = ()
     ) -> list[bytes]:
         arguments: list[bytes | str | int] = [self._now(), schema, partitions, epoch, *routes]
         answer: list[bytes] = self.run("hello", [self.key("layout"), self.key("routes")], arguments)
@@ -402,8 +484,8 @@ class Scripts:
     def recount(self, timelines: Sequence[bytes], route: str = "r") -> list[list[int]]:
         """The seven numbers of each."""
         keys = [
-            *self.keys("waiting leased schedule", route),
-            *(key for name in timelines for key in self.keys("head set values digest digest-values", route, name)),
+            *self.keys("waiting leased schedule heads", route),
+            *(key for name in timelines for key in self.keys("set values digest digest-values", route, name)),
         ]
         numbers = self.run("recount", keys, timelines)
         return [numbers[at : at + 7] for at in range(0, len(numbers), 7)]
@@ -477,7 +559,7 @@ class Scripts:
         return {key: -score for key, score in self._scores(self.key("shown", route, timeline)).items()}
 
     def head(self, timeline: bytes, route: str = "r") -> dict[bytes, bytes]:
-        return self._hash(self.key("head", route, timeline))
+        return head_of(self.command("HGET", self.key("heads", route), timeline))
 
     def dead(self, digest_id: str) -> dict[bytes, tuple[int, bytes]]:
         index, values = self.keys("dead-set dead-values", digest_id)
@@ -662,18 +744,21 @@ def inconsistencies(tag: bytes, contents: Mapping[bytes, Any]) -> list[str]:
         )
         for rest, members in by_kind.get(kind, {}).items():
             must(members.keys() == of(values, rest).keys(), f"{kind!r} {rest!r} has other keys than its values")
-    for kind in (b"set", b"digest", b"head"):
+    for kind in (b"set", b"digest"):
         for rest in by_kind.get(kind, {}):
             route, _, timeline = rest.partition(b":")
             must(timeline in of(b"schedule", route), f"{kind!r} {rest!r} is of no known timeline")
-    for rest, head in by_kind.get(b"head", {}).items():
-        must(
-            (b"id" in head) == (rest in by_kind.get(b"digest", {})),
-            f"head {rest!r} and its snapshot do not go together",
-        )
-        must(
-            int(head.get(b"total", 0)) == len(of(b"digest", rest)), f"head {rest!r} has another total than its snapshot"
-        )
+    for route, heads in by_kind.get(b"heads", {}).items():
+        for timeline, text in heads.items():
+            must(timeline in of(b"schedule", route), f"the head of {timeline!r} is of no known timeline")
+            must(
+                (b"id" in head_of(text)) == (route + b":" + timeline in by_kind.get(b"digest", {})),
+                f"the head of {timeline!r} and its snapshot do not go together",
+            )
+            must(
+                int(head_of(text).get(b"total", 0)) == len(of(b"digest", route + b":" + timeline)),
+                f"the head of {timeline!r} has another total than its snapshot",
+            )
     return said
 
 

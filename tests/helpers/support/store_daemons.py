@@ -17,13 +17,14 @@ from typing import Any, NamedTuple
 
 from nsqdigest.base.errors import StoreError
 from nsqdigest.config import Redis as RedisSettings
-from nsqdigest.store.answers import Opened, RoutePlan
 from nsqdigest.store.dead import Details
+from nsqdigest.store.head import Head
 from nsqdigest.store.keys import shown_timeline
 from nsqdigest.store.record import Record, StoredRecord
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.servers.client import RedisClient
-from nsqdigest.store.servers.node import Command
-from nsqdigest.store.timelines import Timelines
+from nsqdigest.store.servers.resp import Command, count_of
+from nsqdigest.store.store import Store
 from support.cutting_off import text_cut_off
 from support.store import NOW_MS
 from support.stores import redis_settings
@@ -68,13 +69,14 @@ class LaggingClock:
 
 class TimedClient(RedisClient):
     world: World
+    lag_ms: int
 
     def __init__(self, settings: RedisSettings, connections: int) -> None:
         super().__init__(settings, connections)
-        self.clock = LaggingClock(self.world, 0)  # type: ignore[assignment]
+        self.clock = LaggingClock(self.world, self.lag_ms)  # type: ignore[assignment]
 
     async def run(
-        self, tag: bytes, name: str, keys: Sequence[bytes], arguments: Command, *, must_last: bool = False
+        self, tag: bytes, name: str, keys: Command, arguments: Command, *, durable: bool = False
     ) -> list[Any]:
         """A script that asks for Redis' clock has '' as its first argument."""
         asks_for_time = bool(arguments) and arguments[0] == b""
@@ -85,9 +87,9 @@ class TimedClient(RedisClient):
         if fate is Fate.CUT_OFF:
             self.world.was_cut_off = True
             text = text_cut_off(name, self.world.writes)
-            (answer,) = await self.send(tag, [[b"EVAL", text, len(keys), *keys, *told]])
+            (answer,) = await self.send(tag, [[b"EVAL", text, count_of(keys), *keys, *told]])
             return list(answer)
-        answer = await super().run(tag, name, keys, told, must_last=must_last)
+        answer = await super().run(tag, name, keys, told, durable=durable)
         if fate is Fate.UNHEARD:
             raise StoreError("redis-timeout", f"nobody heard the answer of {name}")
         return answer
@@ -100,11 +102,10 @@ class TimedClient(RedisClient):
 
 
 class Daemon:
-    def __init__(self, world: World, url: str, plans: Sequence[RoutePlan], limit: int, lag_ms: int) -> None:
-        TimedClient.world = world
-        self.store = Timelines(redis_settings(url, partitions=2), plans, limit, connections=2)
-        self.clock = LaggingClock(world, lag_ms)
-        self.store.clock = self.clock  # type: ignore[assignment]
+    def __init__(self, world: World, url: str, plans: Sequence[StoreRoute], limit: int, lag_ms: int) -> None:
+        TimedClient.world, TimedClient.lag_ms = world, lag_ms
+        self.store = Store(redis_settings(url, partitions=2), plans, limit, connections=2)
+        self.clock = self.store.clock
 
 
 # -- the account
@@ -135,14 +136,12 @@ class Told(NamedTuple):
     opened_ms: int
     iteration: int
     total: int
-    first_ms: int
-    last_ms: int
     superseded: int
-    over_capacity: int
+    dropped_capacity: int
     next_earliest_ms: int
 
     @classmethod
-    def of(cls, opened: Opened) -> Told:
+    def of(cls, opened: Head) -> Told:
         return cls(*(getattr(opened, name) for name in cls._fields))
 
 
@@ -159,7 +158,7 @@ class Account:
     newest_shown: dict[Key, int] = field(default_factory=dict)
     """The newest timestamp (ms) of each key that was shown, or went with the dead."""
 
-    def opened(self, opened: Opened) -> None:
+    def opened(self, opened: Head) -> None:
         told = Told.of(opened)
         assert self.digests.setdefault(opened.id, told) == told, "one id, two digests"
 
@@ -207,8 +206,8 @@ def newest_held(tag: bytes, contents: Mapping[bytes, Any]) -> dict[Key, int]:
             details = contents.get(tag + b"dead:details", {}).get(rest.encode())
             if details is None:
                 continue  # a burial that was cut off: its records are in the snapshot, too
-            facts = Details.decode(details).facts
-            route, timeline = facts.route, facts.timeline
+            told = Details.decode(details)
+            route, timeline = told.route, told.timeline
         else:
             continue
         for key, score in members.items():

@@ -267,13 +267,12 @@ class Model:
             returned += len(out)
         return returned
 
-    def release(self, token: str) -> int:
-        mine = [
-            (route, of) for (route, _), of in self.timelines.items() if of.lease is not None and of.lease[1] == token
-        ]
-        for route, of in mine:
-            self._return(route, of)
-        return len(mine)
+    def claim_again(self, token: str, lease_ms: int, now_ms: int) -> list[Claim]:
+        """What a claim with this token took."""
+        mine = [(place, of) for place, of in self.timelines.items() if of.lease is not None and of.lease[1] == token]
+        for _, of in mine:
+            of.lease = (now_ms + lease_ms, token)
+        return [Claim(route, name, of.base_ms, token) for (route, name), of in mine]
 
     def _return(self, route: str, of: Timeline) -> None:
         """Waiting again, due when it was before: claim left that instant as base and bound."""
@@ -300,11 +299,9 @@ class Model:
             next_ms = next_earliest_ms[min(of.iteration, len(next_earliest_ms)) - 1]
             of.digest = self._begin_digest(claim.route, of, Digest(new_id, {}, now_ms, 0, 0, next_ms, now_ms))
         digest, iteration = of.digest, of.iteration or 0
-        stamps = [timestamp_ms for timestamp_ms, _ in digest.records.values()]
         return Opened(
-            word, now_ms, digest.id, digest.opened_ms, iteration, len(stamps), min(stamps),
-            max(stamps), digest.superseded, digest.over_capacity, digest.next_earliest_ms, digest.since_ms,
-            digest.attempts, digest.tries,
+            word, now_ms, digest.id, digest.opened_ms, iteration, len(digest.records), digest.superseded,
+            digest.over_capacity, digest.next_earliest_ms, digest.since_ms, digest.attempts, digest.tries,
         )  # fmt: skip
 
     def _begin_digest(self, route: str, of: Timeline, digest: Digest) -> Digest:
@@ -485,7 +482,8 @@ class Model:
         if of is None:
             return [0, -1, 0, 0, 0, 0, 0]
         in_snapshot = len(of.digest.records) if of.digest else 0
-        return [1, len(of.records), len(of.records), len(of.records), in_snapshot, in_snapshot, in_snapshot]
+        there = len(of.records)
+        return [1, there, there, there, in_snapshot, in_snapshot, in_snapshot]
 
     # -- the whole of it, as Redis should hold it
 
@@ -511,9 +509,8 @@ class Model:
             for letter, lost in ((b"s", of.superseded), (b"c", of.over_capacity)):
                 if lost:
                     put(store.key("losses", route), letter + name, b"%d" % lost)
-            head = self._head(of)
-            if head:
-                keys[store.key("head", route, name)] = head
+            if head := self._head(of):
+                put(store.key("heads", route), name, head)
             if of.digest:
                 put_records(
                     store.key("digest", route, name), store.key("digest-values", route, name), of.digest.records
@@ -533,18 +530,17 @@ class Model:
         return keys
 
     @staticmethod
-    def _head(of: Timeline) -> dict[bytes, bytes]:
-        head: dict[bytes, object] = {}
+    def _head(of: Timeline) -> bytes:
+        head: dict[str, object] = {}
         if of.iteration is not None:
-            head[b"iteration"] = of.iteration
+            head["iteration"] = of.iteration
         if of.closed:
-            head[b"closed"] = of.closed
+            head["closed"] = of.closed
         if of.digest:
-            stamps = [timestamp_ms for timestamp_ms, _ in of.digest.records.values()]
             head |= {
-                b"id": of.digest.id, b"opened": of.digest.opened_ms, b"total": len(of.digest.records),
-                b"first": min(stamps), b"last": max(stamps), b"superseded": of.digest.superseded,
-                b"capacity": of.digest.over_capacity, b"next": of.digest.next_earliest_ms,
-                b"attempts": of.digest.attempts, b"since": of.digest.since_ms, b"tries": of.digest.tries,
+                "id": of.digest.id, "opened": of.digest.opened_ms, "total": len(of.digest.records),
+                "superseded": of.digest.superseded, "capacity": of.digest.over_capacity,
+                "next": of.digest.next_earliest_ms, "since": of.digest.since_ms,
+                "attempts": of.digest.attempts, "tries": of.digest.tries,
             }  # fmt: skip
-        return {name: str(value).encode() for name, value in head.items()}
+        return "".join(f" {name}={value}" for name, value in head.items()).encode()

@@ -1,0 +1,1 @@
+"""How fast digests go out: `python -m bench.delivery`. bench/README.md says what is measured and how."""

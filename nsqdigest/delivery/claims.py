@@ -1,0 +1,198 @@
+"""Whose turn it is: how many timelines of which routes one claim asks for, and which of them are only a probe.
+
+Invariants:
+- No sink is claimed for beyond its room; while it is known to be down nothing of it is claimed but a probe.
+- Routes of a sink take turns, and each partition asks for its share of the room.
+- A route whose keys are damaged is claimed of by a call of its own: it stops no other.
+- What a claim took whose answer was lost is asked for again, by the same token, until it comes or its lease is over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import uuid4
+
+from nsqdigest.base.errors import Applied, StoreError
+from nsqdigest.delivery import verdicts
+from nsqdigest.delivery.delivery import PUT_BACK_ONLY, Delivery, DeliveryRoute, Lease
+from nsqdigest.store.answers import Claimed
+from nsqdigest.store.damage import one_by_one
+
+if TYPE_CHECKING:
+    from nsqdigest.config import Scheduler as SchedulerSettings
+    from nsqdigest.delivery.outlet import Outlet
+    from nsqdigest.store.answers import Claim
+    from nsqdigest.store.digests import Digests
+
+
+class _Lost(NamedTuple):
+    """A claim whose answer was lost."""
+
+    token: str
+    asked_at_s: float
+    until_s: float
+
+
+class _Look(NamedTuple):
+    """How a sink stood when a claim was made for it. By the time of the answer it may stand otherwise."""
+
+    outlet: Outlet
+    is_probe: bool
+    epoch: int
+    budget: int
+
+
+@dataclass(slots=True)
+class PartitionClaims:
+    """What is remembered of the claims of one partition."""
+
+    partition: int
+    lost: list[_Lost] = field(default_factory=list)
+    asked_again_s: float = 0.0
+    damaged: set[str] = field(default_factory=set)
+    """Routes that are claimed of by calls of their own, since a call failed at their keys."""
+
+
+class Taken(NamedTuple):
+    deliveries: list[Delivery]
+    next_due_ms: int | None
+    """None: nothing that waits, or nobody who could take it."""
+
+
+class Claims:
+    def __init__(
+        self,
+        settings: SchedulerSettings,
+        routes: Mapping[str, DeliveryRoute],
+        digests: Digests,
+        on_damage: Callable[[int, str, StoreError], None],
+    ) -> None:
+        """`on_damage`: told partition, route and error of a route whose keys are damaged."""
+        self._settings = settings
+        self._routes = routes
+        self._digests = digests
+        self._on_damage = on_damage
+        self._turn = 0
+        self.paused_routes: set[str] = set()
+
+    @property
+    def outlets(self) -> list[Outlet]:
+        return list({id(route.outlet): route.outlet for route in self._routes.values()}.values())
+
+    @property
+    def _lease_s(self) -> float:
+        return self._settings.lease_ms / 1000
+
+    async def take(self, of: PartitionClaims, names: Sequence[str]) -> Taken:
+        """Of these routes what there is room for."""
+        looks = {id(outlet): self._look(outlet) for outlet in self.outlets if outlet.room > 0}
+        names = [name for name in names if id(self._routes[name].outlet) in looks and name not in self.paused_routes]
+        if not names:
+            return Taken([], None)
+        self._turn += 1  # another route is first each time, so that none of a sink's routes takes all its room
+        names = names[self._turn % len(names) :] + names[: self._turn % len(names)]
+        asked_at_s = time.monotonic()
+        for look in looks.values():
+            look.outlet.reserved += look.budget
+        try:
+            claimed = await self._claim_all(of, names, list(looks.values()))
+        finally:
+            for look in looks.values():
+                look.outlet.reserved -= look.budget
+        deliveries = self._deliveries(claimed.claims, looks, asked_at_s)
+        is_room_left = any(outlet.room for outlet in self.outlets)
+        return Taken(deliveries, claimed.next_due_ms if is_room_left else None)
+
+    def _look(self, outlet: Outlet) -> _Look:
+        # A probe is chosen out of two, so that it need not be the digest that failed last.
+        budget = 2 if outlet.is_probing else min(-(-outlet.room // self._digests.partitions), self._settings.batch)
+        return _Look(outlet, outlet.is_probing, outlet.controller.decision.epoch, budget)
+
+    def _deliveries(self, claims: Sequence[Claim], looks: Mapping[int, _Look], asked_at_s: float) -> list[Delivery]:
+        found = []
+        for look in looks.values():
+            theirs = [claim for claim in claims if self._routes[claim.route].outlet is look.outlet]
+            epochs = dict.fromkeys(theirs, look.epoch)
+            if look.is_probe and theirs:
+                probe, others = verdicts.choose_probe(theirs, look.outlet.health.failed_last)
+                look.outlet.controller.began(look.epoch, time.monotonic(), asked_at_s + self._lease_s)
+                epochs = {probe: look.epoch, **dict.fromkeys(others, PUT_BACK_ONLY)}
+            found += [self._delivery(claim, epoch, asked_at_s) for claim, epoch in epochs.items()]
+        return found
+
+    def _delivery(self, claim: Claim, epoch: int, asked_at_s: float) -> Delivery:
+        route = self._routes[claim.route]
+        route.outlet.held += 1
+        # A lease of its own: so are its renewals.
+        return Delivery(claim, route, Lease(self._settings.lease_ms, asked_at_s), epoch)
+
+    # -- the calls
+
+    async def _claim_all(self, of: PartitionClaims, names: Sequence[str], looks: Sequence[_Look]) -> Claimed:
+        """In one call, but for routes whose keys are damaged."""
+        numbers = {id(look.outlet): number for number, look in enumerate(looks)}
+        room = [look.budget for look in looks]
+
+        async def claim_of(some: Sequence[str]) -> Claimed:
+            claimed = await self._claim(of, [(name, numbers[id(self._routes[name].outlet)]) for name in some], room)
+            for claim in claimed.claims:
+                room[numbers[id(self._routes[claim.route].outlet)]] -= 1
+            return claimed
+
+        sound = [name for name in names if name not in of.damaged]
+        suspect = [[name] for name in names if name in of.damaged]
+        of.damaged.difference_update(names)
+        claimed, errors = list[Claimed](), dict[str, StoreError]()
+        for some in filter(None, [sound, *suspect]):
+            done, damaged = await one_by_one(some, claim_of)
+            claimed += done
+            errors |= damaged
+        self._note_damage(of, errors)
+        due_ms = [each.next_due_ms for each in claimed if each.next_due_ms is not None]
+        return Claimed([claim for each in claimed for claim in each.claims], min(due_ms, default=None))
+
+    def _note_damage(self, of: PartitionClaims, errors: Mapping[str, StoreError]) -> None:
+        of.damaged.update(errors)
+        for route, error in errors.items():
+            self._on_damage(of.partition, route, error)
+            if len(of.damaged) == len(self._routes):
+                raise error
+
+    async def _claim(self, of: PartitionClaims, routes: Sequence[tuple[str, int]], budgets: Sequence[int]) -> Claimed:
+        token, asked_at_s = uuid4().hex, time.monotonic()
+        try:
+            return await self._digests.claim(of.partition, routes, budgets, self._settings.lease_ms, token)
+        except StoreError as error:
+            if error.applied is Applied.AMBIGUOUS and any(budgets) and not (error.is_damage and len(routes) == 1):
+                of.lost.append(_Lost(token, asked_at_s, asked_at_s + self._lease_s))
+            raise
+
+    async def take_lost(self, of: PartitionClaims, now_s: float) -> list[Delivery]:
+        """What lost claims took, instead of waiting for their leases to run out.
+
+        Such a claim may even be carried out later than this asks (a stopped Redis finds it in its socket), so it is
+        asked for again until something came or the lease is over anyway.
+        """
+        if not of.lost or now_s - of.asked_again_s < self._settings.interval_ms / 1000:
+            return []
+        of.asked_again_s = now_s
+        found: list[Delivery] = []
+        for lost in list(of.lost):
+            claims = await self._claim_again(of, lost.token)
+            found += [
+                self._delivery(claim, self._routes[claim.route].outlet.controller.decision.epoch, now_s)
+                for claim in claims
+            ]
+            if claims or now_s >= lost.until_s:
+                of.lost.remove(lost)
+        return found
+
+    async def _claim_again(self, of: PartitionClaims, token: str) -> list[Claim]:
+        async def again(some: Sequence[str]) -> list[Claim]:
+            return await self._digests.claim_again(of.partition, some, self._settings.lease_ms, token)
+
+        done, _ = await one_by_one(list(self._routes), again)
+        return [claim for claims in done for claim in claims]

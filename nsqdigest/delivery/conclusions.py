@@ -1,0 +1,285 @@
+"""After a digest was sent, or could not be: decides what follows, has the store told, and counts and logs it.
+
+The decision is `verdicts`'; the sink's health hears of an outcome before the store does: meanwhile others may ask what
+room there is. What Redis then answers is counted for all digests of a call at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from nsqdigest.base import log
+from nsqdigest.base.errors import StoreError
+from nsqdigest.base.reasons import BuryReason, Verdict
+from nsqdigest.delivery import verdicts
+from nsqdigest.delivery.finisher import Finisher, Result
+from nsqdigest.delivery.sink_state import why_of
+from nsqdigest.store.answers import Ended
+from nsqdigest.store.dead import Details
+from nsqdigest.store.digests import Ending
+
+if TYPE_CHECKING:
+    from nsqdigest.base.metrics import Metrics
+    from nsqdigest.delivery.delivery import Delivery
+    from nsqdigest.delivery.outlet import Outlet
+    from nsqdigest.delivery.sinks.base import Outcome
+    from nsqdigest.store.dead import DeadStore
+    from nsqdigest.store.digests import Digests
+
+_log = log.get("scheduler")
+
+SUMMARY_EVERY_S = 10.0
+
+
+class Conclusion(NamedTuple):
+    """What the store is to do of a delivery, and what it came from."""
+
+    delivery: Delivery
+    ending: Ending
+    outcome: Outcome | None = None
+    """None: it was not sent."""
+    reason: BuryReason | None = None
+
+
+class Conclusions:
+    def __init__(
+        self,
+        digests: Digests,
+        dead: DeadStore,
+        metrics: Metrics,
+        uniform: Callable[[float, float], float],
+        *,
+        on_decision: Callable[[Outlet], None],
+        on_end: Callable[[Delivery], None],
+    ) -> None:
+        """`on_decision`: the controller of this sink decided anew; `on_end`: nothing of this delivery is under way any
+        more."""
+        self._digests = digests
+        self._dead = dead
+        self._metrics = metrics
+        self._uniform = uniform
+        self._on_decision = on_decision
+        self._on_end = on_end
+        self._finishers = [
+            Finisher(digests, partition, uniform, self._count, self._drop_the_longest_dead)
+            for partition in range(digests.partitions)
+        ]
+
+    @property
+    def finishers(self) -> Sequence[Finisher]:
+        return self._finishers
+
+    # -- what becomes of a delivery
+
+    def left(self, delivery: Delivery) -> None:
+        """Not ours any more, or Redis does not answer: the lease brings it back."""
+        if not delivery.is_concluded:
+            delivery.is_concluded = True
+            self._lose_probe(delivery)
+            self._on_end(delivery)
+
+    def stale(self, delivery: Delivery) -> None:
+        self._metrics.add("digests_stale_total", route=delivery.claim.route)
+        _log.debug("scheduler.digest.stale", **delivery.log_fields)
+        self.left(delivery)
+
+    def put_back(self, deliveries: Sequence[Delivery]) -> None:
+        """Unsent, due as before; no attempt is counted."""
+        for delivery in deliveries:
+            delivery.is_concluded = True
+            self._lose_probe(delivery)
+        self._put([Conclusion(each, Ending.wait(each.claim, each.claim.due_ms, 0)) for each in deliveries])
+
+    def bury(self, delivery: Delivery, reason: BuryReason) -> None:
+        """Without another attempt."""
+        delivery.is_concluded = True
+        self._lose_probe(delivery)
+        self._put([self._burial(delivery, reason, None)])
+
+    def sent(self, results: Sequence[tuple[Delivery, Outcome]]) -> None:
+        """The sink's controller hears of each once, before the store is told."""
+        now_s, now_ms = time.monotonic(), self._digests.now_ms()
+        conclusions = []
+        for delivery, outcome in results:
+            delivery.is_concluded = True
+            outlet = delivery.outlet
+            if outlet.health.observe(outcome, delivery, now_s):
+                self._on_decision(outlet)
+            conclusions.append(self._concluded(delivery, outcome, now_ms))
+        self._put(conclusions)
+
+    def _lose_probe(self, delivery: Delivery) -> None:
+        """Nothing was learnt of the sink."""
+        outlet = delivery.outlet
+        if outlet.admits(delivery.epoch) and outlet.controller.lost(delivery.epoch, time.monotonic()):
+            self._on_decision(outlet)
+
+    def _put(self, conclusions: Sequence[Conclusion]) -> None:
+        by_partition: dict[int, list[Conclusion]] = defaultdict(list)
+        for conclusion in conclusions:
+            by_partition[conclusion.delivery.claim.partition].append(conclusion)
+        for partition, theirs in by_partition.items():
+            self._finishers[partition].put(theirs)
+
+    # -- the decision
+
+    def _concluded(self, delivery: Delivery, outcome: Outcome, now_ms: int) -> Conclusion:
+        claim, head, outlet = delivery.claim, delivery.opened, delivery.outlet
+        if outcome.verdict is Verdict.DELIVERED:
+            outlet.history.delivered(head.id)
+            ending = Ending.close(claim, head.id, delivery.schedule_after(now_ms))
+            return Conclusion(delivery, ending, outcome)
+        if outcome.answer:
+            _log.debug("scheduler.sink.answered", **delivery.log_fields, detail=outcome.detail, answer=outcome.answer)
+        following = verdicts.after(outcome, outlet.settings, head.tries + 1, now_ms - head.since_ms, self._uniform)
+        if following.step is verdicts.Step.BURY:
+            assert following.reason is not None
+            return self._burial(delivery, following.reason, outcome)
+        if following.step is verdicts.Step.AGAIN:
+            self._note_failure(delivery, outcome, following.wait_ms)
+            return Conclusion(delivery, Ending.wait(claim, now_ms + following.wait_ms, 1), outcome)
+        self._note_stop(delivery, outcome)
+        return Conclusion(delivery, Ending.wait(claim, now_ms, 0), outcome)
+
+    def _burial(self, delivery: Delivery, reason: BuryReason, last: Outcome | None) -> Conclusion:
+        head, (route, timeline, sink) = delivery.opened, delivery.names
+        head = head._replace(attempts=head.attempts + (last is not None))
+        detail = ": ".join(filter(None, (last.detail, last.answer))) if last else ""
+        details = Details(head, route, timeline, sink, reason, detail).encode()
+        after = delivery.schedule_after(self._digests.now_ms())
+        return Conclusion(delivery, Ending.bury(delivery.claim, head.id, after, details), last, reason)
+
+    def _note_failure(self, delivery: Delivery, outcome: Outcome, wait_ms: int) -> None:
+        now_s = time.time()
+        delivery.outlet.history.failed(delivery.opened.id, why_of(outcome), now_s, now_s + wait_ms / 1000)
+        _log.counted(
+            "warning",
+            "scheduler.digest.failed",
+            by=("route", "sink", "verdict"),
+            adds=("records",),
+            **delivery.log_fields,
+            verdict=outcome.verdict,
+            detail=outcome.detail,
+            again_s=wait_ms / 1000,
+        )
+
+    def _note_stop(self, delivery: Delivery, outcome: Outcome) -> None:
+        outlet = delivery.outlet
+        if outlet.is_stopped:  # others of its digests were under way, too
+            return
+        outlet.history.stopped(why_of(outcome), time.time())
+        _log.error(
+            "scheduler.sink.stopped",
+            **delivery.log_fields,
+            detail=outcome.detail,
+            hint="the receiver answered 410 Gone: its digests wait until the daemon is restarted",
+        )
+        self._on_decision(outlet)
+
+    # -- what the store made of it
+
+    def _count(self, results: Sequence[Result]) -> None:
+        delivered: dict[tuple[str, str], list[Delivery]] = defaultdict(list)
+        attempts: dict[tuple[str, Verdict], int] = defaultdict(int)
+        for conclusion, ended, error in results:
+            delivery, outcome = conclusion.delivery, conclusion.outcome
+            if outcome is not None:
+                attempts[delivery.outlet.name, outcome.verdict] += 1
+            if ended is None or ended is Ended.DAMAGED:
+                self._note_left(conclusion, error)
+            elif ended is Ended.STALE and conclusion.ending.kind != "wait":
+                self._metrics.add("digests_stale_total", route=delivery.claim.route)
+                _log.debug("scheduler.digest.stale", **delivery.log_fields)
+            elif conclusion.ending.kind == "close":
+                delivered[delivery.outlet.name, delivery.claim.route].append(delivery)
+            elif conclusion.reason is not None:
+                self._note_burial(conclusion, conclusion.reason)
+        for (sink, verdict), count in attempts.items():
+            self._metrics.add("digest_attempts_total", count, sink=sink, outcome=verdict)
+        for (sink, route), theirs in delivered.items():
+            self._count_delivered(sink, route, theirs)
+        for conclusion, _, _ in results:
+            self._on_end(conclusion.delivery)
+
+    def _count_delivered(self, sink: str, route: str, delivered: Sequence[Delivery]) -> None:
+        now_ms, metrics = self._digests.now_ms(), self._metrics
+        # A retry is due when it is tried again; the digest was due before it was opened first.
+        delays_s = [max(0, now_ms - min(each.claim.due_ms, each.opened.since_ms)) / 1000 for each in delivered]
+        totals = [each.opened.total for each in delivered]
+        metrics.observe("digest_delay_seconds", *delays_s, route=route)
+        metrics.observe("digest_records", *totals)
+        metrics.set("last_delivery_timestamp_seconds", time.time(), sink=sink)
+        metrics.add("digests_delivered_total", len(delivered), sink=sink, route=route)
+        metrics.add("digest_records_delivered_total", sum(totals), sink=sink, route=route)
+        _log.counted(
+            "info",
+            "scheduler.digest.delivered",
+            by=("route", "sink"),
+            adds=("digests", "records"),
+            tops=("slowest_s",),
+            every_s=SUMMARY_EVERY_S,
+            route=route,
+            sink=sink,
+            digests=len(delivered),
+            records=sum(totals),
+            slowest_s=round(max(delays_s), 3),
+        )
+        if _log.is_debugging:
+            for each in delivered:
+                _log.debug("scheduler.digest.sent", **each.log_fields)
+
+    def _note_left(self, conclusion: Conclusion, error: Exception | None) -> None:
+        claim = conclusion.delivery.claim
+        reason = getattr(error, "reason", "redis-script")
+        self._metrics.add("store_errors_total", reason=reason)
+        _log.counted(
+            "warning",
+            "scheduler.digest.left",
+            by=("route", "reason"),
+            route=claim.route,
+            timeline=claim.shown_timeline,
+            reason=reason,
+            error=error,
+        )
+
+    def _note_burial(self, conclusion: Conclusion, reason: BuryReason) -> None:
+        delivery, last = conclusion.delivery, conclusion.outcome
+        outlet = delivery.outlet
+        if reason.is_of_receiver:
+            outlet.history.buried(delivery.opened.id, why_of(last) if last else reason, time.time())
+        self._metrics.add("digests_buried_total", sink=outlet.name, reason=reason)
+        _log.counted(
+            "error",
+            "scheduler.digest.buried",
+            by=("route", "sink", "reason"),
+            adds=("records",),
+            **delivery.log_fields,
+            reason=reason,
+            detail=last.detail if last else "",
+        )
+
+    async def _drop_the_longest_dead(self, partition: int, _dead: int) -> None:
+        try:
+            await self._drop_over_limit(partition)
+        except StoreError as error:  # the next burial tries again
+            self._metrics.add("store_errors_total", reason=error.reason)
+
+    async def _drop_over_limit(self, partition: int) -> None:
+        for old in await self._dead.over_limit(partition):
+            records = await self._dead.drop_over_limit(old)
+            if not records:
+                continue  # another was quicker
+            self._metrics.add("dead_digests_dropped_total", sink=old.details.sink)
+            _log.counted(
+                "error",
+                "scheduler.dead.dropped",
+                by=("route",),
+                adds=("records",),
+                digest=old.id,
+                route=old.route,
+                records=records,
+                hint="more digests are dead than limits.dead_digests allows: the oldest is gone for good",
+            )

@@ -1,0 +1,110 @@
+"""One digest on its way: what was claimed, for how long it is ours, and what is known of it so far."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nsqdigest.delivery.digest import Names
+from nsqdigest.store.answers import Claim
+from nsqdigest.store.head import Head
+from nsqdigest.store.schedule import Plan, Schedule
+
+if TYPE_CHECKING:
+    from nsqdigest.config import Route
+    from nsqdigest.delivery.outlet import Outlet
+
+PUT_BACK_ONLY = -1
+"""No epoch: of a claim that is only to be put back."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryRoute:
+    """What delivery knows of a route."""
+
+    settings: Route
+    plan: Plan
+    outlet: Outlet
+
+    @property
+    def group(self) -> tuple[str, ...]:
+        return tuple(self.settings.group.split(".")) if self.settings.group else ()
+
+
+class Lease:
+    """How long one claim is ours, by our own clock, counted from before it was asked for."""
+
+    __slots__ = ("_lease_s", "_until_s")
+
+    def __init__(self, lease_ms: int, asked_at_s: float) -> None:
+        self._lease_s = lease_ms / 1000
+        self._until_s = asked_at_s + self._lease_s
+
+    @property
+    def left_s(self) -> float:
+        return self._until_s - time.monotonic()
+
+    def renewed(self, asked_at_s: float) -> None:
+        self._until_s = asked_at_s + self._lease_s
+
+
+class Delivery:
+    """A claim, then its digest. `head` and `body` come as they are known."""
+
+    __slots__ = ("body", "claim", "epoch", "head", "is_concluded", "lease", "route")
+
+    def __init__(self, claim: Claim, route: DeliveryRoute, lease: Lease, epoch: int) -> None:
+        self.claim = claim
+        self.route = route
+        self.lease = lease
+        self.epoch = epoch
+        """Of the sink's controller when it was claimed."""
+        self.head: Head | None = None
+        self.body: bytes | None = None
+        """None: its records are read when its turn comes."""
+        self.is_concluded = False
+        """Whether what becomes of it is decided: that happens once."""
+
+    @property
+    def outlet(self) -> Outlet:
+        return self.route.outlet
+
+    @property
+    def opened(self) -> Head:
+        """The head of a digest that was opened."""
+        assert self.head is not None
+        return self.head
+
+    @property
+    def names(self) -> Names:
+        return Names(self.claim.route, self.claim.shown_timeline, self.outlet.name)
+
+    @property
+    def has_lease(self) -> bool:
+        """Whether it is ours for long enough to send it."""
+        return self.lease.left_s >= self.outlet.timeout_s
+
+    @property
+    def lineage(self) -> str:
+        """The same for all that was merged into one another."""
+        return f"{self.claim.route} {self.claim.timeline} {self.opened.since_ms}"
+
+    @property
+    def log_fields(self) -> dict[str, Any]:
+        """What every log line about it names."""
+        fields: dict[str, Any] = {
+            "route": self.claim.route, "timeline": self.claim.shown_timeline, "sink": self.outlet.name,
+        }  # fmt: skip
+        if self.head is not None:
+            fields |= {"digest": self.head.id, "attempt": self.head.attempt, "records": self.head.total}
+        return fields
+
+    def schedule_after(self, now_ms: int) -> Schedule:
+        """Of the next digest; never before the instant that this one names to its receiver. A revived one has no next:
+        the timeline that it had for itself is empty, and is forgotten at once."""
+        if self.claim.is_revived:
+            return Schedule(now_ms, now_ms)
+        after = self.route.plan.after_digest(self.opened.iteration, now_ms)
+        base_ms = max(after.base_ms, self.opened.next_earliest_ms)
+        return Schedule(base_ms, max(base_ms, after.bound_ms))

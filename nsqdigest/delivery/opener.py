@@ -1,0 +1,306 @@
+"""From claims to digests that are ready to be sent: opens many of a partition in one call, reads them in one more, and
+renders them.
+
+Invariants:
+- What Redis does not do is asked of it again until the lease ends. Nothing was sent by then, so nothing is lost: the
+  lease brings the timelines back.
+- A digest leaves only when its id and its records are as durable as the file asks for.
+- An id that went out with records never goes out without: where Redis lost all values it is buried. One that is not
+  ours any more when its records are read is left.
+- One bad timeline stops no other: a call that Redis breaks off is divided until it stands alone.
+- What is read at once is bounded in bytes, by the average of what was read before. A digest of more records than
+  `READ_WHOLE_RECORDS` is read page by page when its turn comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from nsqdigest.base import log
+from nsqdigest.base.errors import StoreError
+from nsqdigest.base.reasons import BuryReason
+from nsqdigest.delivery import ids, verdicts
+from nsqdigest.delivery.digest import Builder
+from nsqdigest.store.answers import NotOpened
+from nsqdigest.store.digests import READ_WHOLE_RECORDS, Opening
+from nsqdigest.store.head import Head
+from nsqdigest.store.packing import first_page, next_page
+
+if TYPE_CHECKING:
+    from nsqdigest.base.metrics import Metrics
+    from nsqdigest.delivery.conclusions import Conclusions
+    from nsqdigest.delivery.delivery import Delivery
+    from nsqdigest.store.digests import Digests
+    from nsqdigest.store.record import StoredRecord
+
+_log = log.get("scheduler")
+
+T = TypeVar("T")
+
+MOST_PER_CALL = 100
+"""Redis does nothing else during a call: some milliseconds."""
+READ_BYTES = 1 << 20
+_FIRST_AVERAGE_BYTES = 2048
+_AGAIN_FIRST_S = 0.1
+_AGAIN_CAP_S = 2.0
+
+
+class Opener:
+    def __init__(
+        self,
+        digests: Digests,
+        lease_ms: int,
+        metrics: Metrics,
+        uniform: Callable[[float, float], float],
+        conclusions: Conclusions,
+    ) -> None:
+        self._digests = digests
+        self._lease_ms = lease_ms
+        self._metrics = metrics
+        self._uniform = uniform
+        self._conclusions = conclusions
+        self._average_bytes: dict[str, float] = {}
+        """Of a record, by route."""
+
+    async def open(self, partition: int, claimed: Sequence[Delivery]) -> None:
+        """Never raises: what goes wrong is logged, and the lease brings the timelines back."""
+        wanted = [each for each in claimed if each.outlet.admits(each.epoch)]
+        if len(wanted) < len(claimed):
+            self._conclusions.put_back([each for each in claimed if each not in wanted])
+        for start in range(0, len(wanted), MOST_PER_CALL):
+            some = wanted[start : start + MOST_PER_CALL]
+            await self._fenced(some, self._open_some(partition, some))
+
+    async def _open_some(self, partition: int, some: Sequence[Delivery]) -> None:
+        opened = await self._opened(partition, some)
+        for part in self._readable(opened):
+            await self._fenced(part, self._read_and_put(partition, part))
+        for delivery in opened:
+            if delivery.body is None and delivery.opened.total > READ_WHOLE_RECORDS:
+                delivery.outlet.put([delivery])
+
+    # -- open
+
+    async def _opened(self, partition: int, some: Sequence[Delivery]) -> list[Delivery]:
+        """Those that are to be sent; of the others everything is concluded."""
+        opened = []
+        for delivery, answer in await self._open_many(partition, some):
+            if answer is NotOpened.EMPTY:
+                self._conclusions.left(delivery)
+            elif answer is NotOpened.STALE:
+                self._conclusions.stale(delivery)
+            elif isinstance(answer, Head):
+                delivery.head = answer
+                if not self._is_over(delivery, answer):
+                    opened.append(delivery)
+            else:
+                error = (
+                    answer if isinstance(answer, StoreError) else StoreError("redis-script", "a key has another type")
+                )
+                self._leave([delivery], error)
+        return opened
+
+    def _is_over(self, delivery: Delivery, head: Head) -> bool:
+        age_ms = self._digests.now_ms() - head.since_ms
+        expired = verdicts.expired(delivery.outlet.settings, head.tries, age_ms)
+        if expired is not None:
+            self._conclusions.bury(delivery, expired)
+        return expired is not None
+
+    async def _open_many(
+        self, partition: int, some: Sequence[Delivery]
+    ) -> list[tuple[Delivery, Head | NotOpened | StoreError]]:
+        now_ms, asked_at_s = self._digests.now_ms(), time.monotonic()
+        routes = {each.claim.route: each.route for each in some}
+        next_earliest_ms = {name: route.plan.earliest_next_ms(now_ms) for name, route in routes.items()}
+        openings = [Opening(each.claim, ids.uuid7(now_ms, secrets.randbits(ids.RANDOM_BITS))) for each in some]
+        try:
+            answers = await self._while_leased(
+                some, lambda: self._digests.open(partition, openings, next_earliest_ms, self._lease_ms)
+            )
+        except StoreError as error:
+            if not error.is_damage:
+                raise
+            if len(some) == 1:
+                return [(some[0], error)]
+            middle = len(some) // 2
+            return [
+                *await self._open_many(partition, some[:middle]),
+                *await self._open_many(partition, some[middle:]),
+            ]
+        for each in some:
+            each.lease.renewed(asked_at_s)
+        return list(zip(some, answers, strict=True))
+
+    async def _while_leased(self, some: Sequence[Delivery], work: Callable[[], Awaitable[T]]) -> T:
+        """Work that may be done again, again and again until Redis does its part of it or a lease is over."""
+        wait_s = _AGAIN_FIRST_S
+        while True:
+            try:
+                return await work()
+            except StoreError as error:
+                if error.is_damage or min(each.lease.left_s for each in some) <= wait_s:
+                    raise
+            await asyncio.sleep(wait_s)
+            wait_s = min(_AGAIN_CAP_S, self._uniform(_AGAIN_FIRST_S, 3 * wait_s))
+
+    # -- read and render
+
+    def _readable(self, opened: Sequence[Delivery]) -> Iterator[list[Delivery]]:
+        """Those that are read whole, in parts of about READ_BYTES."""
+        part: list[Delivery] = []
+        size_bytes = 0.0
+        for delivery in opened:
+            if delivery.opened.total > READ_WHOLE_RECORDS:
+                continue
+            own_bytes = delivery.opened.total * self._average_bytes.get(delivery.claim.route, _FIRST_AVERAGE_BYTES)
+            if part and size_bytes + own_bytes > READ_BYTES:
+                yield part
+                part, size_bytes = [], 0.0
+            part.append(delivery)
+            size_bytes += own_bytes
+        if part:
+            yield part
+
+    async def _read_and_put(self, partition: int, part: Sequence[Delivery]) -> None:
+        ready: dict[str, list[Delivery]] = defaultdict(list)
+        outlets = {each.outlet.name: each.outlet for each in part}
+        for delivery, records in await self._read_many(partition, part):
+            if records is None:
+                self._conclusions.stale(delivery)
+            elif isinstance(records, StoreError):
+                self._leave([delivery], records)
+            elif self._rendered(delivery, records):
+                ready[delivery.outlet.name].append(delivery)
+        for name, deliveries in ready.items():
+            outlets[name].put(deliveries)
+
+    async def _read_many(
+        self, partition: int, part: Sequence[Delivery]
+    ) -> list[tuple[Delivery, Sequence[StoredRecord | None] | StoreError | None]]:
+        try:
+            found = await self._while_leased(
+                part, lambda: self._digests.read(partition, [(each.claim, each.opened) for each in part])
+            )
+        except StoreError as error:
+            if not error.is_damage:
+                raise
+            if len(part) == 1:
+                return [(part[0], error)]
+            middle = len(part) // 2
+            return [
+                *await self._read_many(partition, part[:middle]),
+                *await self._read_many(partition, part[middle:]),
+            ]
+        return list(zip(part, found, strict=True))
+
+    def _rendered(self, delivery: Delivery, records: Sequence[StoredRecord | None]) -> bool:
+        """Whether it is to be sent; else it is buried."""
+        there = [record for record in records if record is not None]
+        if not self._has_values(delivery, len(records), len(there)):
+            return False
+        builder = Builder(
+            delivery.opened, delivery.names, delivery.outlet.settings.max_body_bytes, delivery.route.group
+        )
+        size_bytes = 0
+        for record in there:
+            builder.add(*record)
+            size_bytes += len(record.value)
+        delivery.body = builder.body(there[-1].timestamp_ms, there[0].timestamp_ms)
+        self._note_size(delivery.claim.route, size_bytes / len(there))
+        return True
+
+    def _has_values(self, delivery: Delivery, read: int, there: int) -> bool:
+        if there < read:
+            _log.error("scheduler.digest.values_missing", **delivery.log_fields, missing=read - there)
+        if not there:
+            self._conclusions.bury(delivery, BuryReason.VALUES_LOST)
+        return there > 0
+
+    def _note_size(self, route: str, record_bytes: float) -> None:
+        before = self._average_bytes.get(route, record_bytes)
+        self._average_bytes[route] = max(record_bytes, 0.9 * before + 0.1 * record_bytes)
+
+    async def render(self, delivery: Delivery) -> bool:
+        """Gives a digest whose turn has come a body, and lease enough for a send. Returns whether it is to be sent;
+        else it is concluded."""
+        try:
+            if not await self._has_lease(delivery):
+                self._conclusions.stale(delivery)
+                return False
+            return delivery.body is not None or await self._read_by_pages(delivery)
+        except StoreError as error:
+            self._leave([delivery], error)
+            return False
+
+    async def _read_by_pages(self, delivery: Delivery) -> bool:
+        """The body, until it is full."""
+        head, claim = delivery.opened, delivery.claim
+        builder = Builder(head, delivery.names, delivery.outlet.settings.max_body_bytes, delivery.route.group)
+        start = seen_bytes = missing = last_ms = 0
+        count = first_page(head.total)
+        while start < head.total and not builder.is_full:
+            at = start, count
+            page = await self._while_leased([delivery], lambda at=at: self._digests.page(claim, head, *at))  # type: ignore[misc]
+            if page is None or not await self._has_lease(delivery):
+                self._conclusions.stale(delivery)
+                return False
+            for record in page:
+                if record is None:
+                    missing += 1
+                    continue
+                last_ms = last_ms or record.timestamp_ms
+                seen_bytes += len(record.value)
+                builder.add(*record)
+            start += len(page)
+            count = next_page(start, seen_bytes, head.total - start)
+        if not self._has_values(delivery, start, start - missing):
+            return False
+        first_ms = await self._while_leased([delivery], lambda: self._digests.oldest_ms(claim))
+        delivery.body = builder.body(first_ms, last_ms)
+        if not await self._has_lease(delivery):
+            self._conclusions.stale(delivery)
+            return False
+        return True
+
+    async def _has_lease(self, delivery: Delivery) -> bool:
+        """Enough for one send; renewed where it is not."""
+        if delivery.has_lease:
+            return True
+        asked_at_s = time.monotonic()
+        if not await self._digests.renew(delivery.claim, self._lease_ms):
+            return False
+        delivery.lease.renewed(asked_at_s)
+        return True
+
+    # -- what goes wrong
+
+    async def _fenced(self, some: Sequence[Delivery], work: Awaitable[None]) -> None:
+        try:
+            await work
+        except StoreError as error:
+            self._leave([each for each in some if each.body is None], error)
+        except Exception as error:
+            _log.error("scheduler.digest.bug", **some[0].log_fields, error=error, exc_info=error)
+            for delivery in some:
+                if delivery.body is None:
+                    self._conclusions.left(delivery)
+
+    def _leave(self, some: Sequence[Delivery], error: StoreError) -> None:
+        for delivery in some:
+            self._metrics.add("store_errors_total", reason=error.reason)
+            _log.counted(
+                "warning",
+                "scheduler.digest.left",
+                by=("route", "reason"),
+                route=delivery.claim.route,
+                timeline=delivery.claim.shown_timeline,
+                reason=error.reason,
+                error=error,
+            )
+            self._conclusions.left(delivery)

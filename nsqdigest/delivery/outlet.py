@@ -1,0 +1,292 @@
+"""One sink at work: its health, the digests that wait for it, and a fixed set of senders.
+
+Invariants:
+- No more sends are under way than the controller allows; a probe is one digest.
+- No send begins with less lease left than the sink's time-out; a lease that is another's by then ends the work,
+  silently.
+- What was claimed before the sink stepped back goes back unsent.
+- Whatever a sink does becomes one outcome. A sender that outlives the sink's own time-out is ended by the watch.
+- What is claimed and not concluded is bounded: as many as may be sent at once, and what the sink has been sending in
+  AHEAD_S; a kill repeats no more than that. What waits, rendered, is bounded in bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+from nsqdigest.backoff import State
+from nsqdigest.base import log, tasks
+from nsqdigest.base.reasons import Verdict
+from nsqdigest.delivery.sink_state import SinkHistory
+from nsqdigest.delivery.sinks.base import BulkSink, Outcome, OutgoingDigest, Sink
+from nsqdigest.delivery.verdicts import Health
+
+if TYPE_CHECKING:
+    from nsqdigest.backoff import Controller
+    from nsqdigest.base.metrics import Metrics
+    from nsqdigest.config import Sink as SinkSettings
+    from nsqdigest.delivery.conclusions import Conclusions
+    from nsqdigest.delivery.delivery import Delivery
+
+_log = log.get("scheduler")
+
+AHEAD_S = 0.1
+"""So much work of a sink may lie ready: enough for its senders while the next digests are opened."""
+MOST_AHEAD = 400
+READY_BYTES = 8 << 20
+"""Of rendered bodies that wait for one sink. The last digests that were opened may go beyond it."""
+_FENCE_GRACE_S = 5.0
+"""A sink that outlives its own time-out by so much is ended from outside."""
+_WATCH_S = 1.0
+_PACE_WINDOW_S = 0.02
+
+Render = Callable[["Delivery"], Awaitable[bool]]
+"""Reads the records of a digest whose turn has come into its body. Returns whether it is to be sent."""
+
+
+class Pace:
+    """How many digests a second a sink has been taking."""
+
+    def __init__(self) -> None:
+        self.per_s = 0.0
+        self._since_s = 0.0
+        self._ended = 0
+
+    def ended(self, count: int, now_s: float) -> None:
+        self._ended += count
+        passed_s = now_s - self._since_s
+        if passed_s >= _PACE_WINDOW_S:
+            # A window that began long ago was mostly waiting, and says nothing of what the sink could take.
+            measured = self._ended / min(passed_s, 10 * _PACE_WINDOW_S)
+            self.per_s = measured if not self.per_s else (self.per_s + measured) / 2
+            self._since_s, self._ended = now_s, 0
+
+
+class _Sender:
+    """One of a fixed set; it sends one batch after the other."""
+
+    __slots__ = ("batch", "began_s", "is_overdue", "task")
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self.batch: Sequence[Delivery] = ()
+        self.began_s = 0.0
+        self.is_overdue = False
+
+
+class Outlet:
+    def __init__(self, settings: SinkSettings, sink: Sink, controller: Controller) -> None:
+        self.settings = settings
+        self.sink = sink
+        self.controller = controller
+        self.health = Health(controller)
+        self.history = SinkHistory()
+        self.held = 0
+        """Claimed for this sink, and not concluded."""
+        self.reserved = 0
+        """What claims under way may bring."""
+        self.ready_bytes = 0
+        self._ready: deque[Delivery] = deque()
+        self._sending = 0
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._senders: list[_Sender] = []
+        self._pace = Pace()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_draining = False
+
+    # -- what others may know
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    @property
+    def timeout_s(self) -> float:
+        return self.settings.timeout_ms / 1000
+
+    @property
+    def is_probing(self) -> bool:
+        return self.controller.decision.state is State.PROBING
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.history.stopped_since_s is not None
+
+    def admits(self, epoch: int) -> bool:
+        """Whether what was claimed in this epoch is still wanted: since then the sink may have stepped back."""
+        return epoch == self.controller.decision.epoch and not self.is_stopped
+
+    @property
+    def room(self) -> int:
+        """How many more may be claimed for it."""
+        if self.is_stopped or self.ready_bytes >= READY_BYTES:
+            return 0
+        limit = self.controller.decision.limit
+        ahead = 0
+        if self.controller.decision.state is State.FLOWING:
+            ahead = min(MOST_AHEAD, int(self._pace.per_s * AHEAD_S))
+        return max(0, limit + ahead - self.held - self.reserved)
+
+    @property
+    def sending(self) -> int:
+        return self._sending
+
+    # -- life
+
+    def start(self, render: Render, conclusions: Conclusions, metrics: Metrics) -> None:
+        self._render = render
+        self._conclusions = conclusions
+        self._metrics = metrics
+        if self._tasks:
+            return
+        self._senders = [_Sender() for _ in range(self.settings.concurrency)]
+        for number, sender in enumerate(self._senders):
+            sender.task = tasks.start(self._send_on(sender), f"sender {number} of {self.name}")
+        watch = tasks.start(self._watch(), f"watch of {self.name}")
+        self._tasks = [*(sender.task for sender in self._senders if sender.task), watch]
+
+    def stop_taking(self) -> None:
+        """What waits goes back unsent; what is being sent goes on."""
+        self._is_draining = True
+        self.put_back_ready()
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+
+    # -- what waits
+
+    def put(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            self._ready.append(delivery)
+            self.ready_bytes += len(delivery.body or b"")
+        self._wake()
+
+    def put_back_ready(self) -> None:
+        back = []
+        while self._ready:
+            back.append(self._pop())
+        if back:
+            self._conclusions.put_back(back)
+
+    def on_decision(self) -> None:
+        """The controller decided anew: more may be sent, or nothing of what waits."""
+        if self._ready and not self.admits(self._ready[0].epoch):
+            self.put_back_ready()
+        self._wake()
+
+    def _pop(self) -> Delivery:
+        delivery = self._ready.popleft()
+        self.ready_bytes -= len(delivery.body or b"")
+        return delivery
+
+    def _wake(self) -> None:
+        """As many senders as may send, and have something to send."""
+        free = min(self.controller.decision.limit - self._sending, len(self._ready))
+        while free > 0 and self._idle:
+            waiter = self._idle.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                free -= 1
+
+    def _next_batch(self) -> list[Delivery]:
+        """What one sender is to send now: several only to a sink that takes several."""
+        if self._sending >= self.controller.decision.limit:
+            return []
+        most = self.sink.at_once if isinstance(self.sink, BulkSink) and not self.is_probing else 1
+        batch: list[Delivery] = []
+        while self._ready and len(batch) < most:
+            delivery = self._pop()
+            if delivery.body is None:
+                if batch:
+                    self._ready.appendleft(delivery)
+                    break
+                most = 1
+            if self.admits(delivery.epoch):
+                batch.append(delivery)
+            else:
+                self._conclusions.put_back([delivery])
+        return batch
+
+    # -- the senders
+
+    async def _send_on(self, sender: _Sender) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            batch = self._next_batch()
+            if not batch:
+                waiter = loop.create_future()
+                self._idle.append(waiter)
+                await waiter
+                continue
+            self._sending += 1
+            try:
+                await self._send(sender, batch)
+            finally:
+                self._sending -= 1
+                self._wake()
+
+    async def _send(self, sender: _Sender, batch: list[Delivery]) -> None:
+        ready = [delivery for delivery in batch if delivery.body is not None and delivery.has_lease]
+        if len(ready) < len(batch):
+            ready = [delivery for delivery in batch if await self._is_ready(delivery)]
+        if not ready:
+            return
+        began_s = time.monotonic()
+        sender.batch, sender.began_s = ready, began_s
+        try:
+            outcomes = await self._outcomes(ready)
+        except asyncio.CancelledError:
+            if not sender.is_overdue or sender.task is None:
+                raise
+            sender.is_overdue = False
+            sender.task.uncancel()
+            outcomes = [Outcome(Verdict.UNAVAILABLE, "no outcome within the time-out")] * len(ready)
+        finally:
+            sender.batch = ()
+        ended_s = time.monotonic()
+        self._pace.ended(len(ready), ended_s)
+        for verdict in {outcome.verdict for outcome in outcomes}:
+            count = sum(outcome.verdict is verdict for outcome in outcomes)
+            took_s = [ended_s - began_s] * count
+            self._metrics.observe("delivery_seconds", *took_s, sink=self.name, outcome=verdict)
+        self._conclusions.sent(list(zip(ready, outcomes, strict=True)))
+
+    async def _is_ready(self, delivery: Delivery) -> bool:
+        """Rendered, and ours for long enough; else it is concluded."""
+        try:
+            return await self._render(delivery)
+        except Exception as error:
+            _log.error("scheduler.digest.bug", **delivery.log_fields, error=error, exc_info=error)
+            self._conclusions.left(delivery)
+            return False
+
+    async def _outcomes(self, ready: Sequence[Delivery]) -> Sequence[Outcome]:
+        digests = [
+            OutgoingDigest(each.opened.id, *each.names[:2], each.opened.attempt, each.opened.total, each.body or b"")
+            for each in ready
+        ]
+        try:
+            if isinstance(self.sink, BulkSink) and len(digests) > 1:
+                return await self.sink.deliver_all(digests)
+            return [await self.sink.deliver(digest) for digest in digests]
+        except Exception as error:
+            _log.error("scheduler.sink.bug", **ready[0].log_fields, error=error, exc_info=error)
+            return [Outcome(Verdict.AGAIN, type(error).__name__, answer=str(error))] * len(ready)
+
+    async def _watch(self) -> None:
+        """Ends sends that their sink should have ended."""
+        limit_s = self.timeout_s + _FENCE_GRACE_S
+        while True:
+            await asyncio.sleep(min(_WATCH_S, limit_s / 4))
+            now_s = time.monotonic()
+            for sender in self._senders:
+                if sender.batch and now_s - sender.began_s > limit_s and sender.task is not None:
+                    sender.is_overdue = True
+                    sender.task.cancel()

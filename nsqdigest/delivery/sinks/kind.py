@@ -1,0 +1,62 @@
+"""A kind of sink: its table in the file, how the daemon builds it, how the doctor looks at it.
+
+A kind is one file of this folder, which ends in its `KIND`, and one line in `table.py`. The modules to the left (the
+configuration) and to the right (the daemon, the doctor) get kinds as an argument and know none by name.
+
+Invariants:
+- Importing a kind loads no client library: `nsqdigest check` reads every kind and needs none. What a sink needs to
+  deliver (an HTTP client, a publisher) it imports when it is built or used.
+- A look reaches the world through `Reach` alone. It sends no digest, publishes nothing and writes no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+
+from nsqdigest.config.model import Sink as SinkSettings
+from nsqdigest.config.options import SinkTable
+
+if TYPE_CHECKING:
+    from nsqdigest.base.findings import Finding, Reached
+    from nsqdigest.base.metrics import Metrics
+    from nsqdigest.config import Address
+    from nsqdigest.delivery.sinks.base import Sink
+    from nsqdigest.nsq.connection import ConnectionOptions
+
+Settings = TypeVar("Settings", bound=SinkSettings)
+T = TypeVar("T")
+
+
+class SinkContext(NamedTuple):
+    """What the daemon lends to every sink that it builds."""
+
+    nsq_options: ConnectionOptions
+    """TLS, compression and AUTH of [nsq]."""
+    metrics: Metrics | None = None
+
+
+class Reach(Protocol):
+    """What the doctor lends to a look. It reaches a place and leaves again; each call has a limit of its own.
+
+    A failure is an NsqdigestError whose message has a remedy after its last semicolon, or none.
+    """
+
+    async def server(self, host: str, port: int, *, tls: bool) -> Reached:
+        """Connects, and with `tls` checks the certificate as a client of this machine does."""
+
+    async def nsqd(self, address: Address) -> Reached:
+        """Shakes hands with the options of [nsq]; subscribes to nothing."""
+
+    async def in_a_thread(self, work: Callable[[], T]) -> T:
+        """For a call that may hang, like that of a file system. Nobody waits for its end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkKind(SinkTable, Generic[Settings]):
+    build: Callable[[Settings, SinkContext], Sink]
+    look: Callable[[Settings, Reach], Awaitable[list[Finding]]]
+
+
+SinkKinds = Mapping[str, SinkKind[Any]]

@@ -1,0 +1,28 @@
+-- route_keys: the keys of a script on many timelines of several routes: per route the first seven of timeline_keys.lua,
+-- then count of timelines and agenda zset, then per timeline its five, then others of the script's own.
+local KEYS_OF_ROUTE, KEYS_OF_TIMELINE = 7, 5
+
+-- Returns waiting, leased, tokens, schedules, heads, losses, ledger.
+local function keys_of_route(number)
+  return unpack(KEYS, KEYS_OF_ROUTE * (number - 1) + 1, KEYS_OF_ROUTE * number)
+end
+
+-- Returns index, values, snapshot, snapshot_values, memory.
+local function keys_of_timeline(routes, number)
+  local before = KEYS_OF_ROUTE * routes + 2 + KEYS_OF_TIMELINE * (number - 1)
+  return unpack(KEYS, before + 1, before + KEYS_OF_TIMELINE)
+end
+
+-- Looks at the keys that timelines share: one of another type is an error here, before the first write.
+local function look_at_shared(routes, agenda)
+  redis.call('ZCARD', agenda)
+  for number, route in ipairs(routes) do
+    if #route.entries > 0 then
+      local waiting, leased, _, _, _, losses, ledger = keys_of_route(number)
+      redis.call('ZCARD', waiting)
+      redis.call('ZCARD', leased)
+      redis.call('HLEN', losses)
+      redis.call('HLEN', ledger)
+    end
+  end
+end

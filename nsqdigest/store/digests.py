@@ -1,0 +1,302 @@
+"""What delivery does in the store: claims timelines that are due, opens their digests, reads them, ends them.
+
+One method for each script, and two that read. Whatever can be done of many digests is done of many in one call.
+
+Invariants:
+- Nothing here tries again, and no call is cancelled once it was sent: what fails is a `StoreError`, and the caller
+  decides.
+- Answers are per digest: one whose own keys are damaged is `DAMAGED`, and its neighbours are not concerned.
+- An id is never used again, and its snapshot is frozen: records that were read between two looks at the same id are its
+  records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from nsqdigest.store.answers import Claim, Claimed, Ended, NotOpened
+from nsqdigest.store.head import Head
+from nsqdigest.store.keys import Keys
+from nsqdigest.store.namespace import Namespace
+from nsqdigest.store.record import StoredRecord
+from nsqdigest.store.route import StoreRoute
+from nsqdigest.store.schedule import Schedule
+
+_MEMORY_PER_CAPACITY = 2
+READ_WHOLE_RECORDS = 64
+"""A digest of so many records is read in one piece; of a larger one nobody knows how large it is before."""
+
+
+class Opening(NamedTuple):
+    claim: Claim
+    new_id: str
+    """Of the digest, unless it was opened before."""
+
+
+class Ending(NamedTuple):
+    """What became of a digest. `reason` is one of the three below; a claim without a digest can only wait again."""
+
+    claim: Claim
+    kind: str
+    digest_id: str
+    after: Schedule
+    posts: int = 0
+    details: bytes = b""
+
+    @classmethod
+    def close(cls, claim: Claim, digest_id: str, after: Schedule) -> Ending:
+        """It was delivered."""
+        return cls(claim, "close", digest_id, after)
+
+    @classmethod
+    def wait(cls, claim: Claim, until_ms: int, posts: int) -> Ending:
+        """It is to be tried again; `posts` that ended without success count as attempts."""
+        return cls(claim, "wait", "", Schedule(until_ms, until_ms), posts)
+
+    @classmethod
+    def bury(cls, claim: Claim, digest_id: str, after: Schedule, details: bytes) -> Ending:
+        """It cannot be delivered: it goes to the dead store."""
+        return cls(claim, "bury", digest_id, after, 0, details)
+
+
+class Digests:
+    def __init__(self, namespace: Namespace, routes: Mapping[str, StoreRoute]) -> None:
+        self._namespace = namespace
+        self._routes = routes
+
+    @property
+    def partitions(self) -> int:
+        return self._namespace.partitions
+
+    def now_ms(self) -> int:
+        """By Redis' clock."""
+        return self._namespace.clock.now_ms()
+
+    # -- which timelines
+
+    async def agenda(self, partition: int, within_ms: int) -> dict[str, int]:
+        """Of which routes something may be due by now or so soon, and when at the earliest."""
+        tag = self._namespace.tags[partition]
+        (seconds, microseconds), flat = await self._namespace.send_together(
+            partition,
+            [[b"TIME"], [b"ZRANGEBYSCORE", tag + b"agenda", b"-inf", self.now_ms() + within_ms, b"WITHSCORES"]],
+        )
+        self._namespace.clock.heard(int(seconds) * 1000 + int(microseconds) // 1000)
+        from_name = len(tag + b"waiting:")
+        return {
+            waiting[from_name:].decode(): int(float(due)) for waiting, due in zip(flat[::2], flat[1::2], strict=True)
+        }
+
+    async def claim(
+        self,
+        partition: int,
+        routes: Sequence[tuple[str, int]],
+        budgets: Sequence[int],
+        lease_ms: int,
+        token: str | None = None,
+    ) -> Claimed:
+        """Takes what is due. Each route draws on the budget whose number stands beside it.
+
+        With a token of its own the caller can `claim_again` what a call took whose answer was lost.
+        """
+        of_routes = ((budget + 1, self._routes[route].increment_ms) for route, budget in routes)
+        names = [route for route, _ in routes]
+        return await self._claim(partition, names, lease_ms, token or uuid4().hex, budgets=budgets, of_routes=of_routes)
+
+    async def claim_again(self, partition: int, routes: Sequence[str], lease_ms: int, token: str) -> list[Claim]:
+        """What a claim with this token took."""
+        of_routes = ((0, 0) for _ in routes)
+        return (await self._claim(partition, routes, lease_ms, token, budgets=(), of_routes=of_routes)).claims
+
+    async def _claim(
+        self,
+        partition: int,
+        routes: Sequence[str],
+        lease_ms: int,
+        token: str,
+        *,
+        budgets: Sequence[int],
+        of_routes: Iterable[tuple[int, int]],
+    ) -> Claimed:
+        of = [self._namespace.keys(partition, route) for route in routes]
+        keys = [key for each in of for key in (each.waiting, each.leased, each.tokens, each.schedules)]
+        now_ms, next_due, *flat = await self._namespace.run(
+            partition,
+            "claim",
+            [*keys, self._namespace.tags[partition] + b"agenda"],
+            [b"", lease_ms, token, len(budgets), *budgets, *chain.from_iterable(of_routes)],
+        )
+        self._namespace.clock.heard(now_ms)
+        claims = [
+            Claim(partition, routes[number - 1], timeline.decode(), int(float(due)), token)
+            for number, timeline, due in zip(flat[::3], flat[1::3], flat[2::3], strict=True)
+        ]
+        return Claimed(claims, int(float(next_due)) if next_due else None)
+
+    # -- their digests
+
+    async def open(
+        self, partition: int, openings: Sequence[Opening], next_earliest_ms: Mapping[str, Sequence[int]], lease_ms: int
+    ) -> list[Head | NotOpened]:
+        """`next_earliest_ms`: by route, of iteration 1, 2, …; the last stands for all later ones.
+
+        Asked again after a lost answer it returns the same digests with the same numbers; or, merged with still newer
+        records, others. Nobody was told of the first.
+        """
+        routes, keys = self._keys_of([opening.claim for opening in openings])
+        arguments: list[bytes | str | int] = [b"", lease_ms, len(routes)]
+        for name in routes:
+            route, instants = self._routes[name], next_earliest_ms[name]
+            arguments += (route.capacity if route.merges else 0, len(instants), *instants)
+        for claim, new_id in openings:
+            arguments += (routes[claim.route], claim.timeline, claim.token, new_id)
+        now_ms, *answers = await self._namespace.run(partition, "open", keys, arguments, durable=True)
+        self._namespace.clock.heard(now_ms)
+        opened: list[Head | NotOpened] = []
+        for opening, (word, *rest) in zip(openings, answers, strict=True):
+            if word == b"burying":
+                await self._bury_again(opening.claim, rest[0].decode(), int(rest[1]))
+                opened.append(NotOpened.STALE)
+            else:
+                opened.append(Head.parse(rest[0]) if word in _OPENED else NotOpened(word.decode()))
+        return opened
+
+    async def _bury_again(self, claim: Claim, digest_id: str, next_earliest_ms: int) -> None:
+        """Ends what a bury that was cut off began; its details are in the dead store already."""
+        after = Schedule(next_earliest_ms, next_earliest_ms)
+        await self.finish(claim.partition, [Ending.bury(claim, digest_id, after, b"")])
+
+    async def renew(self, claim: Claim, lease_ms: int) -> bool:
+        """Returns whether it is still ours."""
+        keys, name = self._of(claim)
+        answer = await self._namespace.run(claim.partition, "renew", keys.of(name), [b"", name, claim.token, lease_ms])
+        return bool(answer[0] == b"renewed")
+
+    async def finish(self, partition: int, endings: Sequence[Ending]) -> tuple[list[Ended], int]:
+        """What became of each, and how many digests are dead in the partition."""
+        routes, keys = self._keys_of([ending.claim for ending in endings])
+        dead = self._namespace.dead_keys[partition]
+        keys += (dead.dead, dead.details)
+        arguments: list[bytes | str | int] = [b"", len(routes), len(endings)]
+        arguments += [self._routes[name].increment_ms for name in routes]
+        for claim, kind, digest_id, after, posts, details in endings:
+            arguments += (routes[claim.route], kind, claim.timeline, claim.token, digest_id, *after)
+            if kind == "wait":
+                arguments += (posts, b"", b"")
+                continue
+            route = self._routes[claim.route]
+            # Of a revived digest its first end has remembered the keys.
+            remember_ms = 0 if claim.is_revived else route.dedupe_window_ms
+            arguments += (remember_ms, _MEMORY_PER_CAPACITY * route.capacity, details)
+            if kind == "bury":
+                keys += dead.of_digest(digest_id)
+        count, *words = await self._namespace.run(partition, "finish", keys, arguments)
+        return [_ENDED[word] for word in words], count
+
+    # -- their records
+
+    async def read(
+        self, partition: int, digests: Sequence[tuple[Claim, Head]]
+    ) -> list[list[StoredRecord | None] | None]:
+        """All records of each, newest first, of equal timestamps by key: of digests with at most READ_WHOLE_RECORDS. A
+        record is None if Redis lost its value; a digest is None if it is not ours any more."""
+        commands: list[list[bytes | str | int]] = []
+        by_route: dict[str, list[int]] = {}
+        for number, (claim, _) in enumerate(digests):
+            keys, name = self._of(claim)
+            commands.append([b"ZRANGE", keys.snapshot + name, 0, READ_WHOLE_RECORDS, b"WITHSCORES"])
+            commands.append([b"HGETALL", keys.snapshot_values + name])
+            by_route.setdefault(claim.route, []).append(number)
+        for route, numbers in by_route.items():
+            names = [digests[number][0].timeline for number in numbers]
+            commands.append([b"HMGET", self._namespace.keys(partition, route).heads, *names])
+        answers = await self._namespace.send(partition, commands)
+        heads = dict(zip(chain(*by_route.values()), chain(*answers[2 * len(digests) :]), strict=True))
+        return [
+            _records(head, answers[2 * number], answers[2 * number + 1]) if _is_of(heads[number], head.id) else None
+            for number, (_, head) in enumerate(digests)
+        ]
+
+    async def page(self, claim: Claim, head: Head, start: int, count: int) -> list[StoredRecord | None] | None:
+        """`count` records from `start` on, in the same order. Returns None if the digest is no longer there."""
+        keys, name = self._of(claim)
+        look: list[bytes | str | int] = [b"HGET", keys.heads, name]
+        before, size, members = await self._namespace.send(
+            claim.partition,
+            [
+                look,
+                [b"ZCARD", keys.snapshot + name],
+                [b"ZRANGE", keys.snapshot + name, start, start + count - 1, b"WITHSCORES"],
+            ],
+        )
+        if not _is_of(before, head.id) or size != head.total or len(members) != 2 * min(count, head.total - start):
+            return None
+        if not members:
+            return []
+        keys_read = members[::2]
+        values, after = await self._namespace.send(
+            claim.partition, [[b"HMGET", keys.snapshot_values + name, *keys_read], look]
+        )
+        if not _is_of(after, head.id):
+            return None
+        return [
+            None if value is None else StoredRecord(key, _timestamp_ms(score), value)
+            for key, score, value in zip(keys_read, members[1::2], values, strict=True)
+        ]
+
+    async def oldest_ms(self, claim: Claim) -> int:
+        """The timestamp of the oldest record of the digest under way; 0 where there is none."""
+        keys, name = self._of(claim)
+        (flat,) = await self._namespace.send(
+            claim.partition, [[b"ZRANGE", keys.snapshot + name, -1, -1, b"WITHSCORES"]]
+        )
+        return _timestamp_ms(flat[1]) if flat else 0
+
+    # -- below
+
+    def _of(self, claim: Claim) -> tuple[Keys, bytes]:
+        return self._namespace.keys(claim.partition, claim.route), claim.timeline.encode()
+
+    def _keys_of(self, claims: Sequence[Claim]) -> tuple[dict[str, int], list[bytes]]:
+        """The routes of the claims with their numbers, and the keys in the order of lua/lib/route_keys.lua."""
+        partition = claims[0].partition
+        routes = {name: number for number, name in enumerate(dict.fromkeys(claim.route for claim in claims), 1)}
+        of = {name: self._namespace.keys(partition, name) for name in routes}
+        keys = [key for each in of.values() for key in each.of_route]
+        keys += of[claims[0].route].of_partition
+        for claim in claims:
+            keys += of[claim.route].of_timeline(claim.timeline.encode())
+        return routes, keys
+
+
+_OPENED = frozenset((b"opened", b"again", b"merged"))
+_ENDED = {
+    b"closed": Ended.DONE,
+    b"waiting": Ended.DONE,
+    b"buried": Ended.DONE,
+    b"already": Ended.ALREADY,
+    b"stale": Ended.STALE,
+    b"damaged": Ended.DAMAGED,
+}
+
+
+def _is_of(head: bytes | None, digest_id: str) -> bool:
+    return head is not None and f" id={digest_id} ".encode() in head
+
+
+def _timestamp_ms(score: bytes) -> int:
+    """Scores are minus the timestamp in microseconds."""
+    return -int(float(score)) // 1000
+
+
+def _records(head: Head, members: Any, flat_values: Any) -> list[StoredRecord | None] | None:
+    if isinstance(members, Exception) or isinstance(flat_values, Exception) or len(members) != 2 * head.total:
+        return None
+    value_of = dict(zip(flat_values[::2], flat_values[1::2], strict=True)).get
+    return [
+        None if (value := value_of(key)) is None else StoredRecord(key, _timestamp_ms(score), value)
+        for key, score in zip(members[::2], members[1::2], strict=True)
+    ]

@@ -1,0 +1,48 @@
+"""The head of a digest: what Redis keeps beside its records, by field name (pure).
+
+Redis holds it as one line of text, ` iteration=3 closed=… id=… opened=…` (lua/lib/head.lua writes it). A field that
+this version does not know is ignored here and kept there, so daemons of two versions may work side by side.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_AS_WRITTEN = re.compile(
+    rb" iteration=(\d+)(?: closed=\S+)? id=(\S+) opened=(\d+) total=(\d+) superseded=(\d+) capacity=(\d+) next=(\d+)"
+    rb" since=(\d+) attempts=(\d+) tries=(\d+)"
+)
+"""The order in which this version writes the fields: to match it is quicker than to look for each."""
+_FIELDS = (b"iteration", b"opened", b"total", b"superseded", b"capacity", b"next", b"since", b"attempts", b"tries")
+
+
+class Head(NamedTuple):
+    """`attempts` and `opened_ms` are of this id, and part of what its receiver sees. `tries` and `since_ms` decide when
+    there have been enough: a merge keeps them, a revival begins them anew. Both count posts that ended."""
+
+    id: str
+    iteration: int
+    opened_ms: int
+    total: int
+    """Records in this digest."""
+    superseded: int
+    dropped_capacity: int
+    next_earliest_ms: int
+    since_ms: int
+    attempts: int
+    tries: int
+
+    @property
+    def attempt(self) -> int:
+        """The number of the next post."""
+        return self.attempts + 1
+
+    @classmethod
+    def parse(cls, text: bytes) -> Head:
+        if match := _AS_WRITTEN.match(text):
+            iteration, digest_id, *numbers = match.groups()
+            return cls(digest_id.decode(), int(iteration), *map(int, numbers))
+        fields = dict(field.split(b"=", 1) for field in text.split())
+        iteration, *others = (int(fields.get(name, b"0")) for name in _FIELDS)
+        return cls(fields[b"id"].decode(), iteration, *others)

@@ -1,0 +1,18 @@
+"""A route as the store needs it (pure)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+_LONGEST_MS = 366 * 86_400_000
+
+
+class StoreRoute(NamedTuple):
+    name: str
+    capacity: int
+    increment_ms: int
+    dedupe_window_ms: int
+    merges: bool = False
+    """A digest that was not delivered takes newer records in."""
+    longest_ms: int = _LONGEST_MS
+    """No instant of its schedule lies further ahead: the longest delay of its policy, or of a retry."""

@@ -1,0 +1,24 @@
+"""A single server: the one that redis.url names has every slot."""
+
+from __future__ import annotations
+
+from nsqdigest.store.servers.base import Servers
+from nsqdigest.store.servers.node import Node
+
+
+class SingleServer(Servers):
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def server_for(self, slot: int) -> Node:
+        return self._node
+
+    async def primaries(self) -> list[Node]:
+        return [self._node]
+
+    async def mark_stale(self, node: Node) -> None:
+        # Its name, or the address behind it, may lead to another server by now.
+        node.renew_connections()
+
+    async def close(self) -> None:
+        await self._node.close()

@@ -1,0 +1,58 @@
+"""The store: timelines and their digests in one namespace of Redis. It owns the connections; its parts do the work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from nsqdigest.store.acknowledged import AcknowledgedCounts
+from nsqdigest.store.dead import DeadStore
+from nsqdigest.store.digests import Digests
+from nsqdigest.store.figures import StoreFigures
+from nsqdigest.store.namespace import Namespace
+from nsqdigest.store.operations import Operations
+from nsqdigest.store.timelines import Timelines
+from nsqdigest.store.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from nsqdigest.config import Redis as RedisSettings
+    from nsqdigest.store.route import StoreRoute
+    from nsqdigest.store.servers.facts import ServerFacts, StoreFacts
+
+
+class Store:
+    def __init__(
+        self,
+        settings: RedisSettings,
+        routes: Iterable[StoreRoute],
+        timeline_limit: int,
+        connections: int = 16,
+        *,
+        dead_digests: int = 10_000,
+    ) -> None:
+        by_name = {route.name: route for route in routes}
+        self.routes = list(by_name)
+        self.namespace = Namespace(settings, connections)
+        self.clock = self.namespace.clock
+        self.acknowledged = AcknowledgedCounts()
+        self.timelines = Timelines(self.namespace, by_name, timeline_limit, self.acknowledged)
+        self.digests = Digests(self.namespace, by_name)
+        self.dead = DeadStore(self.namespace, dead_digests)
+        self.operations = Operations(self.namespace)
+        self.upkeep = Upkeep(self.namespace, self.operations, by_name)
+        self.figures = StoreFigures(self.namespace, self.operations)
+
+    async def start(self) -> StoreFacts:
+        """Opens the namespace to serve. Raises where going on would do harm."""
+        return await self.namespace.open_to_serve(self.routes)
+
+    async def look(self) -> list[ServerFacts]:
+        """Checks while it runs what `start` checked, and that all is there that Redis acknowledged: `acknowledged` and
+        `namespace.epochs` hold the result."""
+        servers = await self.namespace.check_again(self.routes)
+        await self.timelines.compare_acknowledged()
+        return servers
+
+    async def close(self, within_s: float) -> None:
+        """Waits for calls under way, no longer than `within_s`, then closes the connections."""
+        await self.namespace.close(within_s)

@@ -1,0 +1,41 @@
+"""resp.py: what it writes is what the driver writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hiredis
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsqdigest.store.servers.resp import Arguments, Command, arguments, count_of, encode, prefixed
+
+pytestmark = pytest.mark.unit
+
+driver: Any = hiredis.pack_command  # its types know of tuples of one
+TEXTS = st.lists(st.one_of(st.binary(max_size=20), st.integers(0, 5000).map(bytes)), max_size=30)
+
+
+@given(st.lists(st.one_of(st.binary(max_size=40), st.text(st.characters(codec="utf-8"), max_size=9), st.integers())))
+def test_a_command_is_written_as_the_driver_writes_it(command: list[bytes | str | int]) -> None:
+    assert encode([b"SET", *command]) == driver((b"SET", *command))
+
+
+@given(TEXTS, TEXTS)
+def test_arguments_that_were_packed_before_are_arguments_like_others(some: list[bytes], others: list[bytes]) -> None:
+    command: Command = [b"MSET", arguments(some), 7, arguments(others), b"last"]
+    assert encode(command) == driver((b"MSET", *some, 7, *others, b"last"))
+    assert count_of(command) == 3 + len(some) + len(others)
+
+
+def test_each_text_stands_behind_each_prefix() -> None:
+    packed = prefixed((b"a:", b"bb:"), [b"x", b"yy", b"z" * 5000])
+    keys = (b"a:x", b"bb:x", b"a:yy", b"bb:yy", b"a:" + b"z" * 5000, b"bb:" + b"z" * 5000)
+    assert encode([b"DEL", packed]) == driver((b"DEL", *keys))
+    assert packed.size == len(keys)
+
+
+def test_texts_of_one_length_are_no_special_case() -> None:
+    assert encode([b"DEL", prefixed((b"a:", b"b:"), [b"x", b"y"])]) == driver((b"DEL", b"a:x", b"b:x", b"a:y", b"b:y"))
+    assert prefixed((b"a:", b"b:"), []) == Arguments(0, [])
