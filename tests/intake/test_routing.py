@@ -423,6 +423,23 @@ def test_a_timestamp_field_may_lie_deeper() -> None:
     assert record_of(b'{"user":"a","meta":{"at":5}}', intake_route(timestamp="meta.at")).timestamp_us == 5_000_000
 
 
+def test_a_field_below_one_that_is_not_there_is_not_there_either() -> None:
+    body = b'{"user":"a"}'
+    answer, _ = filed(body, intake_route(timestamp="meta.at"))
+    assert answer == Refused(Reason.BAD_TIMESTAMP, 'route r: the timestamp field "meta.at" is not there')
+    answer, _ = filed(body, intake_route("{user}:{meta.id}"))
+    assert answer == Refused(Reason.MISSING_FIELD, 'route r: the field "meta.id" is not there')
+    assert filed(body, intake_route(match=[("meta.kind", ["a"])])) == (0, [])
+
+
+@pytest.mark.parametrize("size_bytes", [319, 320, 321, 4300, 4301])
+def test_bodies_around_the_lengths_at_which_more_is_checked_are_taken(size_bytes: int) -> None:
+    body = b'{"user":"%s"}' % (b"a" * 8) + b" " * (size_bytes - 19)
+    assert len(body) == size_bytes
+    assert record_of(body, limits=replace(LIMITS, event_bytes=size_bytes)).value == body
+    assert filed(body, limits=replace(LIMITS, event_bytes=size_bytes - 1))[1] == []
+
+
 @pytest.mark.parametrize(
     ("value", "detail"),
     [
