@@ -12,6 +12,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/base/test_backoff.py",
         "tests/base/test_backoff_table.py",
         "tests/base/test_curve.py",
+        "tests/lineage/test_decorrelated_jitter.py",
         "tests/base/test_backoff_machine.py",
         "tests/intake/test_fleet_machine.py",
     ),
