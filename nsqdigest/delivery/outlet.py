@@ -171,7 +171,8 @@ class Outlet:
         self._is_stopping = True
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_FENCE_GRACE_S)
         self._tasks = []
 
     # -- what waits
@@ -237,7 +238,7 @@ class Outlet:
 
     async def _send_on(self, sender: _Sender) -> None:
         loop = asyncio.get_running_loop()
-        while True:
+        while not self._is_stopping:  # a sink may swallow its cancellation
             batch = self._next_batch()
             if not batch:
                 waiter = loop.create_future()
