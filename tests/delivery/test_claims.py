@@ -345,7 +345,9 @@ async def test_a_claim_that_may_still_come_is_asked_for_once_an_interval_until_i
     began_s = time.monotonic()
     stage.scheduler.start()
     await until(
-        lambda: bool(stage.store.digests.asked_again) and time.monotonic() - stage.store.digests.asked_again[-1][0] > 0.2
+        lambda: (
+            bool(stage.store.digests.asked_again) and time.monotonic() - stage.store.digests.asked_again[-1][0] > 0.2
+        )
     )
     at_s = [asked_s for asked_s, _ in stage.store.digests.asked_again]
     assert 2 <= len(at_s) <= 14

@@ -151,7 +151,9 @@ async def test_an_end_that_came_too_late_counts_as_stale_and_as_nothing_else(ver
     assert stage.metrics.value("digest_attempts_total", sink="out", outcome=verdict) == 1
 
 
-@pytest.mark.parametrize(("verdict", "metric"), [(Verdict.DELIVERED, "digests_delivered_total"), (Verdict.REFUSED, "digests_buried_total")])
+@pytest.mark.parametrize(
+    ("verdict", "metric"), [(Verdict.DELIVERED, "digests_delivered_total"), (Verdict.REFUSED, "digests_buried_total")]
+)
 @simulated
 async def test_an_end_that_an_earlier_call_did_counts_once(verdict: Verdict, metric: str) -> None:
     """The answer of that call was lost."""

@@ -242,9 +242,7 @@ async def test_what_was_opened_while_the_sink_stepped_back_goes_back_at_once() -
 
 @simulated
 async def test_what_was_read_page_by_page_while_the_sink_stepped_back_goes_back_unsent() -> None:
-    digests = ToldDigests(
-        records={"big": [StoredRecord(b"%d" % n, 1, b"{}") for n in range(65)]}, takes_s={"page": 1}
-    )
+    digests = ToldDigests(records={"big": [StoredRecord(b"%d" % n, 1, b"{}") for n in range(65)]}, takes_s={"page": 1})
     stage = Delivering(digests)
     await stage.open("big")
     await asyncio.sleep(0.5)

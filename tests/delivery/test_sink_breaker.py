@@ -158,7 +158,9 @@ async def test_what_was_claimed_before_the_sink_stepped_back_is_put_back_unsent(
     outlet.controller.failed(epoch, time.monotonic())
     outlet.held += 2
     route = DeliveryRoute(ROUTE, Plan(POLICY), outlet)
-    await scheduler._opener.open(0, [Delivery(claim, route, Lease(60_000, time.monotonic()), epoch) for claim in claims])
+    await scheduler._opener.open(
+        0, [Delivery(claim, route, Lease(60_000, time.monotonic()), epoch) for claim in claims]
+    )
     await until(lambda: outlet.held == 0)
     assert sink.sent == []
     scheduler.start()
