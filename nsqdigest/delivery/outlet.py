@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _log = log.get("scheduler")
 
-AHEAD_S = 0.1
+AHEAD_S = 0.2
 """So much work of a sink may lie ready: enough for its senders while the next digests are opened."""
 MOST_AHEAD = 400
 READY_BYTES = 8 << 20
@@ -83,6 +83,7 @@ class Outlet:
     def __init__(self, settings: SinkSettings, sink: Sink, controller: Controller) -> None:
         self.settings = settings
         self.sink = sink
+        self._bulk = sink if isinstance(sink, BulkSink) else None
         self.controller = controller
         self.health = Health(controller)
         self.history = SinkHistory()
@@ -132,7 +133,8 @@ class Outlet:
         limit = self.controller.decision.limit
         ahead = 0
         if self.controller.decision.state is State.FLOWING:
-            ahead = min(MOST_AHEAD, int(self._pace.per_s * AHEAD_S))
+            at_once = self._bulk.at_once if self._bulk is not None else 0
+            ahead = min(MOST_AHEAD, max(at_once, int(self._pace.per_s * AHEAD_S)))
         return max(0, limit + ahead - self.held - self.reserved)
 
     @property
@@ -219,7 +221,7 @@ class Outlet:
         """What one sender is to send now: several only to a sink that takes several."""
         if self._sending >= self.controller.decision.limit:
             return []
-        most = self.sink.at_once if isinstance(self.sink, BulkSink) and not self.is_probing else 1
+        most = self._bulk.at_once if self._bulk is not None and not self.is_probing else 1
         batch: list[Delivery] = []
         while self._ready and len(batch) < most:
             delivery = self._pop()
@@ -309,8 +311,8 @@ class Outlet:
             for each in ready
         ]
         try:
-            if isinstance(self.sink, BulkSink) and len(digests) > 1:
-                outcomes = await self.sink.deliver_all(digests)
+            if self._bulk is not None and len(digests) > 1:
+                outcomes = await self._bulk.deliver_all(digests)
             else:
                 outcomes = [await self.sink.deliver(digest) for digest in digests]
             if len(outcomes) != len(digests) or not all(isinstance(each, Outcome) for each in outcomes):
