@@ -14,15 +14,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "store.servers.discovery": ("tests/store/test_discovery.py",),
     "intake.writer": ("tests/intake/test_writer.py",),
     "intake.batches": ("tests/intake/test_batches.py",),
-    "delivery.timer": (
-        "tests/delivery/test_timer.py",
-        "tests/delivery/test_claims.py",
-        "tests/delivery/test_sink_breaker.py",
-        "tests/delivery/test_damaged_keys.py",
-    ),
-    "delivery.attempt": (
-        "tests/delivery/test_attempt.py",
-        "tests/delivery/test_carrying.py",
-        "tests/delivery/test_attempt_on_redis.py",
-    ),
+    "delivery.timer": ("tests/delivery/test_timer.py",),
+    "delivery.claims": ("tests/delivery/test_timer.py", "tests/delivery/test_claims.py"),
+    "delivery.opener": ("tests/delivery/test_opener.py", "tests/delivery/test_conclusions.py"),
+    "delivery.outlet": ("tests/delivery/test_outlet.py", "tests/delivery/test_timer.py"),
+    "delivery.conclusions": ("tests/delivery/test_conclusions.py", "tests/delivery/test_outlet.py"),
+    "delivery.finisher": ("tests/delivery/test_finisher.py",),
+    "store.digests": ("tests/delivery/test_delivery.py", "tests/delivery/test_bad_neighbours.py"),
 }

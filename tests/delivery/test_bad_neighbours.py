@@ -88,8 +88,15 @@ def sent(stage: Delivering) -> set[str]:
 @pytest.mark.parametrize("kind", OF_TIMELINE)
 @pytest.mark.parametrize("route", ["r", "s"])
 async def test_a_key_of_a_timeline_of_another_type(
-    stage: Delivering, store: Store, plain: Scripts, monkeypatch: pytest.MonkeyPatch, call: str, kind: str, route: str
-) -> None:  # fmt: skip
+    *,
+    stage: Delivering,
+    store: Store,
+    plain: Scripts,
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+    kind: str,
+    route: str,
+) -> None:
     def plant() -> None:
         plain.command("DEL", plain.key(kind, route, b"bad"))
         plain.command("SET", plain.key(kind, route, b"bad"), "planted")
@@ -108,7 +115,7 @@ async def test_a_key_of_a_timeline_of_another_type(
 @pytest.mark.parametrize("call", ["open", "finish"])
 @pytest.mark.parametrize("kind", OF_ROUTE)
 async def test_a_key_of_a_route_of_another_type_stops_no_other_route(
-    stage: Delivering, store: Store, plain: Scripts, monkeypatch: pytest.MonkeyPatch, call: str, kind: str
+    *, stage: Delivering, store: Store, plain: Scripts, monkeypatch: pytest.MonkeyPatch, call: str, kind: str
 ) -> None:
     def plant() -> None:
         plain.command("DEL", plain.key(kind, "r"))

@@ -125,5 +125,4 @@ async def test_a_digest_that_is_due_alone_takes_few_round_trips_and_commands(
     commands = sum(
         each["calls"] for name, each in stats.items() if name not in {"cmdstat_info", "cmdstat_config|resetstat"}
     )
-    print("COMMANDS", commands, len(trips), {n: v["calls"] for n, v in stats.items()})
     assert commands <= 75

@@ -194,6 +194,9 @@ class ToldDigests:
             [(ending.kind, ending.claim.timeline) for ending in endings] for _, (_, endings) in self.called("finish")
         ]
 
+    def all_finished(self) -> list[tuple[str, str]]:
+        return sorted(each for call in self.finished() for each in call)
+
 
 class ToldDead:
     """Nothing is over the limit, unless told so: digests with the number of their records."""
@@ -232,7 +235,8 @@ class Delivering:
         lease_ms: int = LEASE_MS,
         **settings: Any,
     ) -> None:
-        self.digests, self.dead, self.metrics = digests, dead or ToldDead(), Metrics()
+        self.digests, self.metrics = digests, Metrics()
+        self.dead: Any = ToldDead() if dead is None else dead
         self.windows: list[tuple[float, float]] = []
         self.decided: list[str] = []
         self.ended: list[str] = []
