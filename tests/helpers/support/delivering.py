@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 
@@ -236,7 +236,7 @@ class Delivering:
         **settings: Any,
     ) -> None:
         self.digests, self.metrics = digests, Metrics()
-        self.dead: Any = ToldDead() if dead is None else dead
+        self.dead = cast(Any, dead or ToldDead())
         self.windows: list[tuple[float, float]] = []
         self.decided: list[str] = []
         self.ended: list[str] = []
