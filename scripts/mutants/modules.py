@@ -38,15 +38,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "intake.oversize": ("tests/intake/test_oversize.py",),
     "intake.letter_queue": ("tests/intake/test_letter_queue.py",),
     "intake.late_answers": ("tests/intake/test_late_answers.py",),
-    "delivery.timer": (
-        "tests/delivery/test_timer.py",
-        "tests/delivery/test_claims.py",
-        "tests/delivery/test_sink_breaker.py",
-        "tests/delivery/test_damaged_keys.py",
-    ),
-    "delivery.attempt": (
-        "tests/delivery/test_attempt.py",
-        "tests/delivery/test_carrying.py",
-        "tests/delivery/test_attempt_on_redis.py",
-    ),
+    "delivery.timer": ("tests/delivery/test_timer.py",),
+    "delivery.claims": ("tests/delivery/test_timer.py", "tests/delivery/test_claims.py"),
+    "delivery.opener": ("tests/delivery/test_opener.py", "tests/delivery/test_conclusions.py"),
+    "delivery.outlet": ("tests/delivery/test_outlet.py", "tests/delivery/test_timer.py"),
+    "delivery.conclusions": ("tests/delivery/test_conclusions.py", "tests/delivery/test_outlet.py"),
+    "delivery.finisher": ("tests/delivery/test_finisher.py",),
+    "store.digests": ("tests/delivery/test_delivery.py", "tests/delivery/test_bad_neighbours.py"),
 }

@@ -1,4 +1,5 @@
-"""timer.py and claims.py against real Redis: what they ask of the store, when, for how many, and what they do about lost answers.
+"""timer.py and claims.py against real Redis: what they ask of the store, when, for how many, and what they do
+about lost answers.
 
 Where the interval is long, only what has to wake the scheduler before it does.
 """

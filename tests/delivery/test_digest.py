@@ -26,7 +26,7 @@ Records = list[tuple[bytes, int, bytes]]
 
 
 def body(
-    records: Records, head: Head = HEAD, group: str = "", max_body_bytes: int = MAX_BODY_BYTES, names: Names = NAMES,
+    records: Records, head: Head = HEAD, group: str = "", max_body_bytes: int = MAX_BODY_BYTES, *, names: Names = NAMES,
     first_ms: int = FIRST_MS, last_ms: int = LAST_MS,
 ) -> bytes:  # fmt: skip
     builder = Builder(head, names, max_body_bytes, tuple(group.split(".")) if group else ())

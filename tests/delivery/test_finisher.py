@@ -48,12 +48,11 @@ class Stage:
 
     def put(self, *names: str, lease_ms: int = 60_000, kind: str = "close") -> list[Delivery]:
         made = self._made.deliveries(self._made.claims(*names), lease_ms)
-        after = Schedule(1, 1)
-        endings = {
-            "close": lambda claim: Ending.close(claim, "id", after),
-            "bury": lambda claim: Ending.bury(claim, "id", after, b""),
-        }[kind]
-        self.finisher.put([Conclusion(each, endings(each.claim)) for each in made])
+        after, conclusions = Schedule(1, 1), list[Conclusion]()
+        for each in made:
+            close, bury = Ending.close(each.claim, "id", after), Ending.bury(each.claim, "id", after, b"")
+            conclusions.append(Conclusion(each, close if kind == "close" else bury))
+        self.finisher.put(conclusions)
         return made
 
     def ended(self) -> list[tuple[float, str, Any]]:

@@ -32,7 +32,11 @@ def _simulated_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int]:
     monkeypatch.setattr(log, "_repeats", Repeats())
     caplog.set_level(logging.DEBUG, "nsqdigest")
-    return lambda event: [record.getMessage() for record in caplog.records].count(event)
+
+    def times(event: str) -> int:
+        return [record.getMessage() for record in caplog.records].count(event)
+
+    return times
 
 
 def names(count: int) -> list[str]:
@@ -259,7 +263,7 @@ async def test_of_a_mixture_only_what_is_still_wanted_is_opened() -> None:
     await stage.opener.open(0, [*old, *stage.deliveries(stage.claims("new"))])
     await stage.quiet()
     assert stage.sink.timelines == ["new"]
-    assert sorted(sum(stage.digests.finished(), [])) == [("close", "new"), ("wait", "old")]
+    assert stage.digests.all_finished() == [("close", "new"), ("wait", "old")]
 
 
 @simulated

@@ -43,7 +43,11 @@ def _simulated_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int]:
     monkeypatch.setattr(log, "_repeats", Repeats())
     caplog.set_level(logging.DEBUG, "nsqdigest")
-    return lambda event: [record.getMessage() for record in caplog.records].count(event)
+
+    def times(event: str) -> int:
+        return [record.getMessage() for record in caplog.records].count(event)
+
+    return times
 
 
 def names(count: int) -> list[str]:
@@ -205,7 +209,7 @@ async def test_the_probe_is_one_digest_with_a_sink_that_takes_several_too() -> N
     assert controller.decision.state is State.FLOWING
     # The probe's success began a new epoch: what was claimed with it goes back unsent.
     assert sink.batches == [["t0"]]
-    assert sorted(sum(stage.digests.finished(), [])) == [("close", "t0"), *(("wait", name) for name in names(6)[1:])]
+    assert stage.digests.all_finished() == [("close", "t0"), *(("wait", name) for name in names(6)[1:])]
 
 
 # -- what goes back unsent
@@ -423,7 +427,7 @@ async def test_a_sink_that_does_not_return_an_outcome_for_each_failed_with_all(
     async def deliver_all(_: object) -> list[Any]:
         return answer
 
-    sink.deliver_all = deliver_all  # type: ignore[method-assign]
+    sink.deliver_all = deliver_all  # type: ignore[method-assign,assignment]
     stage = Delivering(ToldDigests(), sinks={"out": sink}, limit=1)
     await stage.carry("a", "b")
     assert stage.metrics.value("digest_attempts_total", sink="out", outcome="again") == 2

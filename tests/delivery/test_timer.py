@@ -71,7 +71,7 @@ class ToldStore(ToldDigests):
     """What the next ones that are asked again took, of route r."""
     hangs_in: set[int] = field(default_factory=set)
     outlets: list[Outlet] = field(default_factory=list)
-    dead: Any = field(default_factory=ToldDead)  # type: ignore[assignment]
+    dead: Any = field(default_factory=ToldDead)
 
     @property
     def digests(self) -> ToldStore:

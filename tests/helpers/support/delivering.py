@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 
@@ -194,6 +194,9 @@ class ToldDigests:
             [(ending.kind, ending.claim.timeline) for ending in endings] for _, (_, endings) in self.called("finish")
         ]
 
+    def all_finished(self) -> list[tuple[str, str]]:
+        return sorted(each for call in self.finished() for each in call)
+
 
 class ToldDead:
     """Nothing is over the limit, unless told so: digests with the number of their records."""
@@ -232,7 +235,8 @@ class Delivering:
         lease_ms: int = LEASE_MS,
         **settings: Any,
     ) -> None:
-        self.digests, self.dead, self.metrics = digests, dead or ToldDead(), Metrics()
+        self.digests, self.metrics = digests, Metrics()
+        self.dead = cast(Any, dead or ToldDead())
         self.windows: list[tuple[float, float]] = []
         self.decided: list[str] = []
         self.ended: list[str] = []
