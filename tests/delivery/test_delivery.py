@@ -29,7 +29,8 @@ from nsqdigest.store.answers import Claim
 from nsqdigest.store.digests import READ_WHOLE_RECORDS, Digests
 from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Plan
-from nsqdigest.store.servers.resp import Command, Node
+from nsqdigest.store.servers.node import Node
+from nsqdigest.store.servers.resp import Command
 from nsqdigest.store.store import Store
 from support.delivering import Delivering, ToldSink
 from support.settings import POLICY, ROUTE, SINK

@@ -18,7 +18,8 @@ from nsqdigest.delivery.outlet import Outlet
 from nsqdigest.delivery.timer import Scheduler
 from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Plan
-from nsqdigest.store.servers.resp import Command, Node
+from nsqdigest.store.servers.node import Node
+from nsqdigest.store.servers.resp import Command
 from nsqdigest.store.store import Store
 from support.delivering import ToldSink
 from support.settings import POLICY, ROUTE, SINK
