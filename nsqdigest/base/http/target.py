@@ -11,7 +11,6 @@ import base64
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from nsqdigest.base.host_names import ip_version, is_host
@@ -24,6 +23,9 @@ _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _NOT_IN_A_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _NOT_IN_A_URL = re.compile(r"[\x00-\x20\x7f]")
 _ASCII = "".join(map(chr, range(0x21, 0x7F)))
+_MOST_GOOD_NAMES = 256
+_good_names: set[str] = set()
+"""Those that were checked: most posts have the same."""
 _TWO_IDNAS = re.compile("[ßς\u200c\u200d]")
 """IDNA 2003 and 2008 make different names of a host with one of these."""
 
@@ -90,20 +92,21 @@ def header_lines(headers: Iterable[tuple[str, str]]) -> str:
     """Raises ValueError for what would not be one line."""
     lines = []
     for name, value in headers:
-        _check_name(name)
+        if name not in _good_names:
+            _check_name(name)
         if not value.isprintable() and _NOT_IN_A_VALUE.search(value):
             raise ValueError(f"the header {name} has a line break or another control character")
         lines.append(f"{name}: {value}\r\n")
     return "".join(lines)
 
 
-@lru_cache(maxsize=256)
 def _check_name(name: str) -> None:
-    """Most posts have the same names: what is remembered is that they are good."""
     if not _NAME.fullmatch(name):
         raise ValueError("a header's name has a character that cannot stand in one")
     if name.lower() in _FRAMING:
         raise ValueError(f"the header {name} is set by the client")
+    if len(_good_names) < _MOST_GOOD_NAMES:
+        _good_names.add(name)
 
 
 def _host_of(parts: SplitResult) -> str:
