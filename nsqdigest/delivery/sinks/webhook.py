@@ -1,34 +1,30 @@
 """POSTs digests to a URL, signed by the Standard Webhooks rules.
 
 One HTTP client per sink, with its own connections: a slow receiver starves no other. Redirects are not followed,
-proxies from the environment are not used, and of an answer only the status, Retry-After and its first bytes are looked
-at.
+proxies from the environment are not used, and of an answer only the status, Retry-After and its first bytes are read.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import hmac
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-import aiohttp
-
 import nsqdigest
+from nsqdigest.base.http.client import Client, Response
+from nsqdigest.base.http.errors import NoHttp, Overdue, PostFailed, StaleConnection
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.delivery.sinks.base import Outcome, Parcel
 
 if TYPE_CHECKING:
     from nsqdigest.config import WebhookSink
 
-_SHOWN_OF_ANSWER_BYTES = 256
 _CONNECT_WITHIN_S = 5.0
-_BODY_WITHIN_S = 1.0
 _UNAVAILABLE = frozenset({401, 429, 502, 503, 504})
 _AGAIN = frozenset({403, 404, 405, 408, 425})
 
@@ -79,14 +75,11 @@ class Webhook:
     def __init__(self, settings: WebhookSink) -> None:
         self._settings = settings
         self._keys = [signing_key(secret.reveal()) for secret in settings.secrets]
-        self._session: aiohttp.ClientSession | None = None
+        self._http: Client | None = None
 
     async def deliver(self, parcel: Parcel) -> Outcome:
         now_s = int(time.time())
         headers = {
-            **self._settings.headers,
-            "content-type": "application/json",
-            "user-agent": f"nsqdigest/{nsqdigest.__version__}",
             "webhook-id": parcel.id,
             "webhook-timestamp": str(now_s),
             "nsqdigest-attempt": str(parcel.attempt),
@@ -94,45 +87,42 @@ class Webhook:
         if self._keys:
             headers["webhook-signature"] = signature(self._keys, parcel.id, now_s, parcel.body)
         try:
-            async with self._client().post(
-                self._settings.url, data=parcel.body, headers=headers, allow_redirects=False
-            ) as answer:
-                verdict = verdict_of(answer.status)
-                if verdict is Verdict.DELIVERED:
-                    return Outcome(verdict, str(answer.status))
-                wait_s = retry_after_s(answer.headers.get("retry-after"), now_s)
-                return Outcome(verdict, status_line(answer.status), wait_s, await _beginning_of(answer))
-        except TimeoutError:
+            answer = await self._post(parcel.body, headers)
+        except Overdue:
             return Outcome(Verdict.UNAVAILABLE, f"no answer within {self._settings.timeout_ms / 1000:g} s")
-        except aiohttp.ClientConnectionError as error:
-            return Outcome(Verdict.UNAVAILABLE, str(error) or type(error).__name__)
-        except aiohttp.ClientError as error:
-            # Its text quotes what came, and may hold the URL, whose path is often a secret.
-            answer_text = error.message if isinstance(error, aiohttp.ClientResponseError) else ""
-            return Outcome(
-                Verdict.AGAIN, f"no HTTP: {type(error).__name__}", answer=answer_text[:_SHOWN_OF_ANSWER_BYTES]
-            )
+        except NoHttp as error:
+            return Outcome(Verdict.AGAIN, f"no HTTP: {error}", answer=error.beginning.decode("utf-8", "replace"))
+        except PostFailed as error:
+            return Outcome(Verdict.UNAVAILABLE, str(error))
+        verdict = verdict_of(answer.status)
+        if verdict is Verdict.DELIVERED:
+            return Outcome(verdict, str(answer.status))
+        wait_s = retry_after_s(answer.retry_after, now_s)
+        return Outcome(verdict, status_line(answer.status), wait_s, answer.beginning.decode("utf-8", "replace"))
 
-    def _client(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=self._settings.concurrency),
-                timeout=aiohttp.ClientTimeout(total=self._settings.timeout_ms / 1000, sock_connect=_CONNECT_WITHIN_S),
-                auto_decompress=False,
-                trust_env=False,
-                cookie_jar=aiohttp.DummyCookieJar(),
+    async def _post(self, body: bytes, headers: Mapping[str, str]) -> Response:
+        """Once more where the receiver closed an idle connection just then: that says nothing about its health."""
+        client = self._client()
+        until_s = time.monotonic() + self._settings.timeout_ms / 1000
+        try:
+            return await client.post(body, headers.items())
+        except StaleConnection:
+            left_s = until_s - time.monotonic()
+            return await client.post(body, headers.items(), fresh=True, timeout_s=left_s)
+
+    def _client(self) -> Client:
+        if self._http is None:
+            ours = {"content-type": "application/json", "user-agent": f"nsqdigest/{nsqdigest.__version__}"}
+            theirs = {name: value for name, value in self._settings.headers.items() if name.lower() not in ours}
+            self._http = Client(
+                self._settings.url,
+                connections=self._settings.concurrency,
+                timeout_s=self._settings.timeout_ms / 1000,
+                connect_timeout_s=_CONNECT_WITHIN_S,
+                headers={**theirs, **ours},
             )
-        return self._session
+        return self._http
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-
-
-async def _beginning_of(answer: aiohttp.ClientResponse) -> str:
-    """For the dead store and the log at debug. A body that stalls or breaks off changes nothing about its status."""
-    try:
-        async with asyncio.timeout(_BODY_WITHIN_S):
-            return (await answer.content.read(_SHOWN_OF_ANSWER_BYTES)).decode("utf-8", "replace")
-    except (TimeoutError, aiohttp.ClientError):
-        return ""
+        if self._http is not None:
+            await self._http.close()
