@@ -103,7 +103,7 @@ def unsent(error: NsqdigestError, *numbers: int) -> Answer:
 
 
 @simulated
-async def test_a_message_is_finished_when_nsqd_acknowledged_its_letter() -> None:
+async def test_a_message_is_finished_when_nsqd_acknowledged_its_letter(caplog: pytest.LogCaptureFixture) -> None:
     stage = Stage()
     async with stage.running():
         sent = stage.put(10, 20)
@@ -112,7 +112,9 @@ async def test_a_message_is_finished_when_nsqd_acknowledged_its_letter() -> None
         assert stage.owner.finished == []
         await stage.until_all_ended()
     assert (stage.owner.finished, stage.owner.given_back) == (sent, [])
-    assert stage.metrics.total("dead_letters_total") == 2
+    assert stage.metrics.value("dead_letters_total", topic="events", reason="not-json") == 2
+    (line,) = logged(caplog, "consumer.message.dead_lettered")  # the second is counted, and logged with the next one
+    assert (line["message"], line["reason"], line["detail"]) == (sent[0].id, "not-json", "it is none")
     assert stage.is_empty()
 
 

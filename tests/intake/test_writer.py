@@ -270,7 +270,7 @@ async def test_after_another_failure_a_call_is_not_split_any_further(
         asked.append({record.timeline for record in records})
         raise StoreError(next(reasons), "")
 
-    monkeypatch.setattr(store, "add", fail)
+    monkeypatch.setattr(store.timelines, "add", fail)
     written = await batch.write(store)
     assert asked == [set(names(4)), {b"t0", b"t1"}, {b"t2", b"t3"}]
     assert not written.refused
