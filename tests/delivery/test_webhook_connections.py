@@ -8,15 +8,14 @@ from collections.abc import AsyncIterator
 import pytest
 
 from nsqdigest.base.reasons import Verdict
-from nsqdigest.config import WebhookSink
-from nsqdigest.delivery.sinks.base import Parcel
-from nsqdigest.delivery.sinks.webhook import Webhook
+from nsqdigest.delivery.sinks.base import OutgoingDigest
+from nsqdigest.delivery.sinks.webhook import Webhook, WebhookSink
 from support.raw_server import Peer, RawServer
 
 pytestmark = pytest.mark.integration
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
-PARCEL = Parcel(id="1", route="events", timeline="user:42", attempt=1, records=1, body=b"{}")
+PARCEL = OutgoingDigest(id="1", route="events", timeline="user:42", attempt=1, records=1, body=b"{}")
 TIMEOUT_MS = 400
 
 
