@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _log = log.get("scheduler")
 
-AHEAD_S = 0.2
+AHEAD_S = 0.1
 """So much work of a sink may lie ready: enough for its senders while the next digests are opened."""
 MOST_AHEAD = 400
 READY_BYTES = 8 << 20

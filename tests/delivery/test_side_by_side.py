@@ -19,7 +19,7 @@ from nsqdigest.delivery.timer import Scheduler
 from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Plan
 from nsqdigest.store.servers.node import Node
-from nsqdigest.store.servers.resp import Command
+from nsqdigest.store.servers.resp import Command, encode
 from nsqdigest.store.store import Store
 from support.delivering import ToldSink
 from support.settings import POLICY, ROUTE, SINK
@@ -111,7 +111,7 @@ async def test_a_digest_that_is_due_alone_takes_few_round_trips_and_commands(
     exchange = Node.exchange
 
     async def counted(node: Node, commands: Sequence[Command]) -> list[Any]:
-        trips.append([bytes(command[0]) for command in commands])  # type: ignore[arg-type]
+        trips.append([encode(command).split(b"\r\n", 3)[2] for command in commands])
         return await exchange(node, commands)
 
     monkeypatch.setattr(Node, "exchange", counted)

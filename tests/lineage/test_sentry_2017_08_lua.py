@@ -214,12 +214,12 @@ def test_every_key_that_a_script_touches_is_declared(store: Scripts) -> None:
     store.revive("id-2")
     store.delete(T)
     store.maintenance()
-    assert len(store.watch.touched) == 11
+    assert len(store.watch.touched) == 9
     assert store.watch.complaints == []
 
 
 def test_nothing_that_is_not_delivered_yet_can_expire(store: Scripts) -> None:
-    for name in (b"waiting", b"leased", b"under way", b"failed", b"dead", b"delivered"):
+    for name in (b"waiting", b"leased", b"under-way", b"failed", b"dead", b"delivered"):
         store.add(Rec(name, b"k", NOW_MS))
     claims = {claim.timeline: claim for claim in store.claim().claims}
     for name, claim in claims.items():
