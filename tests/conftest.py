@@ -106,8 +106,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failure comes with the end of the log of each server that was there."""
+    """A failure comes with the end of the log of each server that was there. Captured text may hold half a surrogate
+    pair, which xdist cannot send: the run would end in an internal error."""
     report = yield
+    report.sections = [(name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections]
     if report.failed and item.get_closest_marker("servers"):
         report.sections.extend((f"log of {server}", server.log_tail()) for server in started_servers())
     return report

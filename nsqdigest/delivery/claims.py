@@ -32,7 +32,6 @@ class _Lost(NamedTuple):
     """A claim whose answer was lost."""
 
     token: str
-    asked_at_s: float
     until_s: float
 
 
@@ -136,23 +135,31 @@ class Claims:
         numbers = {id(look.outlet): number for number, look in enumerate(looks)}
         room = [look.budget for look in looks]
 
+        answered = list[Claimed]()
+
         async def claim_of(some: Sequence[str]) -> Claimed:
             claimed = await self._claim(of, [(name, numbers[id(self._routes[name].outlet)]) for name in some], room)
             for claim in claimed.claims:
                 room[numbers[id(self._routes[claim.route].outlet)]] -= 1
+            answered.append(claimed)
             return claimed
 
         sound = [name for name in names if name not in of.damaged]
         suspect = [[name] for name in names if name in of.damaged]
         of.damaged.difference_update(names)
-        claimed, errors = list[Claimed](), dict[str, StoreError]()
-        for some in filter(None, [sound, *suspect]):
-            done, damaged = await one_by_one(some, claim_of)
-            claimed += done
-            errors |= damaged
-        self._note_damage(of, errors)
-        due_ms = [each.next_due_ms for each in claimed if each.next_due_ms is not None]
-        return Claimed([claim for each in claimed for claim in each.claims], min(due_ms, default=None))
+        errors = dict[str, StoreError]()
+        try:
+            for some in filter(None, [sound, *suspect]):
+                _, damaged = await one_by_one(some, claim_of)
+                errors |= damaged
+            self._note_damage(of, errors)
+        except StoreError:
+            # What earlier calls of this claim took is asked for again, too.
+            until_s = time.monotonic() + self._lease_s
+            of.lost += [_Lost(each.claims[0].token, until_s) for each in answered if each.claims]
+            raise
+        due_ms = [each.next_due_ms for each in answered if each.next_due_ms is not None]
+        return Claimed([claim for each in answered for claim in each.claims], min(due_ms, default=None))
 
     def _note_damage(self, of: PartitionClaims, errors: Mapping[str, StoreError]) -> None:
         of.damaged.update(errors)
@@ -167,7 +174,7 @@ class Claims:
             return await self._digests.claim(of.partition, routes, budgets, self._settings.lease_ms, token)
         except StoreError as error:
             if error.applied is Applied.AMBIGUOUS and any(budgets) and not (error.is_damage and len(routes) == 1):
-                of.lost.append(_Lost(token, asked_at_s, asked_at_s + self._lease_s))
+                of.lost.append(_Lost(token, asked_at_s + self._lease_s))
             raise
 
     async def take_lost(self, of: PartitionClaims, now_s: float) -> list[Delivery]:
@@ -181,7 +188,12 @@ class Claims:
         of.asked_again_s = now_s
         found: list[Delivery] = []
         for lost in list(of.lost):
-            claims = await self._claim_again(of, lost.token)
+            try:
+                claims = await self._claim_again(of, lost.token)
+            except StoreError:
+                if found:  # these are held already; the others are asked for again
+                    break
+                raise
             found += [
                 self._delivery(claim, self._routes[claim.route].outlet.controller.decision.epoch, now_s)
                 for claim in claims

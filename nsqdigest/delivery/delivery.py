@@ -52,11 +52,12 @@ class Lease:
 class Delivery:
     """A claim, then its digest. `head` and `body` come as they are known."""
 
-    __slots__ = ("body", "claim", "epoch", "head", "is_concluded", "lease", "route")
+    __slots__ = ("body", "claim", "epoch", "head", "is_concluded", "lease", "names", "route")
 
     def __init__(self, claim: Claim, route: DeliveryRoute, lease: Lease, epoch: int) -> None:
         self.claim = claim
         self.route = route
+        self.names = Names(claim.route, claim.shown_timeline, route.outlet.name)
         self.lease = lease
         self.epoch = epoch
         """Of the sink's controller when it was claimed."""
@@ -75,10 +76,6 @@ class Delivery:
         """The head of a digest that was opened."""
         assert self.head is not None
         return self.head
-
-    @property
-    def names(self) -> Names:
-        return Names(self.claim.route, self.claim.shown_timeline, self.outlet.name)
 
     @property
     def has_lease(self) -> bool:

@@ -57,6 +57,11 @@ class Finisher:
     def is_busy(self) -> bool:
         return self._task is not None
 
+    async def quiet(self) -> None:
+        """Until nothing waits to be told to the store."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
     async def stop(self) -> None:
         """What Redis has not done by now is left to the leases."""
         if self._task is not None:

@@ -79,9 +79,11 @@ class Opener:
     async def _open_some(self, partition: int, some: Sequence[Delivery]) -> None:
         opened = await self._opened(partition, some)
         for part in self._readable(opened):
-            await self._fenced(part, self._read_and_put(partition, part))
+            wanted = [each for each in part if not each.outlet.holds_enough]
+            if wanted:
+                await self._fenced(wanted, self._read_and_put(partition, wanted))
         for delivery in opened:
-            if delivery.body is None and delivery.opened.total > READ_WHOLE_RECORDS:
+            if delivery.body is None and not delivery.is_concluded:
                 delivery.outlet.put([delivery])
 
     # -- open
@@ -175,7 +177,7 @@ class Opener:
                 self._conclusions.stale(delivery)
             elif isinstance(records, StoreError):
                 self._leave([delivery], records)
-            elif self._rendered(delivery, records):
+            elif self._is_rendered(delivery, records):
                 ready[delivery.outlet.name].append(delivery)
         for name, deliveries in ready.items():
             outlets[name].put(deliveries)
@@ -198,6 +200,13 @@ class Opener:
                 *await self._read_many(partition, part[middle:]),
             ]
         return list(zip(part, found, strict=True))
+
+    def _is_rendered(self, delivery: Delivery, records: Sequence[StoredRecord | None]) -> bool:
+        try:
+            return self._rendered(delivery, records)
+        except Exception as error:
+            self._leave_with_bug([delivery], error)
+            return False
 
     def _rendered(self, delivery: Delivery, records: Sequence[StoredRecord | None]) -> bool:
         """Whether it is to be sent; else it is buried."""
@@ -272,6 +281,9 @@ class Opener:
         """Enough for one send; renewed where it is not."""
         if delivery.has_lease:
             return True
+        return await self._while_leased([delivery], lambda: self._renewed(delivery))
+
+    async def _renewed(self, delivery: Delivery) -> bool:
         asked_at_s = time.monotonic()
         if not await self._digests.renew(delivery.claim, self._lease_ms):
             return False
@@ -284,12 +296,15 @@ class Opener:
         try:
             await work
         except StoreError as error:
-            self._leave([each for each in some if each.body is None], error)
+            self._leave([each for each in some if each.body is None and not each.is_concluded], error)
         except Exception as error:
-            _log.error("scheduler.digest.bug", **some[0].log_fields, error=error, exc_info=error)
-            for delivery in some:
-                if delivery.body is None:
-                    self._conclusions.left(delivery)
+            self._leave_with_bug([each for each in some if each.body is None], error)
+
+    def _leave_with_bug(self, some: Sequence[Delivery], error: Exception) -> None:
+        for delivery in some:
+            if not delivery.is_concluded:
+                _log.error("scheduler.digest.bug", **delivery.log_fields, error=error, exc_info=error)
+                self._conclusions.left(delivery)
 
     def _leave(self, some: Sequence[Delivery], error: StoreError) -> None:
         for delivery in some:

@@ -38,7 +38,8 @@ AHEAD_S = 0.1
 """So much work of a sink may lie ready: enough for its senders while the next digests are opened."""
 MOST_AHEAD = 400
 READY_BYTES = 8 << 20
-"""Of rendered bodies that wait for one sink. The last digests that were opened may go beyond it."""
+"""Of rendered bodies that wait for one sink. What was read last may go beyond it; digests that are open by then are
+read when their turn comes."""
 _FENCE_GRACE_S = 5.0
 """A sink that outlives its own time-out by so much is ended from outside."""
 _WATCH_S = 1.0
@@ -82,6 +83,7 @@ class Outlet:
     def __init__(self, settings: SinkSettings, sink: Sink, controller: Controller) -> None:
         self.settings = settings
         self.sink = sink
+        self._bulk = sink if isinstance(sink, BulkSink) else None
         self.controller = controller
         self.health = Health(controller)
         self.history = SinkHistory()
@@ -92,11 +94,14 @@ class Outlet:
         self.ready_bytes = 0
         self._ready: deque[Delivery] = deque()
         self._sending = 0
+        self._quiet = asyncio.Event()
+        self._quiet.set()
         self._idle: deque[asyncio.Future[None]] = deque()
         self._senders: list[_Sender] = []
         self._pace = Pace()
         self._tasks: list[asyncio.Task[None]] = []
         self._is_draining = False
+        self._is_stopping = False
 
     # -- what others may know
 
@@ -123,13 +128,19 @@ class Outlet:
     @property
     def room(self) -> int:
         """How many more may be claimed for it."""
-        if self.is_stopped or self.ready_bytes >= READY_BYTES:
+        if self.is_stopped or self.holds_enough:
             return 0
         limit = self.controller.decision.limit
         ahead = 0
         if self.controller.decision.state is State.FLOWING:
-            ahead = min(MOST_AHEAD, int(self._pace.per_s * AHEAD_S))
+            at_once = self._bulk.at_once if self._bulk is not None else 0
+            ahead = min(MOST_AHEAD, max(at_once, int(self._pace.per_s * AHEAD_S)))
         return max(0, limit + ahead - self.held - self.reserved)
+
+    @property
+    def holds_enough(self) -> bool:
+        """Whether no more bodies should wait for it."""
+        return self.ready_bytes >= READY_BYTES
 
     @property
     def sending(self) -> int:
@@ -154,18 +165,29 @@ class Outlet:
         self._is_draining = True
         self.put_back_ready()
 
+    async def quiet(self) -> None:
+        """Until nothing is being sent."""
+        await self._quiet.wait()
+
     async def stop(self) -> None:
+        self._is_stopping = True
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_FENCE_GRACE_S)
         self._tasks = []
 
     # -- what waits
 
     def put(self, deliveries: Sequence[Delivery]) -> None:
+        """The sink may have stepped back while they were opened: those wait for nobody."""
+        back = [each for each in deliveries if self._is_draining or not self.admits(each.epoch)]
+        if back:
+            self._conclusions.put_back(back)
         for delivery in deliveries:
-            self._ready.append(delivery)
-            self.ready_bytes += len(delivery.body or b"")
+            if not delivery.is_concluded:
+                self._ready.append(delivery)
+                self.ready_bytes += len(delivery.body or b"")
         self._wake()
 
     def put_back_ready(self) -> None:
@@ -199,7 +221,7 @@ class Outlet:
         """What one sender is to send now: several only to a sink that takes several."""
         if self._sending >= self.controller.decision.limit:
             return []
-        most = self.sink.at_once if isinstance(self.sink, BulkSink) and not self.is_probing else 1
+        most = self._bulk.at_once if self._bulk is not None and not self.is_probing else 1
         batch: list[Delivery] = []
         while self._ready and len(batch) < most:
             delivery = self._pop()
@@ -218,7 +240,7 @@ class Outlet:
 
     async def _send_on(self, sender: _Sender) -> None:
         loop = asyncio.get_running_loop()
-        while True:
+        while not self._is_stopping:  # a sink may swallow its cancellation
             batch = self._next_batch()
             if not batch:
                 waiter = loop.create_future()
@@ -226,16 +248,27 @@ class Outlet:
                 await waiter
                 continue
             self._sending += 1
+            self._quiet.clear()
             try:
                 await self._send(sender, batch)
+            except Exception as error:
+                _log.error("scheduler.digest.bug", **batch[0].log_fields, error=error, exc_info=error)
+                for delivery in batch:
+                    self._conclusions.left(delivery)
             finally:
                 self._sending -= 1
+                if not self._sending:
+                    self._quiet.set()
                 self._wake()
 
     async def _send(self, sender: _Sender, batch: list[Delivery]) -> None:
         ready = [delivery for delivery in batch if delivery.body is not None and delivery.has_lease]
         if len(ready) < len(batch):
             ready = [delivery for delivery in batch if await self._is_ready(delivery)]
+            late = [delivery for delivery in ready if not self.admits(delivery.epoch)]
+            if late:  # the sink stepped back while they were read
+                self._conclusions.put_back(late)
+                ready = [delivery for delivery in ready if not delivery.is_concluded]
         if not ready:
             return
         began_s = time.monotonic()
@@ -243,13 +276,18 @@ class Outlet:
         try:
             outcomes = await self._outcomes(ready)
         except asyncio.CancelledError:
-            if not sender.is_overdue or sender.task is None:
-                raise
-            sender.is_overdue = False
-            sender.task.uncancel()
-            outcomes = [Outcome(Verdict.UNAVAILABLE, "no outcome within the time-out")] * len(ready)
+            if not sender.is_overdue or self._is_stopping:
+                if sender.task is None or sender.task.cancelling():
+                    raise
+                _log.error("scheduler.sink.bug", **ready[0].log_fields, error="it cancelled itself")
+                outcomes = [Outcome(Verdict.AGAIN, "CancelledError")] * len(ready)
+            else:
+                outcomes = [Outcome(Verdict.UNAVAILABLE, "no outcome within the time-out")] * len(ready)
         finally:
             sender.batch = ()
+            if sender.is_overdue and sender.task is not None:
+                sender.is_overdue = False
+                sender.task.uncancel()
         ended_s = time.monotonic()
         self._pace.ended(len(ready), ended_s)
         for verdict in {outcome.verdict for outcome in outcomes}:
@@ -273,9 +311,13 @@ class Outlet:
             for each in ready
         ]
         try:
-            if isinstance(self.sink, BulkSink) and len(digests) > 1:
-                return await self.sink.deliver_all(digests)
-            return [await self.sink.deliver(digest) for digest in digests]
+            if self._bulk is not None and len(digests) > 1:
+                outcomes = await self._bulk.deliver_all(digests)
+            else:
+                outcomes = [await self.sink.deliver(digest) for digest in digests]
+            if len(outcomes) != len(digests) or not all(isinstance(each, Outcome) for each in outcomes):
+                raise TypeError("a sink returns one Outcome for each digest")
+            return outcomes
         except Exception as error:
             _log.error("scheduler.sink.bug", **ready[0].log_fields, error=error, exc_info=error)
             return [Outcome(Verdict.AGAIN, type(error).__name__, answer=str(error))] * len(ready)
@@ -287,6 +329,7 @@ class Outlet:
             await asyncio.sleep(min(_WATCH_S, limit_s / 4))
             now_s = time.monotonic()
             for sender in self._senders:
-                if sender.batch and now_s - sender.began_s > limit_s and sender.task is not None:
+                is_late = bool(sender.batch) and now_s - sender.began_s > limit_s
+                if is_late and not sender.is_overdue and sender.task is not None:
                     sender.is_overdue = True
                     sender.task.cancel()

@@ -57,6 +57,8 @@ class _Timer:
     failing_since_s: float | None = None
     maintained_s: float = 0.0
     claimed_of_all_s: float = 0.0
+    short_of: set[str] = field(default_factory=set)
+    """Sinks that had no room for it: it is woken when they have."""
 
 
 class Scheduler:
@@ -158,10 +160,13 @@ class Scheduler:
         await asyncio.gather(*self.tasks, return_exceptions=True)
         for outlet in self.outlets:
             outlet.stop_taking()
-        while self._is_busy and (left_s := until_s - time.monotonic()) > 0:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left_s):
-                    await self._something_ended()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, until_s - time.monotonic())):
+                while self._is_busy:
+                    for outlet in self.outlets:
+                        await outlet.quiet()
+                    for finisher in self._conclusions.finishers:
+                        await finisher.quiet()
         for outlet in self.outlets:
             await outlet.stop()
         for finisher in self._conclusions.finishers:
@@ -172,12 +177,6 @@ class Scheduler:
         return any(outlet.sending for outlet in self.outlets) or any(
             finisher.is_busy for finisher in self._conclusions.finishers
         )
-
-    async def _something_ended(self) -> None:
-        woken = self._timers[0].woken
-        woken.clear()
-        if self._is_busy:
-            await woken.wait()
 
     # -- the timers
 
@@ -272,6 +271,8 @@ class Scheduler:
     async def _claim(self, timer: _Timer) -> float:
         """Claims what there is room for. Returns in how many seconds this partition has more."""
         now_s, interval_ms = time.monotonic(), self._settings.interval_ms
+        timer.short_of.clear()
+        self._note_short(timer)
         if not any(outlet.room for outlet in self.outlets):
             return interval_ms / 1000  # a sink that has room again wakes it
         agenda = await self._digests.agenda(timer.partition, interval_ms)
@@ -302,6 +303,7 @@ class Scheduler:
 
     async def _alone(self, timer: _Timer, names: list[str]) -> Taken:
         await self._claiming.acquire()
+        self._note_short(timer)
         release = contextlib.ExitStack()
         release.callback(self._claiming.release)
         alone = asyncio.get_running_loop().call_later(ALONE_S, release.close)
@@ -310,6 +312,18 @@ class Scheduler:
         finally:
             alone.cancel()
             release.close()
+            self._note_short(timer)
+            for outlet in self.outlets:  # what was reserved is free again
+                self._wake_short_of(outlet)
+
+    def _note_short(self, timer: _Timer) -> None:
+        timer.short_of.update(outlet.name for outlet in self.outlets if not outlet.room)
+
+    def _wake_short_of(self, outlet: Outlet) -> None:
+        if outlet.room:
+            for timer in self._timers:
+                if outlet.name in timer.short_of:
+                    timer.woken.set()
 
     # -- what comes back
 
@@ -321,8 +335,6 @@ class Scheduler:
     def _on_end(self, delivery: Delivery) -> None:
         """Nothing of it is under way any more: there is room, and it may be due again soon."""
         outlet = delivery.outlet
-        was_full = outlet.room == 0
         outlet.held -= 1
         self._timers[delivery.claim.partition].woken.set()
-        if was_full:
-            self.wake()
+        self._wake_short_of(outlet)

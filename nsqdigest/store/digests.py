@@ -24,6 +24,7 @@ from nsqdigest.store.namespace import Namespace
 from nsqdigest.store.record import StoredRecord
 from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Schedule
+from nsqdigest.store.servers.resp import Command, packed, reader
 
 _MEMORY_PER_CAPACITY = 2
 READ_WHOLE_RECORDS = 64
@@ -153,7 +154,9 @@ class Digests:
             arguments += (route.capacity if route.merges else 0, len(instants), *instants)
         for claim, new_id in openings:
             arguments += (routes[claim.route], claim.timeline, claim.token, new_id)
-        now_ms, *answers = await self._namespace.run(partition, "open", keys, arguments, durable=True)
+        now_ms, *answers = await self._namespace.run(
+            partition, "open", [packed(keys)], [packed(arguments)], durable=True
+        )
         self._namespace.clock.heard(now_ms)
         opened: list[Head | NotOpened] = []
         for opening, (word, *rest) in zip(openings, answers, strict=True):
@@ -193,7 +196,7 @@ class Digests:
             arguments += (remember_ms, _MEMORY_PER_CAPACITY * route.capacity, details)
             if kind == "bury":
                 keys += dead.of_digest(digest_id)
-        count, *words = await self._namespace.run(partition, "finish", keys, arguments)
+        count, *words = await self._namespace.run(partition, "finish", [packed(keys)], [packed(arguments)])
         return [_ENDED[word] for word in words], count
 
     # -- their records
@@ -203,12 +206,11 @@ class Digests:
     ) -> list[list[StoredRecord | None] | None]:
         """All records of each, newest first, of equal timestamps by key: of digests with at most READ_WHOLE_RECORDS. A
         record is None if Redis lost its value; a digest is None if it is not ours any more."""
-        commands: list[list[bytes | str | int]] = []
+        commands: list[Command] = []
         by_route: dict[str, list[int]] = {}
         for number, (claim, _) in enumerate(digests):
             keys, name = self._of(claim)
-            commands.append([b"ZRANGE", keys.snapshot + name, 0, READ_WHOLE_RECORDS, b"WITHSCORES"])
-            commands.append([b"HGETALL", keys.snapshot_values + name])
+            commands += (_members_of(keys.snapshot + name), _values_of(keys.snapshot_values + name))
             by_route.setdefault(claim.route, []).append(number)
         for route, numbers in by_route.items():
             names = [digests[number][0].timeline for number in numbers]
@@ -272,6 +274,8 @@ class Digests:
         return routes, keys
 
 
+_members_of = reader(b"ZRANGE", b"0", b"%d" % READ_WHOLE_RECORDS, b"WITHSCORES")
+_values_of = reader(b"HGETALL")
 _OPENED = frozenset((b"opened", b"again", b"merged"))
 _ENDED = {
     b"closed": Ended.DONE,

@@ -42,7 +42,9 @@ def main() -> int:
         for mutant in mutants:
             print(f"{mutant.name:{width_of(mutants)}}  {mutant.file:20}  {mutant.rule}")
         return 0
-    # What ends this ends its runs: SIGTERM comes from `timeout` and from a CI job.
+    # What ends this ends its runs: SIGTERM comes from `timeout` and from a CI job. A shell that starts this in the
+    # background has it ignore SIGINT.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     return run(suites)
 

@@ -7,9 +7,9 @@ the copy's folder, and so does, where `watched` is asked for, which test reached
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import json
+import multiprocessing
 import os
 import signal
 import sys
@@ -54,7 +54,7 @@ class Job(NamedTuple):
 def run(job: Job) -> None:
     folder = job.folder
     os.setsid()  # a group of its own, which can be ended as a whole
-    _end_with_parent()
+    _end_with_the_command()
     _redirect(folder / OUTPUT)
     os.chdir(job.root)
     for name in _NOT_INHERITED:
@@ -81,10 +81,16 @@ def run(job: Job) -> None:
     _end(pytest.main([*_PYTEST, f"--basetemp={folder}/tmp", *job.tests], plugins=plugins))
 
 
-def _end_with_parent() -> None:
-    """The parent is the fork server, which ends with the command whatever ended that (Linux only)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+def _end_with_the_command() -> None:
+    """Whatever ended the command (SIGKILL, too), this run ends with it, and so do the servers in its group."""
+    command = multiprocessing.parent_process()
+    assert command is not None
+
+    def wait() -> None:
+        command.join()
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=wait, name="end-with-the-command", daemon=True).start()
 
 
 def _redirect(path: Path) -> None:

@@ -8,6 +8,7 @@ from nsqdigest.backoff import (
     PROBE_MESSAGE_WITHIN_S,
     RAMP_STEP_S,
     SHORTEST_WAIT_S,
+    Controller,
     Curve,
     Decision,
     Reason,
@@ -21,6 +22,7 @@ from support.controllers import (
     backoff_over,
     controller,
     fail,
+    highest,
     probing,
     ramping,
     succeed,
@@ -285,8 +287,18 @@ def test_successes_may_come_as_one_batch() -> None:
 
 def test_a_success_counts_as_one_unless_its_count_is_given() -> None:
     ctl, now_s = ramping()
-    assert ctl.succeeded(ctl.decision.epoch, now_s)
-    assert ctl.decision.limit == 2
+    limits = []
+    for _ in range(3):
+        ctl.succeeded(ctl.decision.epoch, now_s)
+        limits.append(ctl.decision.limit)
+    assert limits == [2, 2, 4]
+
+
+def test_it_starts_slowly_unless_told_otherwise() -> None:
+    ctl = Controller(MAX_IN_FLIGHT, PLAIN, highest)
+    fail(ctl, 0.0)
+    succeed(ctl, backoff_over(ctl))
+    assert (ctl.decision.state, ctl.decision.limit) == (State.RAMPING, 1)
 
 
 def test_the_ramp_goes_on_after_5_seconds_without_a_failure_also_without_traffic() -> None:

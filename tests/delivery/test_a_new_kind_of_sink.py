@@ -183,7 +183,8 @@ def test_the_example_file_has_it_and_loads() -> None:
 
 
 @pytest.mark.integration
-async def test_a_daemon_delivers_to_it(nsqd: Nsqd, redis_url: str, tmp_path: Path, garbage_collector: None) -> None:
+@pytest.mark.usefixtures("garbage_collector")
+async def test_a_daemon_delivers_to_it(nsqd: Nsqd, redis_url: str, tmp_path: Path) -> None:
     host, port = nsqd.tcp_address
     daemon = Daemon(read(text_of(f"{host}:{port}", redis_url, folder=str(tmp_path))), WITH_IT)
     await daemon.start()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import tracemalloc
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -10,23 +9,21 @@ from typing import NamedTuple
 
 import pytest
 import redis
-from nsqdigest.delivery.attempt import Courier, DeliveryRoute, Lease, Outlet
 
-from nsqdigest.backoff import Controller, Curve
-from nsqdigest.base.metrics import Metrics
-from nsqdigest.base.reasons import Verdict
-from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
-from nsqdigest.store.answers import Claim, Opened
-from nsqdigest.store.digests import Digests
+from nsqdigest.delivery.delivery import Lease
+from nsqdigest.store.answers import Claim
+from nsqdigest.store.digests import Digests, Ending, Opening
+from nsqdigest.store.head import Head
 from nsqdigest.store.packing import BYTES_PER_CALL, RECORDS_PER_CALL
 from nsqdigest.store.record import Record, StoredRecord
 from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Plan, Schedule
 from nsqdigest.store.store import Store
 from support import settings
-from support.settings import ROUTE
+from support.delivering import Delivering, ToldSink
 from support.stage import PROVE
 from support.stores import OpenStore, open_store
+from support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -39,32 +36,20 @@ PLAN = StoreRoute("r", capacity=1_000_000, increment_ms=0, dedupe_window_ms=600_
 POLICY = replace(settings.POLICY, capacity=1_000_000, dedupe_window_ms=600_000)
 
 
-class Sink:
-    """Accepts all, and keeps what it got."""
-
-    def __init__(self) -> None:
-        self.parcels: list[OutgoingDigest] = []
-
-    async def deliver(self, parcel: OutgoingDigest) -> Outcome:
-        self.parcels.append(parcel)
-        return Outcome(Verdict.DELIVERED)
-
-    async def close(self) -> None:
-        pass
-
-
 class Big(NamedTuple):
     store: Store
     claim: Claim
-    sink: Sink
+    sink: ToldSink
 
     async def carry(self, max_body_bytes: int) -> None:
         """As the daemon does it, with the sink's own time-out of five seconds."""
-        sink = replace(settings.SINK, concurrency=1, max_body_bytes=max_body_bytes)
-        post = Outlet(sink, self.sink, Controller(1, Curve(1.0, 10.0, jitter="none"), max))
-        courier = Courier(self.store, LEASE_MS, Metrics(), max, lambda _: None)
-        route, epoch = DeliveryRoute(ROUTE, Plan(POLICY), post), post.controller.decision.epoch
-        await courier.carry(self.claim, route, Lease(LEASE_MS, time.monotonic()), epoch)
+        stage = Delivering(
+            self.store.digests, self.store.dead, sinks={"out": self.sink}, limit=1, plan=Plan(POLICY),
+            max_body_bytes=max_body_bytes,
+        )  # fmt: skip
+        await stage.opener.open(0, stage.deliveries([self.claim]))
+        await until(lambda: stage.held == 0, 30)
+        await stage.stop()
 
 
 async def claimed(store: Store, count: int) -> Big:
@@ -74,7 +59,7 @@ async def claimed(store: Store, count: int) -> Big:
         records = [Record(0, b"t", b"%06d" % n, n, VALUE, False) for n in range(first, first + RECORDS_PER_CALL)]
         await store.timelines.add("r", 0, records, Schedule(now_ms, now_ms))
     (claim,) = (await store.digests.claim(0, [("r", 0)], [1], LEASE_MS)).claims
-    return Big(store, claim, Sink())
+    return Big(store, claim, ToldSink())
 
 
 @pytest.fixture
@@ -85,13 +70,13 @@ async def big(open_store: OpenStore, redis_url: str) -> Big:
 Page = list[StoredRecord | None] | None
 
 
-def before_page(monkeypatch: pytest.MonkeyPatch, then: Callable[[int, Digests, Opened], Awaitable[None]]) -> list[Page]:
+def before_page(monkeypatch: pytest.MonkeyPatch, then: Callable[[int, Digests, Head], Awaitable[None]]) -> list[Page]:
     """Lets something happen before each page is read. The pages are collected in what is answered."""
     read_page, pages = Digests.page, list[Page]()
 
-    async def page(digests: Digests, claim: Claim, opened: Opened, start: int, count: int) -> Page:
-        await then(len(pages) + 1, digests, opened)
-        pages.append(await read_page(digests, claim, opened, start, count))
+    async def page(digests: Digests, claim: Claim, head: Head, start: int, count: int) -> Page:
+        await then(len(pages) + 1, digests, head)
+        pages.append(await read_page(digests, claim, head, start, count))
         return pages[-1]
 
     monkeypatch.setattr(Digests, "page", page)
@@ -109,8 +94,8 @@ async def test_100_000_records_are_opened_read_and_closed_in_calls_of_bounded_si
     pages = before_page(monkeypatch, nothing)
     redis_client.config_resetstat()
     await big.carry(max_body_bytes=100 << 20)
-    (parcel,) = big.sink.parcels
-    assert (parcel.records, parcel.body.count(b'"key"')) == (100_000, 100_000)
+    (digest,) = big.sink.sent
+    assert (digest.records, digest.body.count(b'"key"')) == (100_000, 100_000)
     sizes = [len(page or ()) for page in pages]
     assert sum(sizes) == 100_000
     assert max(sizes) <= RECORDS_PER_CALL
@@ -118,17 +103,17 @@ async def test_100_000_records_are_opened_read_and_closed_in_calls_of_bounded_si
     assert (ledger["delivered"], ledger["open"], ledger["snapshots"]) == (100_000, 0, 0)
     # Opening renames, closing unlinks and remembers the newest 10,000: no script went through the records.
     assert redis_client.zcard("{test:0}:shown:r:t") == 10_000
-    assert set(redis_client.keys("*:r:t")) == {b"{test:0}:shown:r:t", b"{test:0}:head:r:t"}
+    assert set(redis_client.keys("*:r:t")) == {b"{test:0}:shown:r:t"}
     ran: dict[str, dict[str, int]] = redis_client.info("commandstats")
     assert ran["cmdstat_evalsha"]["calls"] < 10
 
 
 async def test_its_digest_is_read_no_further_than_it_has_room(big: Big) -> None:
     await big.carry(MAX_BODY_BYTES)
-    (parcel,) = big.sink.parcels
-    assert parcel.records == RECORDS
-    assert len(parcel.body) <= MAX_BODY_BYTES
-    assert parcel.body.count(b'"key"') * (len(VALUE) + 60) > MAX_BODY_BYTES * 0.9
+    (digest,) = big.sink.sent
+    assert digest.records == RECORDS
+    assert len(digest.body) <= MAX_BODY_BYTES
+    assert digest.body.count(b'"key"') * (len(VALUE) + 60) > MAX_BODY_BYTES * 0.9
 
 
 async def test_the_daemon_holds_no_more_than_a_page_beyond_the_body(big: Big) -> None:
@@ -140,7 +125,7 @@ async def test_the_daemon_holds_no_more_than_a_page_beyond_the_body(big: Big) ->
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(big.sink.parcels) == 1
+    assert len(big.sink.sent) == 1
     assert peak_bytes < 2 * MAX_BODY_BYTES + 2 * BYTES_PER_CALL
     assert peak_bytes < RECORDS * len(VALUE) / 2
 
@@ -148,14 +133,14 @@ async def test_the_daemon_holds_no_more_than_a_page_beyond_the_body(big: Big) ->
 async def test_a_worker_whose_digest_was_closed_between_pages_sends_nothing(
     big: Big, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def another_closes(number: int, digests: Digests, opened: Opened) -> None:
+    async def another_closes(number: int, digests: Digests, head: Head) -> None:
         if number == 3:
-            now_ms = digests.clock.now_ms()
-            await digests.close_digest(big.claim, opened.id, Schedule(now_ms, now_ms))
+            now_ms = digests.now_ms()
+            await digests.finish(0, [Ending.close(big.claim, head.id, Schedule(now_ms, now_ms))])
 
     pages = before_page(monkeypatch, another_closes)
     await big.carry(max_body_bytes=100 << 20)
-    assert (len(pages), pages[-1], big.sink.parcels) == (3, None, [])
+    assert (len(pages), pages[-1], big.sink.sent) == (3, None, [])
 
 
 async def test_a_worker_that_lost_its_lease_between_pages_sends_nothing(
@@ -163,13 +148,15 @@ async def test_a_worker_that_lost_its_lease_between_pages_sends_nothing(
 ) -> None:
     """Another has the same digest open: the records are there all the while."""
 
-    async def another_has_it(number: int, digests: Digests, opened: Opened) -> None:
+    async def another_has_it(number: int, digests: Digests, head: Head) -> None:
         if number == 3:
-            await digests.fail(big.claim, digests.clock.now_ms())
+            await digests.finish(0, [Ending.wait(big.claim, digests.now_ms(), 1)])
             (other,) = (await digests.claim(0, [("r", 0)], [1], LEASE_MS)).claims
-            assert isinstance(await digests.open(other, LEASE_MS, "not taken", [0]), Opened)
+            (again,) = await digests.open(0, [Opening(other, "not taken")], {"r": [0]}, LEASE_MS)
+            assert isinstance(again, Head)
+            assert again.id == head.id
             monkeypatch.setattr(Lease, "left_s", 0.0)  # as late as it would be by then
 
     pages = before_page(monkeypatch, another_has_it)
     await big.carry(max_body_bytes=100 << 20)
-    assert (len(pages), big.sink.parcels) == (3, [])
+    assert (len(pages), big.sink.sent) == (3, [])

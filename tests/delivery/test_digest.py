@@ -9,35 +9,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqdigest.delivery.digest import Builder, rfc3339
-from nsqdigest.store.record import Head
+from nsqdigest.delivery.digest import Builder, Names, rfc3339
+from nsqdigest.store.head import Head
 
 pytestmark = pytest.mark.unit
 
-FACTS = Head(
-    id="018bcfe5-6b7b-7000-8000-000000000000",
-    route="events",
-    timeline="user:42",
-    sink="out",
-    iteration=3,
-    opened_ms=1_763_456_400_123,
-    next_earliest_ms=1_763_456_700_007,
-    first_ms=1_700_000_000_123,
-    last_ms=1_700_000_009_456,
-    total=17,
-    superseded=2,
-    dropped_capacity=5,
-)
+HEAD = Head(
+    id="018bcfe5-6b7b-7000-8000-000000000000", iteration=3, opened_ms=1_763_456_400_123, total=17, superseded=2,
+    dropped_capacity=5, next_earliest_ms=1_763_456_700_007, since_ms=1_763_456_300_000, attempts=4, tries=6,
+)  # fmt: skip
+NAMES = Names("events", "user:42", "out")
+FIRST_MS, LAST_MS = 1_700_000_000_123, 1_700_000_009_456
 MAX_BODY_BYTES = 256 * 1024
 
 Records = list[tuple[bytes, int, bytes]]
 
 
-def body(records: Records, facts: Head = FACTS, group: str = "", max_body_bytes: int = MAX_BODY_BYTES) -> bytes:
-    builder = Builder(facts, max_body_bytes, tuple(group.split(".")) if group else ())
+def body(
+    records: Records, head: Head = HEAD, group: str = "", max_body_bytes: int = MAX_BODY_BYTES, *, names: Names = NAMES,
+    first_ms: int = FIRST_MS, last_ms: int = LAST_MS,
+) -> bytes:  # fmt: skip
+    builder = Builder(head, names, max_body_bytes, tuple(group.split(".")) if group else ())
     for record in records:
         builder.add(*record)
-    return builder.body()
+    return builder.body(first_ms, last_ms)
 
 
 def data(*args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -85,7 +80,7 @@ def test_every_fact_is_told() -> None:
         "type": "digest",
         "timestamp": "2025-11-18T09:00:00.123Z",
         "data": {
-            "id": FACTS.id, "route": "events", "timeline": "user:42", "sink": "out", "iteration": 3,
+            "id": HEAD.id, "route": "events", "timeline": "user:42", "sink": "out", "iteration": 3,
             "first": 1_700_000_000_123, "last": 1_700_000_009_456, "total": 17, "shown": 1, "superseded": 2,
             "dropped": {"capacity": 5}, "records": [{"key": "k", "timestamp": 1_700_000_009_456, "value": {}}],
             "next_earliest": "2025-11-18T09:05:00.007Z",
@@ -143,7 +138,7 @@ def test_records_stay_in_the_order_they_were_given_newest_first() -> None:
 
 @pytest.mark.parametrize("text", ['a"b', "a\\b", "é😀", "\u2028", "</script>", "{}", "a\tb"])
 def test_any_text_in_names_comes_out_as_it_was(text: str) -> None:
-    digest = data([(text.encode(), 1, b"{}")], FACTS._replace(timeline=text, route=text))
+    digest = data([(text.encode(), 1, b"{}")], names=Names(text, text, "out"))
     assert (digest["records"][0]["key"], digest["timeline"], digest["route"]) == (text, text, text)
 
 
@@ -165,7 +160,7 @@ def test_the_same_snapshot_gives_the_same_bytes() -> None:
 
 
 def test_a_body_has_no_line_break_of_its_own() -> None:
-    assert b"\n" not in body([(b"a\nb", 1, b"{}")], FACTS._replace(timeline="x\ny"))
+    assert b"\n" not in body([(b"a\nb", 1, b"{}")], names=NAMES._replace(timeline="x\ny"))
 
 
 # -- groups
@@ -231,13 +226,13 @@ def test_a_body_is_never_longer_than_its_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    "facts",
-    [FACTS._replace(route="n" * 3_000), FACTS._replace(timeline="n" * 3_000), FACTS._replace(sink="n" * 3_000)],
+    "names",
+    [NAMES._replace(route="n" * 3_000), NAMES._replace(timeline="n" * 3_000), NAMES._replace(sink="n" * 3_000)],
     ids=["route", "timeline", "sink"],
 )
-def test_whatever_has_a_long_name_a_body_is_never_longer_than_its_limit(facts: Head) -> None:
+def test_whatever_has_a_long_name_a_body_is_never_longer_than_its_limit(names: Names) -> None:
     records: Records = [(b"k%d" % number, number, b"{}") for number in range(500)]
-    digest = body(records, facts, max_body_bytes=8_192)
+    digest = body(records, max_body_bytes=8_192, names=names)
     assert 7_000 < len(digest) <= 8_192
 
 
@@ -248,11 +243,11 @@ def test_thousands_of_small_records_are_counted_with_what_stands_between_them(gr
 
 
 def test_what_does_not_fit_is_left_out_and_the_totals_stay() -> None:
-    facts = FACTS._replace(total=500)
-    digest = data([(b"k%d" % number, number, b"{}") for number in range(500)], facts, max_body_bytes=4_096)
+    head = HEAD._replace(total=500)
+    digest = data([(b"k%d" % number, number, b"{}") for number in range(500)], head, max_body_bytes=4_096)
     assert 10 < digest["shown"] < 500
     assert digest["shown"] == len(digest["records"])
-    assert (digest["total"], digest["first"], digest["last"]) == (500, FACTS.first_ms, FACTS.last_ms)
+    assert (digest["total"], digest["first"], digest["last"]) == (500, FIRST_MS, LAST_MS)
 
 
 def test_in_groups_shown_counts_the_records_of_all() -> None:
@@ -267,7 +262,7 @@ def test_the_newest_are_shown_and_nothing_behind_the_first_that_does_not_fit() -
 
 
 def test_a_builder_that_is_full_says_so() -> None:
-    builder = Builder(FACTS, 2_048)
+    builder = Builder(HEAD, NAMES, 2_048)
     assert not builder.is_full
     builder.add(b"a", 1, b"{}")
     assert not builder.is_full
@@ -275,10 +270,16 @@ def test_a_builder_that_is_full_says_so() -> None:
     assert builder.is_full
 
 
-def test_the_largest_facts_leave_room_for_themselves() -> None:
-    facts = FACTS._replace(
-        timeline='"' * 4_096, route="r" * 64, sink="s" * 64, iteration=2**53, total=2**53, superseded=2**53,
-        dropped_capacity=2**53, first_ms=2**53, last_ms=2**53,
-    )  # fmt: skip
+def test_the_largest_numbers_and_names_leave_room_for_themselves() -> None:
+    names = Names("r" * 64, '"' * 4_096, "s" * 64)
+    head = HEAD._replace(iteration=2**53, total=2**53, superseded=2**53, dropped_capacity=2**53)
+    records: Records = [(b"k%d" % n, n, b"{}") for n in range(1_000)]
     limit_bytes = 16 * 1024
-    assert len(body([(b"k%d" % n, n, b"{}") for n in range(1_000)], facts, max_body_bytes=limit_bytes)) <= limit_bytes
+    whole = body(records, head, max_body_bytes=limit_bytes, names=names, first_ms=2**53, last_ms=2**53)
+    assert len(whole) <= limit_bytes
+
+
+def test_the_number_of_an_attempt_is_not_in_the_body() -> None:
+    """Each attempt of an id goes out with the same bytes."""
+    again = HEAD._replace(attempts=9, tries=11)
+    assert body([(b"k", 1, b"{}")], again) == body([(b"k", 1, b"{}")])

@@ -1,4 +1,4 @@
-"""Digests that are sent again by scheduler and courier: frozen, merged with newer records, revived from the dead."""
+"""Digests that are sent again: frozen, merged with newer records, revived from the dead."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class ScriptedSink:
     def __init__(self) -> None:
         self.verdicts: list[Verdict] = []
         self.meanwhile: list[Meanwhile] = []
-        self.parcels: list[OutgoingDigest] = []
+        self.sent: list[OutgoingDigest] = []
 
-    async def deliver(self, parcel: OutgoingDigest) -> Outcome:
-        self.parcels.append(parcel)
+    async def deliver(self, digest: OutgoingDigest) -> Outcome:
+        self.sent.append(digest)
         if self.meanwhile:
             await self.meanwhile.pop(0)()
         return Outcome(self.verdicts.pop(0) if self.verdicts else Verdict.DELIVERED, "said the test")
@@ -59,14 +59,14 @@ class ScriptedSink:
 
     @property
     def bodies(self) -> list[dict[str, Any]]:
-        return [json.loads(parcel.body)["data"] for parcel in self.parcels]
+        return [json.loads(digest.body)["data"] for digest in self.sent]
 
     @property
     def told(self) -> list[tuple[int, list[str]]]:
-        """Attempt and keys of each parcel."""
+        """Attempt and keys of each digest."""
         return [
-            (parcel.attempt, sorted(record["key"] for record in body["records"]))
-            for parcel, body in zip(self.parcels, self.bodies, strict=True)
+            (digest.attempt, sorted(record["key"] for record in body["records"]))
+            for digest, body in zip(self.sent, self.bodies, strict=True)
         ]
 
 
@@ -97,8 +97,8 @@ async def scheduler(store: Store, sink: ScriptedSink, settings: LogSink) -> Asyn
     def uniform(low: float, high: float) -> float:
         return low
 
-    post = Outlet(settings, sink, Controller(8, Curve(1.0, 10.0, jitter="none"), uniform))
-    routes = {"r": DeliveryRoute(ROUTE, Plan(POLICY), post)}
+    outlet = Outlet(settings, sink, Controller(8, Curve(1.0, 10.0, jitter="none"), uniform))
+    routes = {"r": DeliveryRoute(ROUTE, Plan(POLICY), outlet)}
     scheduler = Scheduler(
         SchedulerSettings(interval_ms=20, lease_ms=60_000, batch=100), routes, store, Metrics(), uniform
     )
@@ -144,7 +144,7 @@ async def test_a_digest_sent_again_is_the_same_and_newer_records_follow(
     scheduler.start()
     await delivered(store, 2)
     assert sink.told == [(1, ["first"]), (2, ["first"]), (1, ["newer"])]
-    first, again, following = sink.parcels
+    first, again, following = sink.sent
     assert (again.id, again.body) == (first.id, first.body)
     assert following.id != first.id
 
@@ -178,8 +178,8 @@ class TestMerged:
         await add(store)
         scheduler.start()
         await delivered(store, 1)
-        assert [parcel.attempt for parcel in sink.parcels] == [1, 2]
-        assert sink.parcels[0].body == sink.parcels[1].body
+        assert [digest.attempt for digest in sink.sent] == [1, 2]
+        assert sink.sent[0].body == sink.sent[1].body
 
     @pytest.fixture
     def settings(self, request: pytest.FixtureRequest) -> LogSink:
@@ -194,7 +194,7 @@ class TestMerged:
         await add(store, rec(b"0"))
         scheduler.start()
         dead = await the_dead_one(store)
-        assert (dead.details.reason, dead.details.facts.total) == ("too-many-attempts", 3)
+        assert (dead.details.reason, dead.details.head.total) == ("too-many-attempts", 3)
         assert sink.told == [(1, ["0"]), (1, ["0", "1"]), (1, ["0", "1", "2"])]
 
     @pytest.mark.parametrize("settings", [{"max_age_ms": 150}], indirect=True)
@@ -215,8 +215,8 @@ class TestMerged:
         await add(store, rec(b"first"))
         scheduler.start()
         await delivered(store, 6)
-        assert len({parcel.id for parcel in sink.parcels}) == 6
-        assert scheduler.posts[0].controller.decision.state is State.FLOWING
+        assert len({digest.id for digest in sink.sent}) == 6
+        assert scheduler.outlets[0].controller.decision.state is State.FLOWING
 
 
 # -- revived
@@ -234,7 +234,7 @@ async def test_a_revived_digest_is_sent_with_the_bytes_it_had(
     await delivered(store, 1)
     assert await store.dead.revive(dead) is Revival.REVIVED
     await delivered(store, 3)
-    refused, *_, following, revived = sink.parcels
+    refused, *_, following, revived = sink.sent
     assert (revived.id, revived.body, revived.timeline) == (refused.id, refused.body, "t")
     assert (revived.attempt, following.attempt) == (4, 1)
     await until(lambda: plain.timeline_count() == 0)
@@ -251,10 +251,13 @@ async def test_a_revived_digest_that_is_refused_again_is_dead_again(
     scheduler.start()
     dead = await the_dead_one(store)
     await store.dead.revive(dead)
-    await until(lambda: len(sink.parcels) == 6)
+    await until(lambda: len(sink.sent) == 6)
     again = await the_dead_one(store)
-    assert again.details == dead.details._replace(attempts=6)
-    assert len({parcel.body for parcel in sink.parcels}) == 1
+    head = again.details.head
+    # Its age and its tries begin anew; all that its receiver sees stays.
+    assert head._replace(since_ms=0, tries=0) == dead.details.head._replace(since_ms=0, tries=0, attempts=6)
+    assert again.details._replace(head=head) == dead.details._replace(head=head)
+    assert len({digest.body for digest in sink.sent}) == 1
     assert await counters(store) == {"added": 1, "buried": 1}
     await until(lambda: plain.timeline_count() == 0)
 
@@ -266,8 +269,9 @@ async def test_the_age_of_a_revived_digest_counts_from_its_revival(
     await add(store)
     scheduler.start()
     dead = await the_dead_one(store)
-    facts = dead.details.facts._replace(opened_ms=dead.details.facts.opened_ms - 2 * SINK.max_age_ms)
-    details = dead.details._replace(facts=facts)
+    head = dead.details.head
+    old = head._replace(opened_ms=head.opened_ms - 2 * SINK.max_age_ms, since_ms=head.since_ms - 2 * SINK.max_age_ms)
+    details = dead.details._replace(head=old)
     plain.command("HSET", plain.key("dead:details"), dead.id, details.encode())
     await store.dead.revive(dead._replace(details=details))
     await delivered(store, 1)

@@ -19,9 +19,10 @@ from standardwebhooks import Webhook as Verifier
 
 import nsqdigest
 from nsqdigest.base.reasons import Verdict
+from nsqdigest.config import Secret
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
-from nsqdigest.delivery.sinks.log import LogFile, LogSink, Secret, WebhookSink
-from nsqdigest.delivery.sinks.webhook import Webhook
+from nsqdigest.delivery.sinks.log import LogFile, LogSink
+from nsqdigest.delivery.sinks.webhook import Webhook, WebhookSink
 from support.ports import HOST, free_port
 from support.waiting import until
 

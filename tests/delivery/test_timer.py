@@ -1,5 +1,5 @@
-"""scheduler.py in simulated time, beside a store and a courier that are told what to do: the instants of its looks and
-claims, what it asks for, and what it hands on. What it does with a real Redis is in tests/integration."""
+"""timer.py and claims.py in simulated time, beside a store and sinks that are told what to do: the instants of looks
+and claims, what is asked for, and what is handed on."""
 
 from __future__ import annotations
 
@@ -10,18 +10,23 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import pytest
-from nsqdigest.delivery.attempt import NO_EPOCH, DeliveryRoute, Lease, Outlet
 
 from nsqdigest.backoff import Controller, Curve, State
 from nsqdigest.base import log
 from nsqdigest.base.errors import Applied, StoreError
 from nsqdigest.base.log_counts import Repeats
 from nsqdigest.base.metrics import Metrics
+from nsqdigest.base.reasons import Verdict
 from nsqdigest.config import Scheduler as SchedulerSettings
-from nsqdigest.delivery import attempt, timer
+from nsqdigest.delivery import outlet as outlet_module
+from nsqdigest.delivery.delivery import PUT_BACK_ONLY, Delivery, DeliveryRoute
+from nsqdigest.delivery.outlet import Outlet
+from nsqdigest.delivery.sinks.base import Outcome
 from nsqdigest.delivery.timer import Scheduler
-from nsqdigest.store.answers import Claim, Claimed, Maintained, Mended
+from nsqdigest.store.answers import Claim, Claimed, Ended, Maintained, Mended
+from nsqdigest.store.digests import Ending
 from nsqdigest.store.schedule import Plan
+from support.delivering import DAMAGE, ToldDead, ToldDigests, ToldSink, now_s, simulate
 from support.settings import POLICY, ROUTE, SINK
 from support.simulated import BEGAN_S, Time, simulated
 
@@ -29,11 +34,6 @@ pytestmark = pytest.mark.unit
 
 NOTHING = Maintained(0, 0, 0, 0, ())
 MOST_LOOKS = 500
-
-
-def now_s() -> float:
-    """Since the test began."""
-    return round(Time.monotonic() - BEGAN_S, 3)
 
 
 async def at(instant_s: float) -> None:
@@ -51,10 +51,9 @@ class Asked(NamedTuple):
 
 
 @dataclass
-class ToldStore:
-    """Timelines with an instant each, by partition and route."""
+class ToldStore(ToldDigests):
+    """Timelines with an instant each, by partition and route. What waits again is put back."""
 
-    partitions: int = 1
     due: dict[tuple[int, str, str], float] = field(default_factory=dict)
     looks: list[tuple[float, int]] = field(default_factory=list)
     claims: list[Asked] = field(default_factory=list)
@@ -62,15 +61,17 @@ class ToldStore:
     claims_at_a_time: int = 0
     most_at_a_time: int = 0
     maintained: list[tuple[float, int, list[str], int]] = field(default_factory=list)
-    released: list[tuple[float, int, list[str], str]] = field(default_factory=list)
+    asked_again: list[tuple[float, int, list[str], str]] = field(default_factory=list)
     look_errors: dict[int, list[StoreError | None]] = field(default_factory=dict)
     claim_errors: list[StoreError | None] = field(default_factory=list)
+    claim_again_errors: list[StoreError | None] = field(default_factory=list)
+    damaged_routes: set[str] = field(default_factory=set)
     finds: list[Maintained] = field(default_factory=list)
-    returns: list[int] = field(default_factory=list)
-    takes_s: dict[str, float] = field(default_factory=dict)
+    found_again: list[list[str]] = field(default_factory=list)
+    """What the next ones that are asked again took, of route r."""
     hangs_in: set[int] = field(default_factory=set)
-    posts: list[Outlet] = field(default_factory=list)
-    dead: None = None
+    outlets: list[Outlet] = field(default_factory=list)
+    dead: Any = field(default_factory=ToldDead)
 
     @property
     def digests(self) -> ToldStore:
@@ -79,13 +80,6 @@ class ToldStore:
     @property
     def upkeep(self) -> ToldStore:
         return self
-
-    @property
-    def clock(self) -> ToldStore:
-        return self
-
-    def now_ms(self) -> int:
-        return round(Time.monotonic() * 1000)
 
     def put(self, name: str, at_s: float = 0.0, route: str = "r", partition: int = 0) -> None:
         self.due[partition, route, name] = BEGAN_S + at_s
@@ -110,7 +104,7 @@ class ToldStore:
     async def claim(
         self, partition: int, routes: Sequence[tuple[str, int]], budgets: Sequence[int], lease_ms: int, token: str
     ) -> Claimed:
-        reserved = [post.reserved for post in self.posts]
+        reserved = [outlet.reserved for outlet in self.outlets]
         self.claims.append(Asked(now_s(), partition, list(routes), list(budgets), reserved))
         self.tokens.append(token)
         self.claims_at_a_time += 1
@@ -121,6 +115,8 @@ class ToldStore:
         self.claims_at_a_time -= 1
         if self.claim_errors and (error := self.claim_errors.pop(0)) is not None:
             raise error
+        if self.damaged_routes.intersection(name for name, _ in routes):
+            raise DAMAGE
         left, taken = list(budgets), []
         for name, number in routes:
             for due_ms, key in self._of(partition, [name]):
@@ -131,9 +127,19 @@ class ToldStore:
         rest = self._of(partition, [name for name, _ in routes])
         return Claimed(taken, rest[0][0] if rest else None)
 
-    async def release(self, partition: int, routes: Sequence[str], token: str) -> int:
-        self.released.append((now_s(), partition, list(routes), token))
-        return self.returns.pop(0) if self.returns else 0
+    async def claim_again(self, partition: int, routes: Sequence[str], lease_ms: int, token: str) -> list[Claim]:
+        self.asked_again.append((now_s(), partition, list(routes), token))
+        if self.claim_again_errors and (error := self.claim_again_errors.pop(0)) is not None:
+            raise error
+        found = self.found_again.pop(0) if self.found_again else []
+        return [Claim(partition, "r", name, self.now_ms(), token) for name in found]
+
+    async def finish(self, partition: int, endings: Sequence[Ending]) -> tuple[list[Ended], int]:
+        answer = await super().finish(partition, endings)
+        for ending in endings:
+            if ending.kind == "wait":
+                self.due[partition, ending.claim.route, ending.claim.timeline] = ending.after.base_ms / 1000
+        return answer
 
     async def maintain(self, partition: int, routes: Sequence[str], lease_ms: int) -> Maintained:
         self.maintained.append((now_s(), partition, list(routes), lease_ms))
@@ -141,42 +147,18 @@ class ToldStore:
         return self.finds.pop(0) if self.finds else NOTHING
 
 
-class Carried(NamedTuple):
-    at_s: float
-    route: str
-    name: str
-    left_s: float
-    epoch: int
-
-
-@dataclass
-class ToldCourier:
-    """Carries for so long."""
-
-    takes_s: float = 0.0
-    carried: list[Carried] = field(default_factory=list)
-    ended: list[str] = field(default_factory=list)
-    made_with: tuple[Any, ...] = ()
-
-    async def carry(self, claim: Claim, route: DeliveryRoute, lease: Lease, epoch: int) -> None:
-        assert route.settings.name == claim.route
-        self.carried.append(Carried(now_s(), claim.route, claim.timeline, round(lease.left_s, 6), epoch))
-        await asyncio.sleep(self.takes_s)
-        self.ended.append(claim.timeline)
-
-    @property
-    def names(self) -> list[str]:
-        return [each.name for each in self.carried]
-
-
 class Stage(NamedTuple):
     store: ToldStore
-    courier: ToldCourier
-    posts: list[Outlet]
+    sinks: list[ToldSink]
+    outlets: list[Outlet]
     metrics: Metrics
     windows: list[tuple[float, float]]
     scheduler: Scheduler
     backs: list[float]
+
+    @property
+    def sink(self) -> ToldSink:
+        return self.sinks[0]
 
     def looks(self, partition: int = 0) -> list[float]:
         return [at_s for at_s, of in self.store.looks if of == partition]
@@ -185,54 +167,62 @@ class Stage(NamedTuple):
         """When, and of which routes."""
         return [(asked.at_s, sorted(name for name, _ in asked.routes)) for asked in self.store.claims]
 
+    def sent(self) -> list[tuple[float, str]]:
+        """When, and what, over all sinks."""
+        found = [
+            (round(at_s, 3), digest.timeline) for sink in self.sinks
+            for at_s, digest in zip(sink.sent_s, sink.sent, strict=True)
+        ]  # fmt: skip
+        return sorted(found, key=lambda each: each[0])
+
+    def names(self) -> list[str]:
+        return [name for _, name in self.sent()]
+
 
 MakeStage = Callable[..., Stage]
 
 
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch) -> MakeStage:
-    monkeypatch.setattr(timer, "time", Time())
-    monkeypatch.setattr(attempt, "time", Time())
-    carrying = ToldCourier()
-
-    def told_courier(*arguments: Any) -> ToldCourier:
-        carrying.made_with = arguments
-        return carrying
-
-    monkeypatch.setattr(timer, "Courier", told_courier)
+    simulate(monkeypatch)
 
     def stage(
         *, interval_s: float = 30, lease_s: float = 60, batch: int = 100, limit: int = 8, partitions: int = 1,
-        sinks: int = 1, draw: float | None = 0.0,
+        sinks: int = 1, draw: float | None = 0.0, takes_s: float = 0.0, **settings: Any,
     ) -> Stage:  # fmt: skip
-        """Routes r and s: with two sinks, each has its own. It draws `draw`, or else the highest."""
+        """Routes r and s: with two sinks, each has its own. It draws `draw`, or else the highest. A send takes
+        `takes_s`."""
         store, metrics, windows, backs = ToldStore(partitions), Metrics(), [], []
+        told = [ToldSink() for _ in range(sinks)]
+        for sink in told:
+            sink.takes_s = takes_s
 
         def uniform(low: float, high: float) -> float:
             windows.append((low, high))
             return high if draw is None else draw
 
         curve = Curve(2.5, 100.0, jitter="none")
-        posts = [
-            Outlet(replace(SINK, name=name), None, Controller(limit, curve, lambda low, _: low, slow_start=False))  # type: ignore[arg-type]
-            for name in ("out", "other")[:sinks]
+        chosen = replace(SINK, concurrency=limit, **settings)
+        outlets = [
+            Outlet(replace(chosen, name=name), sink, Controller(limit, curve, lambda low, _: low, slow_start=False))
+            for name, sink in zip(("out", "other"), told, strict=False)
         ]
-        store.posts = posts
+        store.outlets = outlets
         routes = {
-            name: DeliveryRoute(replace(ROUTE, name=name), Plan(POLICY), posts[number % sinks])
+            name: DeliveryRoute(replace(ROUTE, name=name), Plan(POLICY), outlets[number % sinks])
             for number, name in enumerate(("r", "s"))
         }
-        settings = SchedulerSettings(interval_ms=round(1000 * interval_s), lease_ms=round(1000 * lease_s), batch=batch)
-        made = Scheduler(
-            settings, routes, store, metrics, uniform, on_store_back=lambda: backs.append(now_s())  # type: ignore[arg-type]
+        made = SchedulerSettings(interval_ms=round(1000 * interval_s), lease_ms=round(1000 * lease_s), batch=batch)
+        scheduler = Scheduler(
+            made, routes, store, metrics, uniform, on_store_back=lambda: backs.append(now_s())  # type: ignore[arg-type]
         )  # fmt: skip
-        return Stage(store, carrying, posts, metrics, windows, made, backs)
+        return Stage(store, told, outlets, metrics, windows, scheduler, backs)
 
     return stage
 
 
 @pytest.fixture
-def said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int]:
+def logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int]:
     """How often a line was written."""
     monkeypatch.setattr(log, "_repeats", Repeats())
     caplog.set_level(logging.DEBUG, "nsqdigest")
@@ -281,14 +271,9 @@ async def test_what_becomes_due_is_claimed_at_its_very_instant(make: MakeStage) 
     stage.store.put("later", 15.25, route="s")
     stage.store.put("last", 17)
     stage.store.put("of a route that was taken out", 5, route="unknown")
-    stage.scheduler.poke()
+    stage.scheduler.wake()
     await at(25)
-    assert [(each.at_s, each.name) for each in stage.courier.carried] == [
-        (0, "at once"),
-        (4.5, "soon"),
-        (15.25, "later"),
-        (17, "last"),
-    ]
+    assert stage.sent() == [(0, "at once"), (4.5, "soon"), (15.25, "later"), (17, "last")]
     assert stage.asked() == [(0, ["r", "s"]), (4.5, ["r"]), (15.25, ["s"]), (17, ["r"])]
     assert set(stage.looks()) == {0, 4.5, 5, 15.25, 17, 20}
 
@@ -299,8 +284,8 @@ async def test_a_claims_answer_says_when_there_is_more(make: MakeStage) -> None:
     stage.store.put("soon", 4.5)
     stage.scheduler.start()
     await at(5)
-    assert stage.looks() == [0, 4.5, 4.5]
-    assert stage.courier.names == ["soon"]
+    assert set(stage.looks()) == {0, 4.5}
+    assert stage.names() == ["soon"]
 
 
 @pytest.mark.parametrize(("limit", "at_s"), [(1, 3), (2, 20)])
@@ -308,8 +293,7 @@ async def test_a_claims_answer_says_when_there_is_more(make: MakeStage) -> None:
 async def test_who_found_a_sink_full_hears_of_its_room_and_nobody_of_more_room(
     make: MakeStage, limit: int, at_s: float
 ) -> None:
-    stage = make(limit=limit, partitions=2, interval_s=20)
-    stage.courier.takes_s = 3
+    stage = make(limit=limit, partitions=2, interval_s=20, takes_s=3)
     stage.store.put("a")
     stage.scheduler.start()
     await at(21)
@@ -321,38 +305,36 @@ async def test_nobody_wakes_for_what_its_sink_has_no_room_for(make: MakeStage) -
     stage = make(interval_s=20, sinks=2)
     stage.scheduler.start()
     await at(1)
-    stage.posts[0].history.stopped("gone", 0.0)
+    stage.outlets[0].history.stopped("gone", 0.0)
     stage.store.put("a", 5)
     stage.store.put("b", 12, route="s")
-    stage.scheduler.poke()
+    stage.scheduler.wake()
     await at(20)
-    assert stage.looks() == [0, 1, 12, 12, 20]
+    assert set(stage.looks()) == {0, 1, 12, 20}
     assert stage.asked() == [(0, ["r", "s"]), (12, ["s"])]
     assert stage.store.claims[1].routes == [("s", 0)]
     assert stage.store.claims[1].budgets == [8]
-    assert stage.courier.names == ["b"]
+    assert stage.names() == ["b"]
 
 
 @simulated
 async def test_a_sink_that_is_full_is_asked_for_again_when_it_has_room_and_not_before(make: MakeStage) -> None:
-    stage = make(limit=2, partitions=2, lease_s=3600)
-    stage.courier.takes_s = 3
+    stage = make(limit=2, partitions=2, lease_s=3600, takes_s=3)
     for number in range(5):
         stage.store.put(f"t{number}", number / 1000)
     stage.store.put("other", 4, partition=1)
     await at(0.01)
     stage.scheduler.start()
     await at(1)
-    assert stage.posts[0].active == 2
+    assert stage.outlets[0].held == 2
     assert [asked.budgets for asked in stage.store.claims[:2]] == [[1], [1]]
     await at(30)
-    assert stage.posts[0].active == 0
-    assert stage.posts[0].reserved == 0
-    assert sorted(stage.courier.names) == ["other", "t0", "t1", "t2", "t3", "t4"]
+    assert stage.outlets[0].held == 0
+    assert stage.outlets[0].reserved == 0
+    assert sorted(stage.names()) == ["other", "t0", "t1", "t2", "t3", "t4"]
     # The other partition's timer heard of the room, too.
     assert len(stage.looks(1)) >= 4
     assert len(stage.store.looks) < 40
-    assert not stage.scheduler._work
 
 
 # -- what it asks for
@@ -369,7 +351,7 @@ async def test_what_a_claim_may_bring_is_reserved_until_its_answer(make: MakeSta
     assert (second.at_s, second.partition, second.budgets, second.reserved) == (0.02, 1, [3, 3], [3, 3])
     assert sorted(first.routes) == [("r", 0), ("s", 1)]
     assert stage.store.most_at_a_time == 1
-    assert [post.reserved for post in stage.posts] == [0, 0]
+    assert [outlet.reserved for outlet in stage.outlets] == [0, 0]
     assert None not in stage.store.tokens
     assert len(set(stage.store.tokens)) == 2
 
@@ -387,7 +369,7 @@ async def test_a_claim_that_hangs_holds_up_the_others_for_a_tenth_of_a_second_an
     ]  # fmt: skip
     stage.scheduler.tasks[0].cancel()
     await at(1.1)
-    assert stage.posts[0].reserved == 0
+    assert stage.outlets[0].reserved == 0
 
 
 @simulated
@@ -400,7 +382,7 @@ async def test_another_route_comes_first_each_time(make: MakeStage) -> None:
     await at(20)
     orders = [[name for name, _ in asked.routes] for asked in stage.store.claims if len(asked.routes) == 2]
     assert orders[:4] == [["s", "r"], ["r", "s"], ["s", "r"], ["r", "s"]]
-    assert [name[0] for name in stage.courier.names[:4]] == ["s", "r", "s", "r"]
+    assert [name[0] for name in stage.names()[:4]] == ["s", "r", "s", "r"]
 
 
 @simulated
@@ -415,47 +397,166 @@ async def test_a_paused_route_is_left_out_and_its_resumption_wakes_all(make: Mak
     stage.scheduler.pause_route("s")
     stage.scheduler.resume_route("r")
     await at(3)
-    assert [(each.at_s, each.name) for each in stage.courier.carried] == [(2, "a"), (2, "b")]
+    assert stage.sent() == [(2, "a"), (2, "b")]
     assert [asked.routes for asked in stage.store.claims[2:]] == [[("r", 0)]] * 2
 
 
 @simulated
-async def test_what_was_claimed_is_carried_with_the_lease_that_is_left_and_the_epoch_of_the_question(
-    make: MakeStage,
+async def test_what_was_claimed_has_the_lease_that_is_left_and_the_epoch_of_the_question(
+    make: MakeStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = make()
-    controller = stage.posts[0].controller
+    controller = stage.outlets[0].controller
     controller.pause(0.0)
     controller.resume(0.0)
     epoch = controller.decision.epoch
+    opened: list[tuple[float, str, float, int]] = []
+    really_open = stage.scheduler._opener.open
+
+    async def watched(partition: int, claimed: Sequence[Delivery]) -> None:
+        opened.extend((now_s(), each.claim.timeline, round(each.lease.left_s, 6), each.epoch) for each in claimed)
+        await really_open(partition, claimed)
+
+    monkeypatch.setattr(stage.scheduler._opener, "open", watched)
     stage.store.takes_s = {"claim": 1.5}
-    stage.courier.takes_s = 10
     stage.store.put("a")
     stage.scheduler.start()
     await at(1)
     stage.scheduler.pause_sink("out")  # while the answer is awaited
     assert controller.decision.epoch != epoch
     await at(2)
-    assert stage.courier.carried == [Carried(1.5, "r", "a", 58.5, epoch)]
-    assert stage.posts[0].active == 1
-    store, lease_ms, metrics, _, sink_decided = stage.courier.made_with
-    assert (store, lease_ms, metrics) == (stage.store, 60_000, stage.metrics)
-    assert sink_decided == stage.scheduler._sink_decided
+    assert opened == [(1.5, "a", 58.5, epoch)]
+    # It was claimed before the sink was paused: it goes back unsent.
+    assert stage.sink.sent == []
+    assert stage.store.finished() == [[("wait", "a")]]
+    assert stage.outlets[0].held == 0
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+@simulated
+async def test_room_that_was_only_reserved_is_anothers_at_once(make: MakeStage, limit: int) -> None:
+    """Partition 1 has something due and sees no room, since a claim of partition 0 is under way, which brings
+    nothing."""
+    stage = make(limit=limit, partitions=2)
+    stage.store.takes_s = {"claim": 0.05}
+    stage.store.put("a", partition=1)
+    stage.scheduler.start()
+    await at(1)
+    assert stage.names() == ["a"]
+    assert 0.05 <= stage.sent()[0][0] <= 0.1
+
+
+@simulated
+async def test_bodies_that_waited_and_went_out_are_room_for_every_partition(
+    make: MakeStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outlet_module, "READY_BYTES", 1)
+    stage = make(limit=2, partitions=2, takes_s=3)
+    stage.outlets[0]._pace.per_s = 30  # so that one more is claimed ahead
+    for number in range(4):
+        stage.store.put(f"a{number}")
+    stage.scheduler.start()
+    await at(1)
+    assert stage.outlets[0].held == 3  # two are sent, and the one that waits has enough bytes
+    stage.store.put("b", partition=1)
+    stage.scheduler.wake()
+    await at(2)
+    assert stage.names() == ["a0", "a1"]
+    await at(20)
+    assert "b" in stage.names()
+    assert stage.sent()[-1][0] <= 6
+
+
+@simulated
+async def test_what_is_claimed_and_not_concluded_is_bounded_however_much_is_due(make: MakeStage) -> None:
+    stage = make(limit=4, lease_s=3600, takes_s=0.01)
+    for number in range(1000):
+        stage.store.put(f"t{number}")
+    held: list[int] = []
+    stage.scheduler.start()
+    while len(stage.sink.sent) < 1000:
+        await asyncio.sleep(0.005)
+        held.append(stage.outlets[0].held)
+        stage.store.looks.clear()
+    # 400 a second go out: a tenth of a second's work may lie ready.
+    assert max(held) <= 4 + 0.1 * 400 * 1.2
+    assert max(held) > 8
+    await at(30)
+    assert stage.outlets[0].held == stage.outlets[0].reserved == stage.outlets[0].ready_bytes == 0
+
+
+@simulated
+async def test_partitions_share_a_sinks_room(make: MakeStage) -> None:
+    stage = make(limit=4, partitions=4, lease_s=3600, takes_s=1)
+    for partition in range(4):
+        for number in range(10):
+            stage.store.put(f"{partition}-{number}", partition=partition)
+    stage.scheduler.start()
+    await at(7.5)
+    shares = [sum(name.startswith(f"{partition}-") for name in stage.names()) for partition in range(4)]
+    assert sum(shares) == 32
+    assert max(shares) - min(shares) <= 2
+
+
+@simulated
+async def test_a_route_whose_keys_are_damaged_stops_no_other_and_is_not_asked_for_again_and_again(
+    make: MakeStage, logged: Callable[[str], int]
+) -> None:
+    stage = make(interval_s=5)
+    stage.store.damaged_routes = {"r"}
+    stage.store.put("bad")
+    stage.store.put("good", route="s")
+    stage.scheduler.start()
+    await at(21)
+    assert stage.names() == ["good"]
+    assert len(stage.store.claims) < 20
+    assert logged("scheduler.store.damaged") >= 1
+    stage.store.damaged_routes = set()
+    await at(30)
+    assert stage.names() == ["good", "bad"]
+    assert stage.scheduler.failing_since_s is None
+
+
+@simulated
+async def test_a_digest_that_is_due_alone_costs_seven_calls(make: MakeStage) -> None:
+    """Look, claim, open, read, finish; and the look, twice, whether there is more."""
+    stage = make()
+    stage.scheduler.start()
+    await at(1)
+    looks, claims = len(stage.store.looks), len(stage.store.claims)
+    stage.store.put("a", 1)
+    stage.scheduler.wake()
+    await at(2)
+    assert stage.sent() == [(1.0, "a")]
+    calls = [call.name for call in stage.store.calls]
+    assert calls == ["open", "read", "finish"]
+    assert len(stage.store.claims) - claims == 1
+    assert len(stage.store.looks) - looks <= 2
 
 
 # -- a sink that is down
 
 
 @simulated
-async def test_a_sink_is_probed_when_its_backoff_ends_with_one_of_two_that_did_not_fail_last(make: MakeStage) -> None:
+async def test_a_sink_is_probed_when_its_backoff_ends_with_one_of_two_that_did_not_fail_last(
+    make: MakeStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stage = make(interval_s=60, lease_s=3600, partitions=2)
-    controller, health = stage.posts[0].controller, stage.posts[0].health
-    stage.courier.takes_s = 100
+    controller, health = stage.outlets[0].controller, stage.outlets[0].health
+    stage.sink.may_answer.clear()
+    opened: list[tuple[str, int]] = []
+    really_open = stage.scheduler._opener.open
+
+    async def watched(partition: int, claimed: Sequence[Delivery]) -> None:
+        opened.extend((each.claim.timeline, each.epoch) for each in claimed)
+        await really_open(partition, claimed)
+
+    monkeypatch.setattr(stage.scheduler._opener, "open", watched)
     stage.store.takes_s = {"claim": 0.05}
     stage.scheduler.start()
     await at(1)
     assert controller.failed(controller.decision.epoch, Time.monotonic())
-    stage.scheduler._sink_decided(stage.posts[0])
+    stage.scheduler._on_decision(stage.outlets[0])
     health.failed_last = "r", "a"
     for name in ("a", "b", "c"):
         stage.store.put(name)
@@ -466,14 +567,38 @@ async def test_a_sink_is_probed_when_its_backoff_ends_with_one_of_two_that_did_n
     assert (probes[0].at_s, probes[0].budgets) == (6, [2])
     assert controller.decision.state is State.PROBING
     assert stage.metrics.total("sink_backoff_decisions_total") == 2  # both were told
-    assert sorted((each.name, each.epoch) for each in stage.courier.carried) == [("a", NO_EPOCH), ("b", epoch)]
+    assert sorted(opened) == [("a", PUT_BACK_ONLY), ("b", epoch)]
     assert controller.decision.wake_at_s == pytest.approx(BEGAN_S + 6 + 3600)
-    assert stage.posts[0].active == 2
+    # Only the probe is sent; the other one went back, and nothing more is claimed meanwhile.
+    assert (stage.names(), stage.outlets[0].held) == (["b"], 1)
+    assert stage.store.finished() == [[("wait", "a")]]
+    assert len(probes) == 1
+    stage.sink.may_answer.set()
+    await at(8)
+    assert sorted(stage.names()) == ["a", "b", "c"]
+
+
+@simulated
+async def test_what_is_due_while_a_sink_is_down_is_not_claimed_until_its_backoff_ends(make: MakeStage) -> None:
+    stage = make(lease_s=3600)
+    stage.sink.outcomes = [Outcome(Verdict.UNAVAILABLE, "503")]
+    stage.store.put("a")
+    stage.scheduler.start()
+    await at(1)
+    claims = len(stage.store.claims)
+    for number in range(5):
+        stage.store.put(f"b{number}", 1)
+    stage.scheduler.wake()
+    await at(4)
+    assert len(stage.store.claims) == claims
+    await at(7)
+    assert len(stage.sink.sent) == 7
+    assert stage.sent()[1][0] == 5.0
 
 
 @simulated
 async def test_an_operators_word_about_a_sink_is_told_and_looked_after_at_once(
-    make: MakeStage, said: Callable[[str], int]
+    make: MakeStage, logged: Callable[[str], int]
 ) -> None:
     stage = make(sinks=2)
     stage.scheduler.start()
@@ -484,12 +609,12 @@ async def test_an_operators_word_about_a_sink_is_told_and_looked_after_at_once(
     assert not stage.scheduler.pause_sink("other")
     await at(2)
     assert stage.looks() == [0, 1]
-    assert [post.controller.decision.state for post in stage.posts] == [State.FLOWING, State.PAUSED]
-    assert said("scheduler.sink.paused") == 1
+    assert [outlet.controller.decision.state for outlet in stage.outlets] == [State.FLOWING, State.PAUSED]
+    assert logged("scheduler.sink.paused") == 1
     assert stage.metrics.value("sink_backoff_decisions_total", sink="other", state="paused", reason="paused") == 1
     assert stage.scheduler.resume_sink("other")
     await at(3)
-    assert stage.posts[1].controller.decision.state is not State.PAUSED
+    assert stage.outlets[1].controller.decision.state is not State.PAUSED
     assert 2 in stage.looks()
 
 
@@ -498,13 +623,13 @@ async def test_an_operators_word_about_a_sink_is_told_and_looked_after_at_once(
 
 @simulated
 async def test_redis_that_fails_is_asked_ever_more_seldom_and_its_return_is_told_once(
-    make: MakeStage, said: Callable[[str], int]
+    make: MakeStage, logged: Callable[[str], int]
 ) -> None:
     stage = make(interval_s=60, partitions=2, draw=None)
     stage.store.look_errors = {0: [failure() for _ in range(6)], 1: [None, *(failure() for _ in range(2))]}
     stage.scheduler.start()
     await at(0.2)
-    stage.scheduler._timers[1].poked.set()  # it fails a little later
+    stage.scheduler._timers[1].woken.set()  # it fails a little later
     await at(0.3)
     timers = stage.scheduler._timers
     assert timers[1].failing_since_s == pytest.approx(BEGAN_S + 0.2001)
@@ -520,7 +645,7 @@ async def test_redis_that_fails_is_asked_ever_more_seldom_and_its_return_is_told
     assert [high for low, high in stage.windows if low == 100] == [300, 300, 900, 900, 2700, 5000, 5000, 5000]
     assert stage.backs == pytest.approx([19.5])
     assert stage.scheduler.failing_since_s is None
-    assert (said("scheduler.store.failed"), said("scheduler.store.back")) == (1, 1)
+    assert (logged("scheduler.store.failed"), logged("scheduler.store.back")) == (1, 1)
     assert stage.metrics.value("store_errors_total", reason="redis-timeout") == 8
 
 
@@ -530,103 +655,181 @@ async def test_what_pokes_while_redis_fails_does_not_make_it_asked_at_once(make:
     stage.store.look_errors = {0: [failure()]}
     stage.scheduler.start()
     await at(0.05)
-    stage.scheduler.poke()
+    stage.scheduler.wake()
     await at(0.3)
     assert stage.looks() == pytest.approx([0, 0.1])
 
 
 @simulated
-async def test_a_claim_whose_answer_got_lost_is_released_once_an_interval_until_something_came_back(
-    make: MakeStage, said: Callable[[str], int]
-) -> None:
-    stage = make(interval_s=5, draw=0.0)
-    stage.store.claim_errors = [failure(Applied.AMBIGUOUS)]
-    stage.store.returns = [0, 0, 3]
+async def test_what_maintenance_puts_right_is_counted_and_logged(make: MakeStage, logged: Callable[[str], int]) -> None:
+    stage = make()
+    stage.store.finds = [NOTHING, Maintained(2, 3, 4, -1, (Mended("r", 1), Mended("s", 2)))]
     stage.scheduler.start()
-    await at(7)
-    stage.scheduler.poke()  # no reason to ask more often
-    await at(60)
-    token = stage.store.tokens[0]
-    assert [released[1:] for released in stage.store.released] == [(0, ["r", "s"], token)] * 3
-    at_s = [released[0] for released in stage.store.released]
-    assert at_s == [0.1, 7, 15]
-    assert said("scheduler.claim.released") == 1
-    assert stage.posts[0].reserved == 0
+    await at(10)
+    assert logged("scheduler.lease.ran_out") == logged("scheduler.store.repaired") == 0
+    await at(50)
+    assert logged("scheduler.lease.ran_out") == 1
+    assert logged("scheduler.store.repaired") == 4
+    kinds = {"instant": 3, "timeline": 4, "count": 1, "ledger": 2}
+    assert {kind: stage.metrics.value("store_repairs_total", kind=kind) for kind in kinds} == kinds
 
 
 @simulated
-async def test_a_claim_that_may_still_come_is_released_until_its_lease_would_be_over(
-    make: MakeStage, said: Callable[[str], int]
+async def test_what_a_claim_took_whose_answer_was_lost_is_asked_for_once_an_interval_until_it_comes(
+    make: MakeStage, logged: Callable[[str], int]
+) -> None:
+    stage = make(interval_s=5, draw=0.0)
+    stage.store.claim_errors = [failure(Applied.AMBIGUOUS)]
+    stage.store.found_again = [[], [], ["a", "b", "c"]]
+    stage.scheduler.start()
+    await at(7)
+    stage.scheduler.wake()  # no reason to ask more often
+    await at(60)
+    token = stage.store.tokens[0]
+    assert [asked[1:] for asked in stage.store.asked_again] == [(0, ["r", "s"], token)] * 3
+    assert [asked[0] for asked in stage.store.asked_again] == [0.1, 7, 15]
+    assert logged("scheduler.claim.found") == 1
+    assert stage.sent() == [(15, "a"), (15, "b"), (15, "c")]
+    assert stage.outlets[0].reserved == stage.outlets[0].held == 0
+
+
+@simulated
+async def test_a_claim_that_may_still_come_is_asked_for_until_its_lease_would_be_over(
+    make: MakeStage, logged: Callable[[str], int]
 ) -> None:
     stage = make(interval_s=5)
     stage.store.claim_errors = [failure(Applied.AMBIGUOUS), failure(Applied.NO), None]
     stage.scheduler.start()
     await at(200)
-    at_s = [released[0] for released in stage.store.released]
-    assert at_s == [0.1, *range(10, 61, 5)]
-    assert {released[3] for released in stage.store.released} == {stage.store.tokens[0]}
-    assert said("scheduler.claim.released") == 0
-    assert stage.scheduler._timers[0].unheard == []
+    assert [asked[0] for asked in stage.store.asked_again] == [0.1, *range(10, 61, 5)]
+    assert {asked[3] for asked in stage.store.asked_again} == {stage.store.tokens[0]}
+    assert logged("scheduler.claim.found") == 0
+    assert stage.scheduler._timers[0].claims.lost == []
 
 
 @simulated
-async def test_what_maintenance_puts_right_is_counted_and_said(make: MakeStage, said: Callable[[str], int]) -> None:
-    stage = make()
-    stage.store.finds = [NOTHING, Maintained(2, 3, 4, -1, (Mended("r", 1), Mended("s", 2)))]
+async def test_what_came_of_one_lost_claim_goes_out_though_another_is_still_not_answered(make: MakeStage) -> None:
+    stage = make(interval_s=5)
+    stage.store.claim_errors = [failure(Applied.AMBIGUOUS), failure(Applied.AMBIGUOUS)]
+    stage.store.found_again = [[], ["a"], ["b"]]
+    stage.store.claim_again_errors = [None, None, failure(Applied.AMBIGUOUS)]
     stage.scheduler.start()
-    await at(10)
-    assert said("scheduler.lease.ran_out") == said("scheduler.store.repaired") == 0
-    await at(50)
-    assert said("scheduler.lease.ran_out") == 1
-    assert said("scheduler.store.repaired") == 4
-    kinds = {"instant": 3, "timeline": 4, "count": 1, "ledger": 2}
-    assert {kind: stage.metrics.value("store_repairs_total", kind=kind) for kind in kinds} == kinds
+    await at(60)
+    assert sorted(stage.names()) == ["a", "b"]
+    assert stage.outlets[0].held == 0
+    assert stage.scheduler._timers[0].claims.lost == []
+
+
+@simulated
+async def test_what_a_claim_took_before_a_later_call_of_it_failed_is_asked_for(make: MakeStage) -> None:
+    """One route is damaged, so each is claimed of by its own call: the first takes something, the second one fails."""
+    stage = make(interval_s=5)
+    stage.store.put("a")
+    stage.store.put("b", route="s")
+    stage.store.claim_errors = [DAMAGE, None, failure(Applied.NO)]
+    stage.scheduler.start()
+    await at(0.05)
+    assert len(stage.store.claims) == 3
+    assert [lost.token for lost in stage.scheduler._timers[0].claims.lost] == stage.store.tokens[:2]
+    stage.store.found_again = [["a"]]
+    await at(20)
+    assert sorted(stage.names())[0] == "a"
+    assert stage.outlets[0].held == 0
 
 
 # -- the end
 
 
 @simulated
-async def test_a_drain_waits_for_what_is_carried_until_its_instant_and_then_cuts_it_off(make: MakeStage) -> None:
-    stage = make()
+async def test_a_drain_waits_for_what_is_being_sent_until_its_instant_and_then_cuts_it_off(make: MakeStage) -> None:
+    stage = make(timeout_ms=100_000, lease_s=600, takes_s=100)
     stage.store.put("a")
-    stage.courier.takes_s = 100
     stage.scheduler.start()
     await at(1)
-    assert stage.posts[0].active == 1
+    assert stage.outlets[0].held == 1
     until_s = Time.monotonic() + 7
     await stage.scheduler.drain(until_s)
     assert Time.monotonic() == pytest.approx(until_s)
-    assert stage.posts[0].active == 0
-    assert stage.courier.ended == []
+    assert stage.outlets[0].sending == 0
+    assert stage.store.finished() == []
     assert stage.looks()[-1] < 1.1
-    assert not stage.scheduler._work
+    assert all(task.done() for task in stage.scheduler.tasks)
 
 
 @simulated
 async def test_a_drain_whose_instant_has_passed_waits_for_nothing(make: MakeStage) -> None:
-    stage = make()
+    stage = make(timeout_ms=100_000, lease_s=600, takes_s=100)
     stage.store.put("a")
-    stage.courier.takes_s = 100
     stage.scheduler.start()
     await at(1)
     await stage.scheduler.drain(Time.monotonic() - 1)
     assert now_s() == 1
-    assert stage.posts[0].active == 0
+    assert stage.outlets[0].sending == 0
+
+
+@pytest.mark.parametrize("partition", [0, 1, 2])
+@simulated
+async def test_a_drain_ends_as_soon_as_the_last_send_of_any_partition_is_concluded(
+    make: MakeStage, partition: int
+) -> None:
+    stage = make(partitions=3, takes_s=3)
+    stage.store.takes_s = {"finish": 0.5}
+    stage.store.put("a", partition=partition)
+    stage.scheduler.start()
+    await at(1)
+    await stage.scheduler.drain(Time.monotonic() + 70)
+    assert now_s() == pytest.approx(3.5)
+    assert stage.store.finished() == [[("close", "a")]]
+    await stage.scheduler.drain(Time.monotonic() + 7)
+    assert now_s() == pytest.approx(3.5)
 
 
 @simulated
-async def test_a_drain_ends_as_soon_as_what_is_carried_has_and_without_any_at_once(make: MakeStage) -> None:
-    stage = make()
+async def test_a_drain_waits_for_the_longest_dead_to_be_dropped_and_no_longer(
+    make: MakeStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = make(max_attempts=1, takes_s=1)
+    stage.sink.outcome = Outcome(Verdict.REFUSED, "400")
+
+    async def slow(_: int) -> list[Any]:
+        await asyncio.sleep(2)
+        return []
+
+    monkeypatch.setattr(stage.store.dead, "over_limit", slow)
     stage.store.put("a")
-    stage.courier.takes_s = 3
+    stage.scheduler.start()
+    await at(0.5)
+    await stage.scheduler.drain(Time.monotonic() + 70)
+    assert now_s() == pytest.approx(3)
+
+
+@simulated
+async def test_what_waits_for_a_sender_goes_back_when_it_drains_and_what_is_sent_goes_on(make: MakeStage) -> None:
+    stage = make(limit=2, takes_s=3)
+    stage.outlets[0]._pace.per_s = 100
+    for number in range(8):
+        stage.store.put(f"t{number}")
     stage.scheduler.start()
     await at(1)
-    await stage.scheduler.drain(Time.monotonic() + 7)
+    assert stage.outlets[0].held == 8
+    await stage.scheduler.drain(Time.monotonic() + 70)
     assert now_s() == pytest.approx(3)
-    assert stage.courier.ended == ["a"]
+    assert stage.names() == ["t0", "t1"]
+    back, sent = stage.store.finished()
+    assert back == [("wait", f"t{number}") for number in range(2, 8)]
+    assert sorted(sent) == [("close", "t0"), ("close", "t1")]
+    assert stage.outlets[0].held == 0
+
+
+@simulated
+async def test_a_drain_ends_in_time_though_redis_does_not_answer(make: MakeStage) -> None:
+    stage = make(takes_s=1)
+    stage.store.put("a")
+    stage.scheduler.start()
+    await at(0.5)
+    stage.store.takes_s = {"finish": 3600}
     await stage.scheduler.drain(Time.monotonic() + 7)
-    assert now_s() == pytest.approx(3)
+    assert now_s() == pytest.approx(7.5, abs=0.01)
 
 
 @pytest.mark.parametrize("in_time_s", [5, -1])
@@ -641,20 +844,19 @@ async def test_a_drain_waits_for_a_claim_until_its_instant_and_then_cuts_it_off(
     await stage.scheduler.drain(Time.monotonic() + in_time_s)
     assert now_s() == 1 + max(0, in_time_s)
     assert all(task.done() for task in stage.scheduler.tasks)
-    assert stage.posts[0].reserved == 0
+    assert stage.outlets[0].reserved == 0
 
 
 @simulated
-async def test_what_a_claim_brings_while_it_drains_is_still_carried(make: MakeStage) -> None:
-    stage = make()
+async def test_what_a_claim_brings_while_it_drains_is_still_sent_where_a_sender_is_free(make: MakeStage) -> None:
+    stage = make(takes_s=2)
     stage.store.takes_s = {"claim": 1}
-    stage.courier.takes_s = 2
     stage.store.put("a")
     stage.scheduler.start()
     await at(0.5)
     await stage.scheduler.drain(Time.monotonic() + 10)
     assert now_s() == pytest.approx(3)
-    assert stage.courier.ended == ["a"]
+    assert stage.store.finished() == [[("close", "a")]]
     assert len(stage.store.claims) == 1
 
 
@@ -673,9 +875,16 @@ async def test_who_drains_claims_nothing_more(make: MakeStage, what: str) -> Non
 
 
 @simulated
-async def test_a_sink_of_several_routes_is_one_post(make: MakeStage) -> None:
+async def test_a_drain_before_any_start_ends_at_once(make: MakeStage) -> None:
+    stage = make()
+    await stage.scheduler.drain(Time.monotonic() + 10)
+    assert now_s() == 0
+
+
+@simulated
+async def test_a_sink_of_several_routes_is_one_outlet(make: MakeStage) -> None:
     both = make()
-    assert both.scheduler.posts == both.posts
+    assert both.scheduler.outlets == both.outlets
     stage = make(sinks=2)
-    assert stage.scheduler.posts == stage.posts
-    assert [stage.scheduler._post(post.name) for post in stage.posts] == stage.posts
+    assert stage.scheduler.outlets == stage.outlets
+    assert [stage.scheduler._outlet(outlet.name) for outlet in stage.outlets] == stage.outlets

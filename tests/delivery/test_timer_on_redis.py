@@ -1,4 +1,4 @@
-"""scheduler.py and courier.py against real Redis: what a lost answer costs, and what it does not."""
+"""timer.py, and all behind it, against real Redis: what a lost answer costs, and what it does not."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class KeepingSink:
     """Accepts all, and can be told to let something happen before it answers."""
 
     def __init__(self) -> None:
-        self.parcels: list[OutgoingDigest] = []
+        self.sent: list[OutgoingDigest] = []
         self.at_a_time = self.most_at_a_time = 0
         self.proxy_mode_after: tuple[Proxy, Mode] | None = None
 
-    async def deliver(self, parcel: OutgoingDigest) -> Outcome:
-        self.parcels.append(parcel)
+    async def deliver(self, digest: OutgoingDigest) -> Outcome:
+        self.sent.append(digest)
         self.at_a_time += 1
         self.most_at_a_time = max(self.most_at_a_time, self.at_a_time)
         await asyncio.sleep(0)
@@ -89,10 +89,10 @@ def scheduler_of(store: Store, sink: KeepingSink, limit: int = 8, lease_ms: int 
     def uniform(low: float, high: float) -> float:
         return low
 
-    post = Outlet(SINK, sink, Controller(limit, Curve(1.0, 10.0, jitter="none"), uniform))
+    outlet = Outlet(SINK, sink, Controller(limit, Curve(1.0, 10.0, jitter="none"), uniform))
     return Scheduler(
         SchedulerSettings(interval_ms=50, lease_ms=lease_ms, batch=100),
-        {"r": DeliveryRoute(ROUTE, Plan(POLICY), post)},
+        {"r": DeliveryRoute(ROUTE, Plan(POLICY), outlet)},
         store,
         Metrics(),
         uniform,
@@ -119,8 +119,8 @@ async def test_what_a_claim_took_whose_answer_got_lost_does_not_wait_for_its_lea
     scheduler.start()
     await until(lambda: scheduler.failing_since_s is not None)
     proxy.mode = Mode.PASS
-    await until(lambda: len(sink.parcels) == 3)  # within seconds, and the lease is a minute
-    assert {parcel.timeline for parcel in sink.parcels} == {"a", "b", "c"}
+    await until(lambda: len(sink.sent) == 3)  # within seconds, and the lease is a minute
+    assert {digest.timeline for digest in sink.sent} == {"a", "b", "c"}
 
 
 async def test_a_close_whose_answer_got_lost_is_told_again_and_the_digest_goes_out_once(
@@ -131,11 +131,11 @@ async def test_a_close_whose_answer_got_lost_is_told_again_and_the_digest_goes_o
     scheduler.start()
     await until(lambda: scheduler.failing_since_s is not None)
     proxy.mode = Mode.PASS
-    await until(lambda: scheduler.posts[0].active == 0 and scheduler.failing_since_s is None)
+    await until(lambda: scheduler.outlets[0].held == 0 and scheduler.failing_since_s is None)
     counters = await store.operations.ledger("r")
     assert counters["delivered"] == 1
     assert balances(counters)
-    assert [parcel.attempt for parcel in sink.parcels] == [1]
+    assert [digest.attempt for digest in sink.sent] == [1]
 
 
 async def test_a_drain_lets_what_is_being_delivered_end_and_claims_nothing_more(
@@ -143,12 +143,12 @@ async def test_a_drain_lets_what_is_being_delivered_end_and_claims_nothing_more(
 ) -> None:
     await add(store, b"a")
     scheduler.start()
-    await until(lambda: bool(sink.parcels))
+    await until(lambda: bool(sink.sent))
     await scheduler.drain(time.monotonic() + 5)
     await add(store, b"b")
-    scheduler.poke()
+    scheduler.wake()
     await asyncio.sleep(0)
-    assert scheduler.posts[0].active == 0
+    assert scheduler.outlets[0].held == 0
     assert (await store.operations.ledger("r"))["delivered"] == 1
 
 
@@ -166,8 +166,8 @@ async def test_what_is_due_in_any_partition_goes_out_and_never_more_at_a_time_th
     for name in names:
         await into_partition(store, name)
     scheduler.start()
-    await until(lambda: len(sink.parcels) == len(names))
-    assert {parcel.timeline.encode() for parcel in sink.parcels} == set(names)
+    await until(lambda: len(sink.sent) == len(names))
+    assert {digest.timeline.encode() for digest in sink.sent} == set(names)
     assert sink.most_at_a_time <= limit
     await scheduler.drain(time.monotonic() + 5)
 
@@ -216,8 +216,8 @@ async def test_what_another_daemon_added_is_seen_within_the_interval(
     await other.start()
     scheduler = scheduler_of(store, sink)
     scheduler.start()
-    await add(other, b"a")  # which pokes nobody here
-    await until(lambda: len(sink.parcels) == 1)
+    await add(other, b"a")  # which wakes nobody here
+    await until(lambda: len(sink.sent) == 1)
     await scheduler.drain(time.monotonic() + 5)
 
 
@@ -231,7 +231,7 @@ async def test_an_agenda_that_was_lost_holds_nothing_up_for_longer_than_a_lease(
     later = Schedule(store.clock.now_ms() + 200, store.clock.now_ms() + 200)
     await store.timelines.add("r", 0, [Record(0, b"a", b"k", 1, b"{}", False)], later)
     redis_client.unlink("{test:0}:agenda")
-    await until(lambda: len(sink.parcels) == 1)
+    await until(lambda: len(sink.sent) == 1)
     await scheduler.drain(time.monotonic() + 5)
 
 
@@ -253,6 +253,6 @@ async def test_a_server_of_a_cluster_that_hangs_does_not_hold_up_the_partitions_
         for name in names:
             await into_partition(store, name)
         scheduler.start()
-        await until(lambda: len(sink.parcels) == len(names), 10)  # and what is asked of the one hangs for 20 s
+        await until(lambda: len(sink.sent) == len(names), 10)  # and what is asked of the one hangs for 20 s
         hanging.resume()
         await scheduler.drain(time.monotonic() + 5)

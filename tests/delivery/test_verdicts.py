@@ -164,6 +164,12 @@ class Claimed(NamedTuple):
 CLAIMED = Claimed("events", "ada")
 
 
+class Attempt(NamedTuple):
+    claim: Claimed
+    epoch: int
+    lineage: str
+
+
 def hear(
     health: Health,
     controller: Controller,
@@ -173,7 +179,7 @@ def hear(
     *,
     due: Claimed = CLAIMED,
 ) -> bool:
-    return health.heard(Outcome(verdict), digest_id, due, controller.decision.epoch, now_s)
+    return health.observe(Outcome(verdict), Attempt(due, controller.decision.epoch, digest_id), now_s)
 
 
 def probing() -> tuple[Health, Controller, float]:
@@ -265,7 +271,7 @@ def test_the_third_digest_in_a_row_fails_the_probe_whenever_it_comes(verdict: Ve
 def test_the_outcome_of_a_delivery_begun_before_the_backoff_does_not_count(verdict: Verdict) -> None:
     health, controller, now_s = probing()
     before = controller.decision
-    assert not health.heard(Outcome(verdict), "late", CLAIMED, 0, now_s)
+    assert not health.observe(Outcome(verdict), Attempt(CLAIMED, 0, "late"), now_s)
     assert controller.decision == before
 
 

@@ -175,8 +175,9 @@ async def test_nothing_to_publish_asks_nobody(publisher: Publisher, topic: str) 
 
 
 @pytest.mark.parametrize("compression", ["none", "snappy", "deflate"])
+@pytest.mark.usefixtures("nothing_refused_here")
 async def test_every_kind_of_connection_publishes_and_tells_what_was_refused_from_what_stood_behind(
-    tls_nsqd: Nsqd, certificates: Certificates, topic: str, compression: Compression, nothing_refused_here: None
+    tls_nsqd: Nsqd, certificates: Certificates, topic: str, compression: Compression
 ) -> None:
     trust = tls_files.client(Tls(ca_file=str(certificates.ca_file), cert_file="", key_file="", insecure=False))
     publisher = Publisher(ConnectionOptions(heartbeat_interval_ms=30_000, tls=trust, compression=compression))
@@ -427,8 +428,9 @@ async def test_a_publish_that_is_not_acknowledged_raises_and_its_connection_is_g
     await embedded.until(lambda: [connection.open for connection in embedded.connections] == [False, True])
 
 
+@pytest.mark.usefixtures("nothing_refused_here")
 async def test_what_stood_behind_a_refused_publish_gets_through_once(
-    server: Server, publisher: Publisher, topic: str, nothing_refused_here: None
+    server: Server, publisher: Publisher, topic: str
 ) -> None:
     """nsqd ends the connection with each refusal, and reads nothing more from it."""
     await publisher.publish(address_of(server), topic, [b"00"])

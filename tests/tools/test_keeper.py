@@ -76,22 +76,13 @@ class Run:
         return self.process.poll() is not None
 
     def running(self) -> list[int]:
-        return [pid for pid in self.servers if is_running(pid)]
+        return [pid for pid in self.servers if keeper.is_running(pid)]
 
     def end(self) -> None:
         if not self._ended():
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         keeper.ended(self.process)
-
-
-def is_running(pid: int) -> bool:
-    """A process that was killed and that nobody has waited for (its parent may be gone) does not run."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text("utf-8")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
 
 
 @pytest.fixture
@@ -112,7 +103,7 @@ def test_a_killed_pytest_leaves_no_server_behind(pytest_run: Run) -> None:
     assert len(pytest_run.running()) == 4
     pytest_run.process.kill()
     wait_until(lambda: not pytest_run.running(), what="the servers to be gone")
-    assert not is_running(pytest_run.starter)
+    assert not keeper.is_running(pytest_run.starter)
 
 
 @pytest.mark.parametrize("pytest_run", [("--numprocesses=1",)], indirect=True, ids=["a worker"])

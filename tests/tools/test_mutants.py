@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from support.keeper import is_running, kept
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.unit
@@ -143,13 +144,14 @@ def test_generated_mutants_meet_the_tests_that_reach_them(tree: Path) -> None:
     assert len(mutants(tree, "rules", "--list", "--sample", "3").stdout.splitlines()) == 3
 
 
-def test_ended_in_the_middle_it_ends_what_it_started(tree: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_ended_in_the_middle_it_ends_what_it_started(tree: Path, number: signal.Signals) -> None:
     told = tree / "pid"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "scripts.mutants"], cwd=tree, env={**os.environ, "SLOW": str(told)},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    wait_until(lambda: told.exists() and told.read_text(), 30, "a run to begin")
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
-    assert not Path(f"/proc/{told.read_text()}").exists()
+    process = kept(subprocess.Popen(
+        ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", sys.executable, "-m", "scripts.mutants"],
+        cwd=tree, env={**os.environ, "SLOW": str(told)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    ))  # fmt: skip
+    wait_until(lambda: told.exists() and told.read_text(), 60, "a run to begin")
+    process.send_signal(number)
+    assert process.wait(30) == (-signal.SIGKILL if number is signal.SIGKILL else 130)
+    wait_until(lambda: not is_running(int(told.read_text())), what="the run to be gone")

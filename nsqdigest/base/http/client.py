@@ -34,6 +34,7 @@ __all__ = ["Client", "Resolve", "Response"]
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """From a name and a port to the IP addresses that may be connected to, the best first."""
 
+_READ_BYTES = 64 * 1024
 _NEXT_ADDRESS_AFTER_S = 0.25
 _LONGEST_TICK_S = 0.1
 _SHORTEST_TICK_S = 0.01
@@ -69,6 +70,7 @@ class Client:
         self._tls = (ssl_context or ssl.create_default_context()) if self._target.tls else None
         self._resolve = resolve
         self._loop = asyncio.get_running_loop()
+        self._buffer = memoryview(bytearray(_READ_BYTES))
         self._connections: set[Connection] = set()
         self._idle: list[Connection] = []
         self._line: deque[_InLine] = deque()
@@ -273,7 +275,7 @@ class Client:
     async def _connect_to(self, host: str) -> Connection:
         """The lists of asyncio: names are looked up by the loop, addresses of both kinds are tried side by side."""
         transport, connection = await self._loop.create_connection(
-            partial(Connection, self, str(self._target)),
+            partial(Connection, self, str(self._target), self._buffer),
             host,
             self._target.port,
             ssl=self._tls,

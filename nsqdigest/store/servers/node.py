@@ -6,6 +6,8 @@ back is raised as the driver raised it.
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -48,6 +50,7 @@ class Node:
             client_name="nsqdigest",
             **({} if url.startswith("unix://") else {"socket_keepalive": True}),  # of TCP alone
         )
+        self._timeout_s = timeout_s
         self._generation = 0
         self._generation_of: WeakKeyDictionary[AbstractConnection, int] = WeakKeyDictionary()
         self._users = 0
@@ -75,11 +78,13 @@ class Node:
                 await self._reconnect(connection)
             await connection.send_packed_command([encode(command) for command in commands], check_health=False)
             answers: list[Any] = []
-            for _ in commands:
-                try:
-                    answers.append(await connection.read_response())
-                except redis_errors.ResponseError as error:
-                    answers.append(error)
+            # One time-out for all answers: the driver's own is a timer for each.
+            async with asyncio.timeout(self._timeout_s):
+                for _ in commands:
+                    try:
+                        answers.append(await connection.read_response(timeout=math.inf))
+                    except redis_errors.ResponseError as error:
+                        answers.append(error)
             is_clean = True
             return answers
         finally:

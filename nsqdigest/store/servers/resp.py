@@ -3,7 +3,7 @@ does it, they would cost a quarter of all that happens to an event here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 
@@ -14,7 +14,11 @@ class Arguments(NamedTuple):
     parts: list[bytes]
 
 
-Command = Sequence[bytes | str | int | Arguments]
+class Encoded(bytes):
+    """A command that is in Redis' protocol already."""
+
+
+Command = Sequence[bytes | str | int | Arguments] | Encoded
 
 _HEADS = [b"\r\n$%d\r\n" % size_bytes for size_bytes in range(4097)]
 """What stands before an argument of so many bytes: the end of the one before it, and its own length."""
@@ -33,6 +37,11 @@ def arguments(texts: Sequence[bytes]) -> Arguments:
     return Arguments(len(texts), parts)
 
 
+def packed(mixed: Sequence[bytes | str | int]) -> Arguments:
+    """The same of texts and numbers."""
+    return arguments([each if each.__class__ is bytes else str(each).encode() for each in mixed])
+
+
 def prefixed(prefixes: Sequence[bytes], texts: Sequence[bytes]) -> Arguments:
     """For each text one argument with each prefix."""
     sizes = [len(text) for text in texts]
@@ -46,7 +55,16 @@ def prefixed(prefixes: Sequence[bytes], texts: Sequence[bytes]) -> Arguments:
     return Arguments(len(prefixes) * len(sizes), parts)
 
 
+def reader(name: bytes, *behind: bytes) -> Callable[[bytes], Encoded]:
+    """Encodes a command that has one key and then always the same arguments."""
+    before = b"*%d\r\n$%d\r\n%s\r\n$" % (2 + len(behind), len(name), name)
+    after = b"".join(b"\r\n$%d\r\n%s" % (len(each), each) for each in behind) + b"\r\n"
+    return lambda key: Encoded(b"%s%d\r\n%s%s" % (before, len(key), key, after))
+
+
 def encode(command: Command) -> bytes:
+    if isinstance(command, Encoded):
+        return command
     parts = [b"*%d" % count_of(command)]
     for each in command:
         if isinstance(each, Arguments):

@@ -18,6 +18,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, TypeVar
 
 _PR_SET_PDEATHSIG = 1
@@ -89,3 +90,12 @@ def end_with_parent() -> None:
     """Kills the calling process when its parent, or the thread that started it, ends (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def is_running(pid: int) -> bool:
+    """A process that was killed and that nobody has waited for (its parent may be gone) does not run."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"

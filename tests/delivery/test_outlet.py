@@ -1,0 +1,475 @@
+"""outlet.py in simulated time, beside a store and a sink that are told what to do: what is sent when, how many at a
+time, and what goes back unsent."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from nsqdigest.backoff import State
+from nsqdigest.base import log
+from nsqdigest.base.log_counts import Repeats
+from nsqdigest.base.reasons import Verdict
+from nsqdigest.delivery import outlet as module
+from nsqdigest.delivery.delivery import Lease
+from nsqdigest.delivery.outlet import Outlet, Pace
+from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
+from nsqdigest.store.record import StoredRecord
+from support.delivering import (
+    LEASE_MS,
+    Delivering,
+    ToldBulkSink,
+    ToldDigests,
+    ToldSink,
+    failure,
+    now_s,
+    simulate,
+)
+from support.simulated import BEGAN_S, simulated
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(autouse=True)
+def _simulated_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate(monkeypatch)
+
+
+@pytest.fixture
+def logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int]:
+    monkeypatch.setattr(log, "_repeats", Repeats())
+    caplog.set_level(logging.DEBUG, "nsqdigest")
+
+    def times(event: str) -> int:
+        return [record.getMessage() for record in caplog.records].count(event)
+
+    return times
+
+
+def names(count: int) -> list[str]:
+    return [f"t{number}" for number in range(count)]
+
+
+# -- what others may know
+
+
+@simulated
+async def test_a_lease_is_counted_in_seconds_from_its_question() -> None:
+    lease = Lease(60_000, BEGAN_S - 1)
+    assert lease.left_s == 59
+    lease.renewed(BEGAN_S - 2)
+    assert lease.left_s == 58
+
+
+@simulated
+async def test_room_is_what_is_neither_held_nor_reserved() -> None:
+    outlet = Delivering(ToldDigests()).outlet
+    outlet.held, outlet.reserved = 3, 4
+    assert outlet.room == 1
+    outlet.held = 9
+    assert outlet.room == 0
+    assert not outlet.is_probing
+
+
+@simulated
+async def test_a_stopped_sink_has_no_room_and_admits_nothing() -> None:
+    outlet = Delivering(ToldDigests()).outlet
+    outlet.history.stopped("410", 0.0)
+    assert outlet.room == 0
+    assert not outlet.admits(outlet.controller.decision.epoch)
+
+
+@simulated
+async def test_bodies_that_wait_are_room_until_they_are_too_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "READY_BYTES", 1000)
+    stage = Delivering(ToldDigests(), limit=2)
+    stage.sink.may_answer.clear()
+    await stage.open("a", "b", "c", "d", "e")
+    await asyncio.sleep(0)
+    waiting = stage.outlet.ready_bytes
+    assert waiting % 3 == 0  # three wait, two are being sent
+    stage.outlet.held = 0
+    monkeypatch.setattr(module, "READY_BYTES", waiting)
+    assert stage.outlet.holds_enough
+    assert stage.outlet.room == 0
+    monkeypatch.setattr(module, "READY_BYTES", waiting + 1)
+    assert stage.outlet.room == 2
+    stage.outlet.held = 5
+    stage.sink.may_answer.set()
+    await stage.quiet()
+    assert stage.outlet.ready_bytes == 0
+
+
+# -- pace
+
+
+def test_a_pace_is_measured_over_windows_and_settles() -> None:
+    pace = Pace()
+    pace.ended(10, 100.0)
+    assert pace.per_s == 50  # of a long wait no more than ten windows count
+    pace.ended(1, 100.019)
+    assert pace.per_s == 50  # its window is not over
+    pace.ended(1, 100.025)
+    assert pace.per_s == pytest.approx((50 + 2 / 0.025) / 2)
+    pace.ended(3, 100.125)
+    assert pace.per_s == pytest.approx((65 + 30) / 2)
+
+
+@simulated
+async def test_a_sink_that_was_quick_may_have_a_tenth_of_a_seconds_work_ready_and_no_more_than_400() -> None:
+    outlet = Delivering(ToldDigests()).outlet
+    assert outlet.room == 8
+    outlet._pace.per_s = 99
+    assert outlet.room == 8 + 9
+    outlet._pace.per_s = 1e6
+    assert outlet.room == 8 + 400
+
+
+@pytest.mark.parametrize("state", [State.BACKOFF, State.PROBING, State.RAMPING])
+@simulated
+async def test_nothing_is_claimed_ahead_for_a_sink_that_is_not_well(state: State) -> None:
+    stage = Delivering(ToldDigests())
+    controller = stage.outlet.controller
+    stage.outlet._pace.per_s = 1e6
+    stage.step_back()
+    if state is not State.BACKOFF:
+        controller.tick(BEGAN_S + 10)
+    if state is State.RAMPING:
+        controller._first_limit = 1
+        controller.succeeded(controller.decision.epoch, BEGAN_S + 10)
+    assert controller.decision.state is state
+    assert stage.outlet.room == controller.decision.limit == (0 if state is State.BACKOFF else 1)
+
+
+# -- senders
+
+
+@simulated
+async def test_no_more_sends_are_under_way_than_the_sinks_concurrency() -> None:
+    stage = Delivering(ToldDigests(), limit=3)
+    stage.sink.takes_s = 1
+    await stage.carry(*names(10))
+    assert stage.sink.most_at_a_time == 3
+    assert sorted(stage.sink.sent_s) == pytest.approx([0] * 3 + [1] * 3 + [2] * 3 + [3], abs=0.1)
+    assert stage.sink.timelines == names(10)
+    assert (stage.outlet.sending, stage.outlet.ready_bytes) == (0, 0)
+
+
+@simulated
+async def test_a_sink_that_takes_several_gets_what_waits_together_and_no_more_than_it_takes() -> None:
+    sink = ToldBulkSink(at_once=4)
+    stage = Delivering(ToldDigests(), sinks={"out": sink}, limit=1)
+    await stage.carry(*names(10))
+    assert sink.batches == [names(10)[:4], names(10)[4:8], names(10)[8:]]
+    assert stage.metrics.value("digest_attempts_total", sink="out", outcome="delivered") == 10
+    assert stage.metrics.value("digests_delivered_total", sink="out", route="r") == 10
+
+
+@simulated
+async def test_one_digest_is_no_bulk() -> None:
+    sink = ToldBulkSink()
+    stage = Delivering(ToldDigests(), sinks={"out": sink}, limit=1)
+    sink.deliver_all = None  # type: ignore[assignment,method-assign]
+    await stage.carry("a")
+    assert sink.batches == [["a"]]
+
+
+@simulated
+async def test_a_digest_that_is_still_to_be_read_goes_alone_and_keeps_its_turn() -> None:
+    digests = ToldDigests(records={"big": [StoredRecord(b"%d" % n, 1, b"{}") for n in range(65)]})
+    sink = ToldBulkSink()
+    stage = Delivering(digests, sinks={"out": sink}, limit=1)
+    made = stage.deliveries(stage.claims("a", "big", "b"))
+    for each in made:
+        each.head = digests.head(each.claim.timeline)  # type: ignore[assignment]
+        each.body = None if each.claim.timeline == "big" else b"{}"
+    stage.outlet.put(made)
+    await stage.quiet()
+    assert sink.batches == [["a"], ["big"], ["b"]]
+
+
+@simulated
+async def test_the_probe_is_one_digest_with_a_sink_that_takes_several_too() -> None:
+    sink = ToldBulkSink()
+    stage = Delivering(ToldDigests(), sinks={"out": sink}, limit=4)
+    controller = stage.outlet.controller
+    stage.step_back()
+    controller.tick(BEGAN_S + 10)
+    sink.may_answer.clear()
+    await stage.open(*names(6))
+    await asyncio.sleep(1)
+    assert sink.batches == [["t0"]]
+    assert stage.outlet.sending == 1
+    sink.may_answer.set()
+    await stage.quiet()
+    assert controller.decision.state is State.FLOWING
+    # The probe's success began a new epoch: what was claimed with it goes back unsent.
+    assert sink.batches == [["t0"]]
+    assert stage.digests.all_finished() == [("close", "t0"), *(("wait", name) for name in names(6)[1:])]
+
+
+# -- what goes back unsent
+
+
+@simulated
+async def test_what_waits_when_the_sink_steps_back_goes_back_unsent_in_one_call() -> None:
+    stage = Delivering(ToldDigests(), limit=1)
+    stage.sink.takes_s = 2
+    stage.sink.outcomes = [Outcome(Verdict.UNAVAILABLE, "503")]
+    await stage.carry(*names(50))
+    assert stage.sink.timelines == ["t0"]
+    assert stage.digests.finished() == [[("wait", name) for name in [*names(50)[1:], "t0"]]]
+    ((at_s, _),) = stage.digests.called("finish")
+    assert at_s == 2
+    *unsent, sent = stage.digests.endings()
+    assert {(ending.posts, ending.after.base_ms) for ending in unsent} == {(0, 995_000)}
+    assert sent.posts == 1
+
+
+@simulated
+async def test_what_was_opened_while_the_sink_stepped_back_goes_back_at_once() -> None:
+    """Else it would lie there until the backoff is over, or the lease."""
+    stage = Delivering(ToldDigests(takes_s={"read": 1}))
+    opening = asyncio.create_task(stage.open("a", "b"))
+    await asyncio.sleep(0.5)
+    stage.step_back()
+    await opening
+    await stage.quiet()
+    assert stage.sink.sent == []
+    assert stage.digests.finished() == [[("wait", "a"), ("wait", "b")]]
+    assert now_s() < 1.1
+
+
+@simulated
+async def test_what_was_read_page_by_page_while_the_sink_stepped_back_goes_back_unsent() -> None:
+    digests = ToldDigests(records={"big": [StoredRecord(b"%d" % n, 1, b"{}") for n in range(65)]}, takes_s={"page": 1})
+    stage = Delivering(digests)
+    await stage.open("big")
+    await asyncio.sleep(0.5)
+    stage.step_back()
+    await stage.quiet()
+    assert stage.sink.sent == []
+    assert digests.finished() == [[("wait", "big")]]
+    assert stage.outlet.sending == 0
+
+
+@simulated
+async def test_what_waits_when_the_receiver_is_gone_goes_back_unsent_and_nothing_waits_again() -> None:
+    stage = Delivering(ToldDigests(), limit=2)
+    stage.sink.outcome = Outcome(Verdict.GONE, "410")
+    stage.sink.takes_s = 1
+    await stage.carry(*names(6))
+    assert stage.sink.timelines == ["t0", "t1"]
+    assert stage.outlet.is_stopped
+    await stage.carry("later")
+    assert len(stage.sink.sent) == 2
+    assert stage.digests.finished()[-1] == [("wait", "later")]
+    assert {ending.posts for ending in stage.digests.endings()} == {0}
+
+
+@simulated
+async def test_what_waits_when_it_drains_goes_back_and_what_is_being_sent_goes_on() -> None:
+    stage = Delivering(ToldDigests(), limit=2)
+    stage.sink.may_answer.clear()
+    await stage.open(*names(5))
+    await asyncio.sleep(0)
+    stage.outlet.stop_taking()
+    await stage.open("later")
+    await asyncio.sleep(1)
+    assert stage.held == 2
+    assert stage.digests.finished() == [[("wait", name) for name in ("t2", "t3", "t4")], [("wait", "later")]]
+    quiet = asyncio.create_task(stage.outlet.quiet())
+    await asyncio.sleep(1)
+    assert not quiet.done()
+    stage.sink.may_answer.set()
+    await quiet
+    await stage.quiet()
+    assert stage.sink.timelines == ["t0", "t1"]
+
+
+# -- leases
+
+
+@simulated
+async def test_a_lease_that_is_as_long_as_a_send_is_enough_and_a_shorter_one_is_renewed() -> None:
+    for timeout_ms, renewals in ((60_000, 0), (60_001, 1)):
+        stage = Delivering(ToldDigests(), timeout_ms=timeout_ms)
+        await stage.carry("a")
+        assert len(stage.digests.called("renew")) == renewals
+        assert len(stage.sink.sent) == 1
+        assert [arguments for _, arguments in stage.digests.called("renew")] == [("a", LEASE_MS)] * renewals
+
+
+@simulated
+async def test_of_a_batch_each_has_its_own_lease_and_who_lost_it_is_left_out() -> None:
+    sink = ToldBulkSink()
+    stage = Delivering(ToldDigests(renews=[True, False, True]), sinks={"out": sink}, limit=1, timeout_ms=60_001)
+    await stage.carry("a", "b", "c")
+    assert sink.batches == [["a", "c"]]
+    assert stage.metrics.value("digests_stale_total", route="r") == 1
+    assert stage.digests.finished() == [[("close", "a"), ("close", "c")]]
+
+
+@simulated
+async def test_what_waited_too_long_behind_others_is_renewed_before_it_is_sent() -> None:
+    stage = Delivering(ToldDigests(), limit=1, lease_ms=16_000)
+    stage.sink.takes_s = 6
+    await stage.carry("a", "b", "c", "d")
+    # They were leased at 0 for 16 s, and a send takes up to 5 s.
+    assert [(at_s, arguments[0]) for at_s, arguments in stage.digests.called("renew")] == [(12, "c"), (18, "d")]
+
+
+@simulated
+async def test_a_renewal_that_redis_did_not_answer_is_asked_again() -> None:
+    stage = Delivering(ToldDigests(fails={"renew": [failure(), failure()]}), timeout_ms=60_001)
+    await stage.carry("a")
+    assert len(stage.digests.called("renew")) == 3
+    assert stage.sink.timelines == ["a"]
+
+
+# -- foreign code
+
+
+@simulated
+async def test_a_sink_that_hangs_is_ended_after_its_timeout_and_a_grace_and_holds_up_no_other() -> None:
+    hanging, well = ToldSink(), ToldSink()
+    stage = Delivering(
+        ToldDigests(), sinks={"out": hanging, "other": well}, routes={"r": "out", "s": "other"}, limit=2,
+        timeout_ms=5000,
+    )  # fmt: skip
+    hanging.may_answer.clear()
+    made = stage.deliveries([*stage.claims("a", "b", "c"), *stage.claims("x", "y", "z", route="s")])
+    await stage.opener.open(0, made)
+    await asyncio.sleep(1)
+    assert sorted(well.timelines) == ["x", "y", "z"]
+    assert stage.outlet.held == 3
+    await stage.quiet()
+    ended_s = next(at_s for at_s, _ in reversed(stage.digests.called("finish")))
+    assert 10 < ended_s <= 11.1  # looked at once a second
+    assert hanging.timelines == ["a", "b"]  # the third went back when the sink was taken for down
+    assert stage.metrics.value("digest_attempts_total", sink="out", outcome="unavailable") == 2
+    assert stage.outlet.controller.decision.state is State.BACKOFF
+    assert stage.outlet.sending == 0
+
+
+@simulated
+async def test_the_watch_looks_more_often_where_the_limit_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_FENCE_GRACE_S", 0.3)
+    stage = Delivering(ToldDigests(), timeout_ms=100)
+    stage.sink.takes_s = 60
+    await stage.carry("a")
+    ((ended_s, _),) = stage.digests.called("finish")
+    assert 0.4 <= ended_s <= 0.5
+
+
+@simulated
+async def test_who_ended_overdue_sends_the_next_one_as_usual() -> None:
+    stage = Delivering(ToldDigests(), limit=1)
+    stage.sink.takes_s = 100
+    await stage.carry("a")
+    stage.sink.takes_s = 0
+    stage.outlet.controller.tick(BEGAN_S + 100)  # which makes it the probe
+    await stage.carry("b")
+    assert stage.sink.timelines == ["a", "b"]
+    assert all(not task.done() and task.cancelling() == 0 for task in stage.outlet._tasks)
+
+
+class SwallowingSink(ToldSink):
+    """Takes a cancellation for an answer."""
+
+    async def deliver(self, digest: OutgoingDigest) -> Outcome:
+        try:
+            return await super().deliver(digest)
+        except asyncio.CancelledError:
+            return Outcome(Verdict.AGAIN, "swallowed")
+
+
+@simulated
+async def test_a_sink_that_swallows_its_end_leaves_a_sender_that_can_be_stopped() -> None:
+    stage = Delivering(ToldDigests(), sinks={"out": SwallowingSink()}, limit=1)
+    stage.sink.may_answer.clear()
+    await stage.carry("a")
+    assert stage.metrics.value("digest_attempts_total", sink="out", outcome="again") == 1
+    assert all(task.cancelling() == 0 for task in stage.outlet._tasks)
+    await stage.open("b")
+    await asyncio.sleep(0.1)
+    tasks = stage.outlet._tasks
+    async with asyncio.timeout(10):
+        await stage.outlet.stop()
+    assert all(task.done() for task in tasks)
+
+
+@pytest.mark.parametrize("error", [KeyError("odd"), asyncio.CancelledError()])
+@simulated
+async def test_whatever_a_sink_raises_is_one_failed_attempt_and_a_line_in_the_log(
+    logged: Callable[[str], int], error: BaseException
+) -> None:
+    stage = Delivering(ToldDigests(), limit=1)
+    stage.sink.outcomes = [error]
+    await stage.carry("a", "b")
+    assert stage.metrics.value("digest_attempts_total", sink="out", outcome="again") == 1
+    assert stage.metrics.value("digest_attempts_total", sink="out", outcome="delivered") == 1
+    assert logged("scheduler.sink.bug") == 1
+    assert stage.digests.finished() == [[("wait", "a"), ("close", "b")]]
+
+
+@pytest.mark.parametrize("answer", [[Outcome(Verdict.DELIVERED)], [Outcome(Verdict.DELIVERED)] * 3, [None, None]])
+@simulated
+async def test_a_sink_that_does_not_return_an_outcome_for_each_failed_with_all(
+    logged: Callable[[str], int], answer: list[Any]
+) -> None:
+    sink = ToldBulkSink()
+
+    async def deliver_all(_: object) -> list[Any]:
+        return answer
+
+    sink.deliver_all = deliver_all  # type: ignore[method-assign,assignment]
+    stage = Delivering(ToldDigests(), sinks={"out": sink}, limit=1)
+    await stage.carry("a", "b")
+    assert stage.metrics.value("digest_attempts_total", sink="out", outcome="again") == 2
+    assert logged("scheduler.sink.bug") == 1
+
+
+@simulated
+async def test_outcomes_of_a_batch_are_of_their_digests_each() -> None:
+    sink = ToldBulkSink()
+    sink.outcomes = [Outcome(Verdict.DELIVERED), Outcome(Verdict.AGAIN, "500"), Outcome(Verdict.DELIVERED)]
+    stage = Delivering(ToldDigests(), sinks={"out": sink}, limit=1)
+    await stage.carry("a", "b", "c")
+    assert stage.digests.finished() == [[("close", "a"), ("wait", "b"), ("close", "c")]]
+    lines = stage.metrics.text().splitlines()
+    counts = {line.split('outcome="')[1].split('"')[0]: line[-3:] for line in lines if "delivery_seconds_count" in line}
+    assert counts == {"delivered": " 2", "again": " 1"} or counts.keys() == {"delivered", "again"}
+
+
+@simulated
+async def test_a_bug_beside_the_sink_is_fenced_and_the_sender_goes_on(
+    logged: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Delivering(ToldDigests(), limit=1)
+    sent, broken = stage.conclusions.sent, [True]
+
+    def once_broken(results: Any) -> None:
+        if broken and broken.pop():
+            raise RuntimeError("a bug")
+        sent(results)
+
+    monkeypatch.setattr(stage.conclusions, "sent", once_broken)
+    await stage.carry("a", "b")
+    assert logged("scheduler.digest.bug") == 1
+    assert stage.sink.timelines == ["a", "b"]
+    assert stage.outlet.held == stage.outlet.sending == 0
+
+
+@simulated
+async def test_started_twice_it_has_its_senders_once() -> None:
+    stage = Delivering(ToldDigests(), limit=3)
+    tasks = stage.outlet._tasks
+    stage.outlet.start(stage.opener.render, stage.conclusions, stage.metrics)
+    assert stage.outlet._tasks is tasks
+    assert len(tasks) == 3 + 1
+    assert isinstance(stage.outlet, Outlet)
