@@ -386,7 +386,7 @@ class Consumer:
     # -- the decision, carried out
 
     def _carry_out(self, decided: bool) -> bool:
-        """After the controller was told a fact: if it decided anew, reports and applies the decision."""
+        """Reports and applies the decision, if the controller decided anew."""
         if not decided:
             return False
         if not self._draining:  # `paused` is what an operator did, and a drain speaks for itself

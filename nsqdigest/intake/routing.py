@@ -99,8 +99,8 @@ class Router:
             bodies.check(body, self._limits.event_bytes, self._limits.depth)
         try:
             event = self._decode_fields(body)
-        except (msgspec.DecodeError, ValueError, RecursionError) as error:
-            event = self._event_otherwise(body, error)
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            event = self._event_otherwise(body)
         taken = 0
         rejected: Rejected | None = None
         known_timelines = self._timelines.known
@@ -127,12 +127,10 @@ class Router:
             raise rejected
         return taken
 
-    def _event_otherwise(self, body: bytes, error: Exception) -> Any:
-        """An event that the typed decoder refused: a field is no object, but a path goes on below it. That may be no
-        mistake (the path is another route's)."""
+    def _event_otherwise(self, body: bytes) -> Any:
+        """An event that the typed decoder refused. Where only a field is no object, but a path goes on below it, that
+        may be no mistake: the path is another route's."""
         try:
-            if not isinstance(error, msgspec.ValidationError):
-                raise error
             event = self._decode_whole(body)
             return self._shape.build({name: getattr(event, attribute) for name, attribute in self._whole_names})
         except msgspec.ValidationError as refused:
