@@ -41,7 +41,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "delivery.timer": ("tests/delivery/test_timer.py",),
     "delivery.claims": ("tests/delivery/test_timer.py", "tests/delivery/test_claims.py"),
     "delivery.opener": ("tests/delivery/test_opener.py", "tests/delivery/test_conclusions.py"),
-    "delivery.outlet": ("tests/delivery/test_outlet.py", "tests/delivery/test_timer.py"),
+    "delivery.outlet": ("tests/delivery/test_outlet.py", "tests/delivery/test_conclusions.py"),
     "delivery.conclusions": ("tests/delivery/test_conclusions.py", "tests/delivery/test_outlet.py"),
     "delivery.finisher": ("tests/delivery/test_finisher.py",),
     "store.digests": ("tests/delivery/test_delivery.py", "tests/delivery/test_bad_neighbours.py"),

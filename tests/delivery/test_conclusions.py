@@ -14,6 +14,7 @@ from nsqdigest.backoff import State
 from nsqdigest.base import log
 from nsqdigest.base.log_counts import Repeats
 from nsqdigest.base.reasons import BuryReason, Verdict
+from nsqdigest.delivery.conclusions import SUMMARY_EVERY_S
 from nsqdigest.delivery.sinks.base import Outcome
 from nsqdigest.store.answers import Ended, NotOpened
 from nsqdigest.store.dead import Details
@@ -58,7 +59,8 @@ async def test_what_was_delivered_is_closed_measured_and_counted(logged: Logged)
     stage = Delivering(ToldDigests())
     stage.sink.takes_s = 2
     stage.sink.outcome = Outcome(Verdict.DELIVERED, "200", answer="thanks")
-    await stage.carry("a")
+    (delivery,) = await stage.carry("a")
+    assert delivery.is_concluded
     ((at_s, (_, (ending,))),) = stage.digests.called("finish")
     assert (at_s, ending.kind, ending.digest_id) == (2, "close", "id of a")
     assert ending.after == Schedule(NOW_MS + 62_000, NOW_MS + 62_000)
@@ -73,6 +75,10 @@ async def test_what_was_delivered_is_closed_measured_and_counted(logged: Logged)
     assert value("last_delivery_timestamp_seconds", sink="out") == pytest.approx(Time().time(), abs=1)
     assert (logged("scheduler.digest.delivered"), logged("scheduler.digest.sent")) == (1, 1)
     assert stage.decided == []
+
+
+def test_what_goes_out_is_summed_up_every_ten_seconds() -> None:
+    assert SUMMARY_EVERY_S == 10
 
 
 @simulated
@@ -101,7 +107,7 @@ async def test_a_digest_before_its_time_was_not_late() -> None:
     (delivery,) = stage.deliveries([claim._replace(due_ms=NOW_MS + 5000) for claim in stage.claims("a")])
     await stage.opener.open(0, [delivery])
     await stage.quiet()
-    assert 'digest_delay_seconds_sum{route="r"} 0.0' in stage.metrics.text()
+    assert 'digest_delay_seconds_sum{route="r"} 0.0\n' in stage.metrics.text()
 
 
 @simulated
@@ -210,6 +216,16 @@ async def test_the_wait_is_drawn_by_how_often_it_was_tried() -> None:
     stage.sink.outcome = Outcome(Verdict.AGAIN, "500")
     await stage.carry("a")
     assert stage.digests.endings()[0].after.base_ms == NOW_MS + 9000
+
+
+@pytest.mark.parametrize(("since_ms", "kind"), [(NOW_MS - 800, "bury"), (NOW_MS - 799, "wait")])
+@simulated
+async def test_a_digest_that_became_too_old_while_it_was_sent_is_not_tried_again(since_ms: int, kind: str) -> None:
+    stage = Delivering(ToldDigests(heads={"a": HEAD._replace(since_ms=since_ms)}), max_age_ms=1000)
+    stage.sink.takes_s = 0.2
+    stage.sink.outcome = Outcome(Verdict.AGAIN, "500")
+    await stage.carry("a")
+    assert [ending.kind for ending in stage.digests.endings()] == [kind]
 
 
 @simulated

@@ -16,6 +16,7 @@ from nsqdigest.delivery import opener, outlet
 from nsqdigest.store.answers import Ended, NotOpened
 from nsqdigest.store.dead import Details
 from nsqdigest.store.digests import READ_WHOLE_RECORDS
+from nsqdigest.store.packing import BYTES_PER_CALL
 from nsqdigest.store.record import StoredRecord
 from support.delivering import DAMAGE, HEAD, LEASE_MS, NOW_MS, RECORD, Delivering, ToldDigests, failure, now_s, simulate
 from support.simulated import simulated
@@ -179,18 +180,34 @@ async def test_a_lease_is_renewed_between_pages_when_it_has_to_be_and_not_before
     assert stage.sink.timelines == ["big"]
 
 
-@pytest.mark.parametrize("renews", [[False], [True, False], [True, True, False]])
 @simulated
-async def test_a_lease_that_is_lost_at_any_page_ends_the_work_unsent(
-    renews: list[bool], logged: Callable[[str], int]
-) -> None:
-    stage = Delivering(ToldDigests(records={"big": many(300)}, renews=renews.copy()), timeout_ms=60_001)
+async def test_a_lease_that_is_lost_at_any_page_ends_the_work_unsent(logged: Callable[[str], int]) -> None:
+    """Each look at the lease finds it too short for a send, and renews it."""
+
+    async def carried(renews: list[bool]) -> Delivering:
+        stage = Delivering(ToldDigests(records={"big": many(300)}, renews=renews), timeout_ms=60_001)
+        await stage.carry("big")
+        return stage
+
+    looks = len((await carried([])).digests.called("renew"))
+    assert looks >= 4  # before, behind each page, and at the end
+    for lost in range(looks):
+        stage = await carried([*[True] * lost, False])
+        assert stage.sink.sent == []
+        assert len(stage.digests.called("renew")) == lost + 1
+        assert stage.metrics.value("digests_stale_total", route="r") == 1
+        assert stage.digests.called("finish") == []
+    assert logged("scheduler.digest.stale") == looks
+
+
+@simulated
+async def test_pages_of_large_records_are_small() -> None:
+    value = b'"' + b"x" * 20_000 + b'"'
+    stage = Delivering(ToldDigests(records={"big": many(300, value)}), max_body_bytes=100 << 20)
     await stage.carry("big")
-    assert stage.sink.sent == []
-    assert len(stage.digests.called("renew")) == len(renews)
-    assert stage.metrics.value("digests_stale_total", route="r") == 1
-    assert logged("scheduler.digest.stale") == 1
-    assert stage.digests.called("finish") == []
+    counts = [count for _, (_, _, count) in stage.digests.called("page")]
+    assert sum(counts) == 300
+    assert max(counts[1:]) * len(value) <= BYTES_PER_CALL
 
 
 @simulated

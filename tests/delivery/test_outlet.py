@@ -156,6 +156,7 @@ async def test_no_more_sends_are_under_way_than_the_sinks_concurrency() -> None:
     assert stage.sink.most_at_a_time == 3
     assert sorted(stage.sink.sent_s) == pytest.approx([0] * 3 + [1] * 3 + [2] * 3 + [3], abs=0.1)
     assert stage.sink.timelines == names(10)
+    assert all(b'"records":[{"key":"k"' in digest.body for digest in stage.sink.sent)
     assert (stage.outlet.sending, stage.outlet.ready_bytes) == (0, 0)
 
 
@@ -376,6 +377,42 @@ async def test_who_ended_overdue_sends_the_next_one_as_usual() -> None:
     await stage.carry("b")
     assert stage.sink.timelines == ["a", "b"]
     assert all(not task.done() and task.cancelling() == 0 for task in stage.outlet._tasks)
+
+
+@simulated
+async def test_who_ended_overdue_once_is_ended_again() -> None:
+    stage = Delivering(ToldDigests(), limit=1)
+    stage.sink.takes_s = 1000
+    for _ in range(2):
+        began_s = now_s()
+        await stage.carry("a")
+        assert now_s() - began_s < 12
+        wake_at_s = stage.outlet.controller.decision.wake_at_s
+        assert wake_at_s is not None
+        stage.outlet.controller.tick(wake_at_s)
+
+
+@simulated
+async def test_a_limit_that_grows_is_used_at_once() -> None:
+    stage = Delivering(ToldDigests(), limit=8)
+    controller = stage.outlet.controller
+    controller._first_limit = 1
+    stage.step_back()
+    controller.tick(BEGAN_S + 10)
+    controller.succeeded(controller.decision.epoch, BEGAN_S + 10)
+    assert (controller.decision.state, controller.decision.limit) == (State.RAMPING, 1)
+    stage.sink.may_answer.clear()
+    await stage.open(*names(4))
+    await asyncio.sleep(0.1)
+    assert len(stage.sink.sent) == 1
+    assert controller.decision.wake_at_s is not None
+    assert controller.tick(controller.decision.wake_at_s)
+    assert controller.decision.limit == 2
+    stage.outlet.on_decision()
+    await asyncio.sleep(0.1)
+    assert len(stage.sink.sent) == 2
+    stage.sink.may_answer.set()
+    await stage.quiet()
 
 
 class SwallowingSink(ToldSink):
