@@ -25,7 +25,7 @@ PARTS = {
     "store.watch.StoreWatch._look": "store watch",
     "base.loop_lag.LoopLag._run": "event loop lag",
     "delivery.timer.Scheduler._turn_once": "scheduler of partition 0",
-    "delivery.attempt.Courier.carry": "digest of events",
+    "delivery.outlet.Outlet._next_batch": "sender 0 of out",
     "consumer.Consumer._notice_standstill": "events clock",
     "nsq.connections.Connections.run": "events links",
     "consumer.Consumer.on_closed": "nsqd {nsqd} reader",

