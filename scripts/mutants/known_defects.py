@@ -21,15 +21,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "delivery/claim",
         "sentry: the lease counts from when it was due",
         "a lease lasts from the claim on",
-        "= now + lease_ms, timeline",
-        "= due + lease_ms, timeline",
+        "leases[#leases + 1], leases[#leases + 2] = lease_until, timeline",
+        "leases[#leases + 1], leases[#leases + 2] = due + tonumber(ARGV[2]), timeline",
         "tests/lua/test_claim.py",
     ),
     _of(
         "delivery/open",
         "sentry: without a token",
         "a token fences every transition",
-        "if redis.call('HGET', tokens, timeline) ~= token then",
+        "if owners[place] ~= entry.token then",
         "if false then",
         "tests/lua/test_open.py",
     ),
@@ -37,25 +37,25 @@ MUTANTS: tuple[Mutant, ...] = (
         "delivery/open",
         "sentry: the values stay with the open set",
         "open set and snapshot share no key",
-        "    move(values, snapshot_values)\n",
-        "    redis.call('COPY', values, snapshot_values, 'REPLACE')\n",
+        "      redis.call('RENAME', entry.values, entry.snapshot_values)\n",
+        "      redis.call('COPY', entry.values, entry.snapshot_values, 'REPLACE')\n",
         "tests/lua/test_open.py",
     ),
     _of(
         "delivery/open",
         "sentry: what came since goes under the old id",
         "one id is one set of records for ever",
-        "'id', ARGV[5], 'merging'",
-        "'id', id, 'merging'",
+        "local head = with_field(entry.head, 'id', entry.new_id)",
+        "local head = entry.head",
         "tests/lua/test_open.py",
         "tests/lua/test_merge.py",
     ),
     _of(
-        "delivery/close",
+        "delivery/finish",
         "sentry: without a token",
         "a token fences every transition",
-        "redis.call('HGET', tokens, timeline) ~= token or told[1] ~= id",
-        "told[1] ~= id",
+        "if owner ~= entry.token or (is_ending and",
+        "if (is_ending and",
         "tests/lua/test_close.py",
     ),
     _of(
@@ -64,25 +64,25 @@ MUTANTS: tuple[Mutant, ...] = (
         "the schedule is a function of the set",
         "      fate, is_loser = into_full_set(index, values, key, score, value)\n",
         "      fate, is_loser = into_full_set(index, values, key, score, value)\n"
-        "      base = base + increment\n"
-        "      call('HSET', schedules, timeline, struct.pack(SCHEDULE, base, bound, held))\n",
+        "      instants = pack('>I8I8', unpack_from('>I8', instants) + increment, (unpack_from('>I8', instants, 9)))\n"
+        "      call('HSET', schedules, names[number], pack('>c16I4', instants, held))\n",
     ),
     _of(
         "intake/add",
         "sentry: a record's value is under one key for open set and digest",
         "a snapshot is frozen",
-        "      fate, held = KEPT, held + 1\n",
-        "      fate, held = KEPT, held + 1\n"
+        "      held, kept = held + 1, kept + 1\n",
+        "      held, kept = held + 1, kept + 1\n"
         "      local shared = string.gsub(values, ':values:', ':digest-values:', 1)\n"
         "      if call('HEXISTS', shared, key) == 1 then\n"
         "        call('HSET', shared, key, value)\n"
         "      end\n",
     ),
     _of(
-        "delivery/fail",
+        "delivery/finish",
         "prototype: the base of before stays when a digest has failed",
         "a retry sets base and bound",
-        "wait_again(waiting, schedules, agenda, timeline, instant, instant, 0, redis.call('ZCARD', index))\n",
-        "redis.call('ZADD', waiting, instant, timeline)\nput_down(agenda, waiting, instant)\n",
+        "  redis.call('HSET', schedules, unpack(schedules_set))\n",
+        "",
     ),
 )
