@@ -500,16 +500,20 @@ class Scripts:
     # -- what is there
 
     def dump(self) -> dict[bytes, bytes]:
-        """All of the database, byte by byte, and which keys are to expire."""
+        """All of the database, byte by byte, and which keys are to expire. Of a hash the sorted fields: its DUMP is in
+        the order of a table, which changes while Redis makes that larger."""
         names = sorted(self.command("KEYS", "*"))
         with self.client.pipeline(transaction=False) as pipeline:
             for name in names:
                 pipeline.dump(name)
                 pipeline.pttl(name)
+                pipeline.type(name)
             answers = pipeline.execute()
-        return {
-            name: answers[2 * at] + (b"" if answers[2 * at + 1] < 0 else b" expires") for at, name in enumerate(names)
-        }
+        found = {}
+        for name, dumped, left_ms, kind in zip(names, answers[::3], answers[1::3], answers[2::3], strict=True):
+            content = repr(sorted(self._hash(name).items())).encode() if kind == b"hash" else dumped
+            found[name] = content + (b"" if left_ms < 0 else b" expires")
+        return found
 
     def contents(self) -> dict[bytes, dict[bytes, bytes | int] | bytes]:
         """All of the database: hashes by field, sorted sets by member (with whole scores), strings as they are."""

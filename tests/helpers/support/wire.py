@@ -111,7 +111,12 @@ class WiredScripts(Scripts):
         self.wire.commands([("FLUSHALL",), *restored])
 
     def dump(self) -> dict[bytes, bytes]:
-        return {name: dump + (b"" if left_ms < 0 else b" expires") for name, dump, left_ms in self.saved()}
+        expiring = {name for name, _, left_ms in self.saved() if left_ms >= 0}
+        return {
+            name: repr(sorted(held.items()) if isinstance(held, dict) else held).encode()
+            + (b" expires" if name in expiring else b"")
+            for name, held in self.contents().items()
+        }
 
     def contents(self) -> dict[bytes, dict[bytes, bytes | int] | bytes]:
         found: dict[bytes, dict[bytes, bytes | int] | bytes] = {}
