@@ -20,7 +20,8 @@ from nsqdigest.delivery.delivery import DeliveryRoute
 from nsqdigest.delivery.outlet import Outlet
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.timer import Scheduler
-from nsqdigest.store.answers import Opened
+from nsqdigest.store.digests import Opening
+from nsqdigest.store.head import Head
 from nsqdigest.store.schedule import Plan
 from support.settings import POLICY, ROUTE, SINK
 from support.store import LEASE_MS, NOW_MS, Claim, Rec, Scripts
@@ -132,8 +133,8 @@ async def test_a_record_whose_value_is_gone_does_not_stop_the_others(
     await add(timelines, rec(b"a", 1), rec(b"b", 2), rec(b"c", 3))
     store.command("HDEL", store.key("values", "r", T), b"b")
     (claim,) = (await timelines.digests.claim(0, [("r", 0)], [1], LEASE_MS)).claims
-    opened = await timelines.digests.open(claim, LEASE_MS, "id-1", [0])
-    assert isinstance(opened, Opened)
+    (opened,) = await timelines.digests.open(0, [Opening(claim, "id-1")], {"r": [0]}, LEASE_MS)
+    assert isinstance(opened, Head)
     page = await timelines.digests.page(claim, opened, 0, 3)
     assert page is not None
     assert [record and record.key for record in page] == [b"c", None, b"a"]
@@ -260,12 +261,12 @@ def test_every_key_that_a_script_touches_is_declared(store: Scripts) -> None:
     store.revive("id-2")
     store.delete(T)
     store.maintenance()
-    assert len(store.watch.touched) == 11
+    assert len(store.watch.touched) == 9
     assert store.watch.complaints == []
 
 
 def test_nothing_that_is_not_delivered_yet_can_expire(store: Scripts) -> None:
-    for name in (b"waiting", b"leased", b"under way", b"failed", b"dead", b"delivered"):
+    for name in (b"waiting", b"leased", b"under-way", b"failed", b"dead", b"delivered"):
         store.add(Rec(name, b"k", NOW_MS))
     claims = {claim.timeline: claim for claim in store.claim().claims}
     for name, claim in claims.items():
