@@ -133,3 +133,10 @@ async def test_a_lease_is_renewed_for_its_owner_only(store: Store) -> None:
     claim = await claimed(store)
     assert await store.digests.renew(claim, LEASE_MS)
     assert not await store.digests.renew(claim._replace(token="another"), LEASE_MS)
+
+
+async def test_claims_name_their_routes(store: Store) -> None:
+    for route in ("r", "s", "m"):
+        await add(store, rec(timeline=f"of {route}".encode()), route=route)
+    taken = await store.digests.claim(0, [("s", 0), ("r", 1), ("m", 0)], [5, 5], LEASE_MS)
+    assert {claim.timeline: claim.route for claim in taken.claims} == {"of r": "r", "of s": "s", "of m": "m"}
