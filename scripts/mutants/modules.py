@@ -44,5 +44,5 @@ TESTS: dict[str, tuple[str, ...]] = {
     "delivery.outlet": ("tests/delivery/test_outlet.py", "tests/delivery/test_conclusions.py"),
     "delivery.conclusions": ("tests/delivery/test_conclusions.py", "tests/delivery/test_outlet.py"),
     "delivery.finisher": ("tests/delivery/test_finisher.py",),
-    "store.digests": ("tests/delivery/test_delivery.py", "tests/delivery/test_bad_neighbours.py"),
+    "store.digests": ("tests/delivery/test_digests_in_redis.py", "tests/delivery/test_delivery.py"),
 }

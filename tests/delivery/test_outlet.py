@@ -503,6 +503,19 @@ async def test_a_bug_beside_the_sink_is_fenced_and_the_sender_goes_on(
 
 
 @simulated
+async def test_what_is_being_sent_when_it_is_stopped_has_no_outcome(logged: Callable[[str], int]) -> None:
+    stage = Delivering(ToldDigests())
+    stage.sink.may_answer.clear()
+    await stage.open("a")
+    await asyncio.sleep(1)
+    await stage.outlet.stop()
+    await asyncio.sleep(60)
+    assert stage.digests.called("finish") == []
+    assert logged("scheduler.sink.bug") == 0
+    assert stage.outlet.sending == 0
+
+
+@simulated
 async def test_started_twice_it_has_its_senders_once() -> None:
     stage = Delivering(ToldDigests(), limit=3)
     tasks = stage.outlet._tasks

@@ -1,0 +1,142 @@
+"""What delivery relies on in store/digests.py, call by call, against real Redis."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import redis
+
+from nsqdigest.store.answers import Claim, Ended, NotOpened, RoutePlan
+from nsqdigest.store.dead import Details
+from nsqdigest.store.digests import Ending, Opening
+from nsqdigest.store.head import Head
+from nsqdigest.store.schedule import Schedule
+from nsqdigest.store.store import Store
+from support.store import Scripts
+from support.stores import OpenStore, add, open_store, rec
+
+pytestmark = pytest.mark.integration
+
+__all__ = ["open_store"]
+LEASE_MS = 60_000
+PLANS = [RoutePlan("r", 2, 0, 60_000), RoutePlan("s", 5, 0, 60_000), RoutePlan("m", 2, 0, 60_000, merges=True)]
+
+
+@pytest.fixture
+async def store(open_store: OpenStore, redis_url: str) -> Store:
+    store = open_store(redis_url, PLANS)
+    await store.start()
+    return store
+
+
+@pytest.fixture
+def plain(redis_client: redis.Redis) -> Scripts:
+    return Scripts(redis_client)
+
+
+async def claimed(store: Store, route: str = "r") -> Claim:
+    (claim,) = (await store.digests.claim(0, [(route, 0)], [5], LEASE_MS)).claims
+    return claim
+
+
+async def opened(store: Store, claim: Claim, new_id: str = "id-1") -> Head | NotOpened:
+    (answer,) = await store.digests.open(0, [Opening(claim, new_id)], {claim.route: [0]}, LEASE_MS)
+    return answer
+
+
+def now(store: Store) -> Schedule:
+    return Schedule(store.clock.now_ms(), store.clock.now_ms())
+
+
+async def test_the_agenda_names_each_route_with_its_first_instant_and_tells_the_time(store: Store) -> None:
+    await add(store, rec())
+    await add(store, rec(), route="s", after_ms=500)
+    await add(store, rec(), route="m", after_ms=5000)
+    began_ms = store.clock.now_ms()
+    agenda = await store.digests.agenda(0, 1000)
+    assert set(agenda) == {"r", "s"}
+    assert 400 <= agenda["s"] - agenda["r"] <= 600
+    assert abs(store.clock.now_ms() - began_ms) < 1000
+    assert abs(store.clock.now_ms() - time.time() * 1000) < 1000
+
+
+async def test_records_are_read_newest_first_with_their_instants_and_values(store: Store) -> None:
+    await add(store, rec(b"a", 5, b"1"), rec(b"b", 7, b"2"), rec(b"c", 6, b"3"), route="s")
+    claim = await claimed(store, "s")
+    head = await opened(store, claim)
+    assert isinstance(head, Head)
+    (records,) = await store.digests.read(0, [(claim, head)])
+    assert records == [(b"b", 7, b"2"), (b"c", 6, b"3"), (b"a", 5, b"1")]
+    assert await store.digests.page(claim, head, 1, 9) == records[1:]
+    assert await store.digests.oldest_ms(claim) == 5
+
+
+async def test_a_digest_under_another_id_is_not_ours(store: Store) -> None:
+    await add(store, rec())
+    claim = await claimed(store)
+    head = await opened(store, claim)
+    assert isinstance(head, Head)
+    other = head._replace(id="id-2")
+    assert await store.digests.read(0, [(claim, head), (claim, other)]) == [[(b"k", 1, b"{}")], None]
+    assert await store.digests.page(claim, other, 0, 1) is None
+
+
+async def test_several_in_one_read_each_with_its_own(store: Store) -> None:
+    pairs = []
+    for number, route in enumerate(("r", "s", "r", "s")):
+        await add(store, rec(b"k", number + 1, timeline=b"%d" % number), route=route)
+        claim = await claimed(store, route)
+        head = await opened(store, claim, f"id-{number}")
+        assert isinstance(head, Head)
+        pairs.append((claim, head))
+    found = await store.digests.read(0, pairs)
+    assert found == [[(b"k", number + 1, b"{}")] for number in range(4)]
+
+
+async def test_only_a_route_that_merges_takes_newer_records_in(store: Store) -> None:
+    for route, total, new_id in (("r", 1, "id-1"), ("m", 2, "id-2")):
+        await add(store, rec(b"old", 1), route=route)
+        claim = await claimed(store, route)
+        await opened(store, claim)
+        await add(store, rec(b"new", 2), route=route)
+        again = await opened(store, claim, "id-2")
+        assert isinstance(again, Head)
+        assert (again.total, again.id) == (total, new_id)
+
+
+async def test_twice_as_many_keys_are_remembered_as_a_digest_may_have(store: Store, plain: Scripts) -> None:
+    for number in range(3):
+        await add(store, rec(b"a%d" % number, 10 + number), rec(b"b%d" % number, 20 + number))
+        claim = await claimed(store)
+        await opened(store, claim, f"id-{number}")
+        assert await store.digests.finish(0, [Ending.close(claim, f"id-{number}", now(store))]) == ([Ended.DONE], 0)
+    assert len(plain.memory(b"t")) == 4
+
+
+async def test_a_bury_that_was_cut_off_is_ended_and_its_timeline_is_not_ours(store: Store, plain: Scripts) -> None:
+    await add(store, rec())
+    claim = await claimed(store)
+    head = await opened(store, claim)
+    assert isinstance(head, Head)
+    key = plain.key("heads", "r")
+    plain.command("HSET", key, "t", plain.command("HGET", key, "t") + b" burying=id-1")
+    plain.command("HSET", plain.key("dead:details"), "id-1", Details(head, "r", "t", "out", "refused", "").encode())
+    assert await opened(store, claim, "id-2") is NotOpened.STALE
+    (dead,) = await store.dead.page(0, 0)
+    assert (dead.id, dead.details.reason) == ("id-1", "refused")
+    assert plain.tokens() == {}
+
+
+async def test_a_lease_is_renewed_for_its_owner_only(store: Store) -> None:
+    await add(store, rec())
+    claim = await claimed(store)
+    assert await store.digests.renew(claim, LEASE_MS)
+    assert not await store.digests.renew(claim._replace(token="another"), LEASE_MS)
+
+
+async def test_claims_name_their_routes(store: Store) -> None:
+    for route in ("r", "s", "m"):
+        await add(store, rec(timeline=f"of {route}".encode()), route=route)
+    taken = await store.digests.claim(0, [("s", 0), ("r", 1), ("m", 0)], [5, 5], LEASE_MS)
+    assert {claim.timeline: claim.route for claim in taken.claims} == {"of r": "r", "of s": "s", "of m": "m"}
