@@ -25,14 +25,7 @@ from nsqdigest.delivery.delivery import DeliveryRoute
 from nsqdigest.delivery.outlet import Outlet
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.timer import Scheduler
-<<<<<<< HEAD
 from nsqdigest.store.head import Head
-||||||| 244acbf
-from nsqdigest.store.answers import Opened
-=======
-from nsqdigest.store.digests import Opening
-from nsqdigest.store.head import Head
->>>>>>> 6ae8e6293661abf2bf3d4bf4b24cd3062c94e948
 from nsqdigest.store.schedule import Plan
 from support.settings import POLICY, ROUTE, SINK
 from support.store import LEASE_MS, NOW_MS, Claim, Rec, Scripts
@@ -102,16 +95,8 @@ async def test_a_record_whose_value_is_gone_does_not_stop_the_others(
     await add(timelines, rec(b"a", 1), rec(b"b", 2), rec(b"c", 3))
     store.command("HDEL", store.key("values", "r", T), b"b")
     (claim,) = (await timelines.digests.claim(0, [("r", 0)], [1], LEASE_MS)).claims
-<<<<<<< HEAD
     opened = await open_digest(timelines, claim, "id-1", [0])
     assert isinstance(opened, Head)
-||||||| 244acbf
-    opened = await timelines.digests.open(claim, LEASE_MS, "id-1", [0])
-    assert isinstance(opened, Opened)
-=======
-    (opened,) = await timelines.digests.open(0, [Opening(claim, "id-1")], {"r": [0]}, LEASE_MS)
-    assert isinstance(opened, Head)
->>>>>>> 6ae8e6293661abf2bf3d4bf4b24cd3062c94e948
     page = await timelines.digests.page(claim, opened, 0, 3)
     assert page is not None
     assert [record and record.key for record in page] == [b"c", None, b"a"]

@@ -16,8 +16,8 @@ from nsqdigest.store.servers.translation import translate
 pytestmark = pytest.mark.unit
 
 NAMES = [
-    "add", "adopt", "audit", "census", "claim", "delete", "drop_dead", "finish", "flush", "hello", "maintenance", "mend",
-    "open", "recount", "renew", "revive", "rights",
+    "add", "adopt", "audit", "census", "claim", "delete", "drop_dead", "finish", "flush", "hello", "maintenance",
+    "mend", "open", "recount", "renew", "revive", "rights",
 ]  # fmt: skip
 LUA = resources.files("nsqdigest") / "lua"
 

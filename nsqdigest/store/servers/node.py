@@ -77,12 +77,10 @@ class Node:
             if self._generation_of.setdefault(connection, generation) != self._generation:
                 await self._reconnect(connection)
             await connection.send_packed_command([encode(command) for command in commands], check_health=False)
-            answers: list[Any] = []
             # One time-out for all answers: the driver's own is a timer for each.
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    for _ in commands:
-                        answers.append(await _answer_of(connection))
+                    answers = [await _answer_of(connection) for _ in commands]
             except TimeoutError:
                 raise redis_errors.TimeoutError(f"no answer within {self._timeout_s:g} s") from None
             is_clean = True
