@@ -7,10 +7,11 @@ import time
 import pytest
 import redis
 
-from nsqdigest.store.answers import Claim, Ended, NotOpened, RoutePlan
+from nsqdigest.store.answers import Claim, Ended, NotOpened
 from nsqdigest.store.dead import Details
 from nsqdigest.store.digests import Ending, Opening
 from nsqdigest.store.head import Head
+from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Schedule
 from nsqdigest.store.store import Store
 from support.store import Scripts
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.integration
 
 __all__ = ["open_store"]
 LEASE_MS = 60_000
-PLANS = [RoutePlan("r", 2, 0, 60_000), RoutePlan("s", 5, 0, 60_000), RoutePlan("m", 2, 0, 60_000, merges=True)]
+PLANS = [StoreRoute("r", 2, 0, 60_000), StoreRoute("s", 5, 0, 60_000), StoreRoute("m", 2, 0, 60_000, merges=True)]
 
 
 @pytest.fixture
