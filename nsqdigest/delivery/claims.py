@@ -69,7 +69,7 @@ class Claims:
         digests: Digests,
         on_damage: Callable[[int, str, StoreError], None],
     ) -> None:
-        """`on_damage`: told partition, route and error of a route whose keys are damaged."""
+        """`on_damage`: called with partition, route and error of a route whose keys are damaged."""
         self._settings = settings
         self._routes = routes
         self._digests = digests

@@ -1,4 +1,4 @@
-"""After a digest was sent, or could not be: decides what follows, has the store told, and counts and logs it.
+"""After a digest was sent, or could not be: decides what follows, ends it in the store, counts and logs it.
 
 The decision is `verdicts`'; the sink's health hears of an outcome before the store does: meanwhile others may ask what
 room there is. What Redis then answers is counted for all digests of a call at once.
@@ -100,7 +100,7 @@ class Conclusions:
         self._put([self._burial(delivery, reason, None)])
 
     def sent(self, results: Sequence[tuple[Delivery, Outcome]]) -> None:
-        """The sink's controller hears of each once, before the store is told."""
+        """Reports each to the sink's controller once, before its end goes to the store."""
         now_s, now_ms = time.monotonic(), self._digests.now_ms()
         conclusions = []
         for delivery, outcome in results:

@@ -1,11 +1,11 @@
-"""Tells the store what became of digests: one partition, one call at a time, in it all that ended since the last began.
+"""Ends digests in the store: one partition, one call at a time, in it all that ended since the last call began.
 
 Invariants:
 - What ends while no call is under way goes at once; what ends meanwhile goes together in the next.
 - A call that failed is made again, with what ended since, until Redis does its part or the leases are over. After that
   maintenance brings a timeline back, and the same digest goes out under its own id.
 - A digest whose keys are damaged stops no other: a call that Redis breaks off is divided until it stands alone.
-- Whoever put an end in is told once what came of it, or that nothing did (None).
+- Each end that was put in has one result: what became of it, or that nothing did (None).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Finisher:
         on_results: Callable[[Sequence[Result]], None],
         on_dead: Callable[[int, int], Awaitable[None]],
     ) -> None:
-        """`on_dead`: told the partition and how many digests are dead in it, after one was buried."""
+        """`on_dead`: called after a burial with the partition and the number of digests that are dead in it."""
         self._digests = digests
         self._partition = partition
         self._uniform = uniform
@@ -58,7 +58,7 @@ class Finisher:
         return self._task is not None
 
     async def quiet(self) -> None:
-        """Until nothing waits to be told to the store."""
+        """Until no end waits for the store."""
         if self._task is not None:
             await asyncio.wait([self._task])
 

@@ -85,7 +85,7 @@ class Digests:
             partition,
             [[b"TIME"], [b"ZRANGEBYSCORE", tag + b"agenda", b"-inf", self.now_ms() + within_ms, b"WITHSCORES"]],
         )
-        self._namespace.clock.heard(int(seconds) * 1000 + int(microseconds) // 1000)
+        self._namespace.clock.observe(int(seconds) * 1000 + int(microseconds) // 1000)
         from_name = len(tag + b"waiting:")
         return {
             waiting[from_name:].decode(): int(float(due)) for waiting, due in zip(flat[::2], flat[1::2], strict=True)
@@ -130,7 +130,7 @@ class Digests:
             [*keys, self._namespace.tags[partition] + b"agenda"],
             [b"", lease_ms, token, len(budgets), *budgets, *chain.from_iterable(of_routes)],
         )
-        self._namespace.clock.heard(now_ms)
+        self._namespace.clock.observe(now_ms)
         claims = [
             Claim(partition, routes[number - 1], timeline.decode(), int(float(due)), token)
             for number, timeline, due in zip(flat[::3], flat[1::3], flat[2::3], strict=True)
@@ -157,7 +157,7 @@ class Digests:
         now_ms, *answers = await self._namespace.run(
             partition, "open", [packed(keys)], [packed(arguments)], durable=True
         )
-        self._namespace.clock.heard(now_ms)
+        self._namespace.clock.observe(now_ms)
         opened: list[Head | NotOpened] = []
         for opening, (word, *rest) in zip(openings, answers, strict=True):
             if word == b"burying":

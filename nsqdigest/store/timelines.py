@@ -50,7 +50,7 @@ class Timelines:
             durable=True,
         )  # fmt: skip
         added = Added.of(answer)
-        self.clock.heard(added.now_ms)
+        self.clock.observe(added.now_ms)
         if self._acknowledged.on_answer(route, partition, known, added.counted - added.added, added.counted):
             self._namespace.needs_check.set()
         return added

@@ -343,25 +343,25 @@ class Monotonic:
 
 def test_the_clock_goes_on_between_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     time, clock = Monotonic(monkeypatch), RedisClock()
-    clock.heard(5_000_000)
+    clock.observe(5_000_000)
     time.now_s += 2
     assert clock.now_ms() == 5_002_000
 
 
 def test_an_answer_that_was_long_on_its_way_does_not_set_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
     time, clock = Monotonic(monkeypatch), RedisClock()
-    clock.heard(5_000_000)
+    clock.observe(5_000_000)
     time.now_s += 0.4
-    clock.heard(5_000_100)
+    clock.observe(5_000_100)
     assert 5_000_399 <= clock.now_ms() <= 5_000_400
 
 
 @pytest.mark.parametrize("step_ms", [-3_600_000, -86_400_000, 3_600_000, 1])
 def test_a_clock_that_was_set_is_followed(monkeypatch: pytest.MonkeyPatch, step_ms: int) -> None:
     time, clock = Monotonic(monkeypatch), RedisClock()
-    clock.heard(500_000_000)
+    clock.observe(500_000_000)
     time.now_s += 1
-    clock.heard(500_001_000 + step_ms)
+    clock.observe(500_001_000 + step_ms)
     assert clock.now_ms() == 500_001_000 + step_ms
 
 

@@ -107,7 +107,7 @@ class RedisClient:
         if isinstance(answers[1], bytes) and re.search(rb"^(redis|server)_mode:sentinel", answers[1], re.MULTILINE):
             raise StoreError("redis-mode", f"{node} {_A_SENTINEL}", Applied.NO)
         clock, *info = _raise_first(answers)
-        self.clock.heard(int(clock[0]) * 1000 + int(clock[1]) // 1000)
+        self.clock.observe(int(clock[0]) * 1000 + int(clock[1]) // 1000)
         lines = [line.partition(":") for section in info for line in section.decode().splitlines()]
         settings = await self._settings_of(node)
         facts = ServerFacts.of(str(node), {name: value for name, _, value in lines}, settings)

@@ -124,7 +124,7 @@ class RedisClock:
         self._ahead_ms: float | None = None
         self._updated_ms = 0.0
 
-    def heard(self, redis_now_ms: int) -> None:
+    def observe(self, redis_now_ms: int) -> None:
         now_ms = time.monotonic() * 1000
         ahead_ms = redis_now_ms - now_ms
         if self._ahead_ms is not None:

@@ -61,7 +61,7 @@ class LaggingClock:
         self._world = world
         self._lag_ms = lag_ms
 
-    def heard(self, redis_now_ms: int) -> None: ...
+    def observe(self, redis_now_ms: int) -> None: ...
 
     def now_ms(self) -> int:
         return self._world.now_ms - self._lag_ms
