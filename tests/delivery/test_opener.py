@@ -359,6 +359,15 @@ async def test_what_redis_does_not_do_within_the_lease_is_left(call: str, logged
     assert stage.digests.called("finish") == []
 
 
+@simulated
+async def test_a_call_is_asked_again_no_longer_than_the_shortest_of_its_leases() -> None:
+    stage = Delivering(ToldDigests(fails={"open": [failure() for _ in range(1000)]}))
+    made = [*stage.deliveries(stage.claims("long")), *stage.deliveries(stage.claims("short"), 500)]
+    await stage.opener.open(0, made)
+    assert now_s() < 0.6
+    assert stage.held == 0
+
+
 @pytest.mark.parametrize(("timeout_ms", "renewals"), [(39_999, 0), (40_001, 1)])
 @simulated
 async def test_an_open_renews_the_lease_from_before_it_was_asked(timeout_ms: int, renewals: int) -> None:

@@ -15,7 +15,7 @@ from nsqdigest.base import log
 from nsqdigest.base.log_counts import Repeats
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.delivery import outlet as module
-from nsqdigest.delivery.delivery import Lease
+from nsqdigest.delivery.delivery import Delivery, Lease
 from nsqdigest.delivery.outlet import Outlet, Pace
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.store.record import StoredRecord
@@ -513,6 +513,36 @@ async def test_what_is_being_sent_when_it_is_stopped_has_no_outcome(logged: Call
     assert stage.digests.called("finish") == []
     assert logged("scheduler.sink.bug") == 0
     assert stage.outlet.sending == 0
+
+
+@simulated
+async def test_a_bug_while_one_is_read_leaves_it_and_its_batch_goes_on(logged: Callable[[str], int]) -> None:
+    sink = ToldBulkSink()
+    stage = Delivering(ToldDigests(), sinks={"out": sink}, limit=1, timeout_ms=60_001)
+    render = stage.opener.render
+
+    async def broken(delivery: Delivery) -> bool:
+        if delivery.claim.timeline == "bad":
+            raise RuntimeError("a bug")
+        return await render(delivery)
+
+    stage.outlet._render = broken
+    await stage.carry("a", "bad", "b")
+    assert sink.batches == [["a", "b"]]
+    assert logged("scheduler.digest.bug") == 1
+    assert stage.held == 0
+
+
+@simulated
+async def test_what_is_not_wanted_any_more_when_its_turn_comes_goes_back() -> None:
+    stage = Delivering(ToldDigests(), limit=1)
+    stage.sink.takes_s = 1
+    await stage.open("a", "b")
+    await asyncio.sleep(0.5)
+    stage.outlet.history.stopped("410", 0.0)  # and nobody told the outlet
+    await stage.quiet()
+    assert stage.sink.timelines == ["a"]
+    assert stage.digests.all_finished() == [("close", "a"), ("wait", "b")]
 
 
 @simulated
