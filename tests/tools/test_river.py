@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,16 +20,21 @@ TRACES = 3
 """A machine that is very busy can change the order of what happens: then another trace is taken."""
 
 
+def stages_of(block: str) -> str:
+    """Without the numbers: how often a digest's parts look around on its way depends on the machine."""
+    return re.sub(r"\d+ calls, \d+ changes", "", block)
+
+
 @pytest.mark.integration
 @pytest.mark.servers
 def test_the_page_draws_the_ways_as_they_are_and_an_event_keeps_its_limit() -> None:
-    on_page = river.block_of((ROOT / "docs" / "how-it-works.md").read_text("utf-8"))
+    on_page = stages_of(river.block_of((ROOT / "docs" / "how-it-works.md").read_text("utf-8")))
     traced = ways.traced_ways()
     for _ in range(TRACES - 1):
-        if river.river(traced) == on_page:
+        if stages_of(river.river(traced)) == on_page:
             break
         traced = ways.traced_ways()
-    assert river.river(traced) == on_page, "run `make river`"
+    assert stages_of(river.river(traced)) == on_page, "run `make river`"
     assert picture.changes_of(traced.event) <= river.MOST_CHANGES
 
 
