@@ -25,6 +25,8 @@ import redis
 import redis.asyncio
 from hypothesis import HealthCheck, Phase, settings
 
+from nsqdigest.base import log
+from nsqdigest.base.log_counts import Repeats
 from support.keeper import end_with_parent
 from support.servers import (
     REDIS_BINARIES,
@@ -121,6 +123,15 @@ def promtool() -> Path:
         return find_binary("promtool")
     except MissingServer as problem:
         without_server(problem)
+
+
+# -- the log of this process
+
+
+@pytest.fixture(autouse=True)
+def no_repeats_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an earlier test logged within the period is no repeat, and its count no line of this test."""
+    monkeypatch.setattr(log, "_repeats", Repeats())
 
 
 # -- processes of one test

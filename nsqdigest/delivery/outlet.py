@@ -135,7 +135,10 @@ class Outlet:
         if self.controller.decision.state is State.FLOWING:
             at_once = self._bulk.at_once if self._bulk is not None else 0
             ahead = min(MOST_AHEAD, max(at_once, int(self._pace.per_s * AHEAD_S)))
-        return max(0, limit + ahead - self.held - self.reserved)
+        free = limit + ahead - self.held - self.reserved
+        # A claim of a few costs as much as one of many, and the senders have work meanwhile.
+        is_worth_it = ahead <= limit or free >= ahead // 4
+        return free if free > 0 and is_worth_it else 0
 
     @property
     def holds_enough(self) -> bool:

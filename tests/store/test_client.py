@@ -403,7 +403,7 @@ def describes(config: Mapping[bytes, Any] | None = None, **said: str) -> Answer:
 async def test_facts_are_what_the_server_says_and_its_clock_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[int] = []
     async with ScriptedRedis(describes()) as server, opened(server.url, durability="fsync") as client:
-        monkeypatch.setattr(client.clock, "heard", heard.append)
+        monkeypatch.setattr(client.clock, "observe", heard.append)
         (facts,) = await client.facts()
     assert facts == ServerFacts.of(f"redis://{server.address}/0", SAID, {"appendfsync": "always", "save": ""})
     assert heard == [1_700_000_000_999]
