@@ -164,7 +164,7 @@ class Digests:
                 await self._bury_again(opening.claim, rest[0].decode(), int(rest[1]))
                 opened.append(NotOpened.STALE)
             else:
-                opened.append(Head.parse(rest[0]) if word in _OPENED else NotOpened(word.decode()))
+                opened.append(_head_of(rest[0]) if word in _OPENED else NotOpened(word.decode()))
         return opened
 
     async def _bury_again(self, claim: Claim, digest_id: str, next_earliest_ms: int) -> None:
@@ -285,6 +285,13 @@ _ENDED = {
     b"stale": Ended.STALE,
     b"damaged": Ended.DAMAGED,
 }
+
+
+def _head_of(text: bytes) -> Head | NotOpened:
+    try:
+        return Head.parse(text)
+    except (KeyError, ValueError):  # something else wrote it
+        return NotOpened.DAMAGED
 
 
 def _is_of(head: bytes | None, digest_id: str) -> bool:
