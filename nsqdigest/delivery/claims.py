@@ -194,13 +194,16 @@ class Claims:
                 if found:  # these are held already; the others are asked for again
                     break
                 raise
-            found += [
-                self._delivery(claim, self._routes[claim.route].outlet.controller.decision.epoch, now_s)
-                for claim in claims
-            ]
+            found += [self._delivery(claim, self._epoch_of_lost(claim), now_s) for claim in claims]
             if claims or now_s >= lost.until_s:
                 of.lost.remove(lost)
         return found
+
+    def _epoch_of_lost(self, claim: Claim) -> int:
+        """Nothing is ever claimed of a sink that may send nothing, so that no result comes in the epoch of a backoff.
+        What was claimed before it stepped back goes back."""
+        decision = self._routes[claim.route].outlet.controller.decision
+        return decision.epoch if decision.limit else PUT_BACK_ONLY
 
     async def _claim_again(self, of: PartitionClaims, token: str) -> list[Claim]:
         async def again(some: Sequence[str]) -> list[Claim]:

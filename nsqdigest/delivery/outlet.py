@@ -267,9 +267,10 @@ class Outlet:
     async def _send(self, sender: _Sender, batch: list[Delivery]) -> None:
         ready = [delivery for delivery in batch if delivery.body is not None and delivery.has_lease]
         if len(ready) < len(batch):
+            leased = [delivery for delivery in batch if delivery.has_lease]
             ready = [delivery for delivery in batch if await self._is_ready(delivery)]
-            late = [delivery for delivery in ready if not self.admits(delivery.epoch)]
-            if late:  # the sink stepped back while they were read
+            late = [each for each in ready if not self.admits(each.epoch) or (each in leased and not each.has_lease)]
+            if late:  # while others were renewed or read, the sink stepped back, or a lease grew too short
                 self._conclusions.put_back(late)
                 ready = [delivery for delivery in ready if not delivery.is_concluded]
         if not ready:

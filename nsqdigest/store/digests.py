@@ -88,7 +88,8 @@ class Digests:
         self._namespace.clock.observe(int(seconds) * 1000 + int(microseconds) // 1000)
         from_name = len(tag + b"waiting:")
         return {
-            waiting[from_name:].decode(): int(float(due)) for waiting, due in zip(flat[::2], flat[1::2], strict=True)
+            waiting[from_name:].decode("utf-8", "replace"): int(float(due))
+            for waiting, due in zip(flat[::2], flat[1::2], strict=True)
         }
 
     async def claim(
@@ -134,6 +135,7 @@ class Digests:
         claims = [
             Claim(partition, routes[number - 1], timeline.decode(), int(float(due)), token)
             for number, timeline, due in zip(flat[::3], flat[1::3], flat[2::3], strict=True)
+            if _is_text(timeline)  # else something else wrote it: it stays leased, and stops no other
         ]
         return Claimed(claims, int(float(next_due)) if next_due else None)
 
@@ -164,7 +166,7 @@ class Digests:
                 await self._bury_again(opening.claim, rest[0].decode(), int(rest[1]))
                 opened.append(NotOpened.STALE)
             else:
-                opened.append(Head.parse(rest[0]) if word in _OPENED else NotOpened(word.decode()))
+                opened.append(_head_of(rest[0]) if word in _OPENED else NotOpened(word.decode()))
         return opened
 
     async def _bury_again(self, claim: Claim, digest_id: str, next_earliest_ms: int) -> None:
@@ -285,6 +287,21 @@ _ENDED = {
     b"stale": Ended.STALE,
     b"damaged": Ended.DAMAGED,
 }
+
+
+def _is_text(name: bytes) -> bool:
+    try:
+        name.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _head_of(text: bytes) -> Head | NotOpened:
+    try:
+        return Head.parse(text)
+    except (KeyError, ValueError):  # something else wrote it
+        return NotOpened.DAMAGED
 
 
 def _is_of(head: bytes | None, digest_id: str) -> bool:

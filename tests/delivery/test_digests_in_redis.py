@@ -83,6 +83,30 @@ async def test_a_digest_under_another_id_is_not_ours(store: Store) -> None:
     assert await store.digests.page(claim, other, 0, 1) is None
 
 
+@pytest.mark.parametrize("head", [" id=id-1 what", " id=id-1 opened=soon", " iteration=1 id=\udcff"])
+async def test_a_head_that_something_else_wrote_is_damaged_and_its_neighbour_is_opened(
+    store: Store, redis_client: redis.Redis, head: str
+) -> None:
+    for timeline in (b"a", b"b"):
+        await add(store, rec(timeline=timeline), route="s")
+    claims = (await store.digests.claim(0, [("s", 0)], [5], LEASE_MS)).claims
+    openings = [Opening(claim, f"id-{claim.timeline}") for claim in claims]
+    await store.digests.open(0, openings, {"s": [0]}, LEASE_MS)
+    redis_client.hset(store.digests._of(claims[0])[0].heads, "a", head.encode("utf-8", "surrogateescape"))
+    answers = await store.digests.open(0, openings, {"s": [0]}, LEASE_MS)
+    assert {claim.timeline: answer for claim, answer in zip(claims, answers, strict=True)}["a"] is NotOpened.DAMAGED
+    assert {answer.id for answer in answers if isinstance(answer, Head)} == {"id-b"}
+
+
+async def test_a_name_that_is_no_text_stops_no_claim_and_no_agenda(store: Store, redis_client: redis.Redis) -> None:
+    await add(store, rec(timeline=b"a"))
+    keys = store.digests._namespace.keys(0, "r")
+    redis_client.zadd(keys.waiting, {b"\xff": 0})
+    redis_client.zadd(keys.agenda, {keys.waiting + b"\xff": 0})
+    assert "r" in await store.digests.agenda(0, 1000)
+    assert (await claimed(store)).timeline == "a"
+
+
 async def test_several_in_one_read_each_with_its_own(store: Store) -> None:
     pairs = []
     for number, route in enumerate(("r", "s", "r", "s")):

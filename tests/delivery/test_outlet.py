@@ -316,6 +316,19 @@ async def test_of_a_batch_each_has_its_own_lease_and_who_lost_it_is_left_out() -
 
 
 @simulated
+async def test_a_lease_that_grows_too_short_while_those_of_the_batch_are_renewed_goes_back_unsent() -> None:
+    sink = ToldBulkSink()
+    stage = Delivering(ToldDigests(takes_s={"renew": 2}), sinks={"out": sink}, limit=1, timeout_ms=15_000)
+    made = stage.deliveries(stage.claims("a"), lease_ms=16_000) + stage.deliveries(stage.claims("b"), lease_ms=10_000)
+    for each in made:
+        each.head, each.body = stage.digests.head(each.claim.timeline), b"{}"
+    stage.outlet.put(made)
+    await stage.quiet()
+    assert sink.batches == [["b"]]
+    assert sorted(stage.digests.all_finished()) == [("close", "b"), ("wait", "a")]
+
+
+@simulated
 async def test_what_waited_too_long_behind_others_is_renewed_before_it_is_sent() -> None:
     stage = Delivering(ToldDigests(), limit=1, lease_ms=16_000)
     stage.sink.takes_s = 6

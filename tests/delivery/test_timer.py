@@ -29,6 +29,7 @@ from nsqdigest.store.schedule import Plan
 from support.delivering import DAMAGE, ToldDead, ToldDigests, ToldSink, now_s, simulate
 from support.settings import POLICY, ROUTE, SINK
 from support.simulated import BEGAN_S, Time, simulated
+from support.waiting import until
 
 pytestmark = pytest.mark.unit
 
@@ -920,3 +921,29 @@ async def test_a_sink_of_several_routes_is_one_outlet(make: MakeStage) -> None:
     stage = make(sinks=2)
     assert stage.scheduler.outlets == stage.outlets
     assert [stage.scheduler._outlet(outlet.name) for outlet in stage.outlets] == stage.outlets
+
+
+@simulated
+@pytest.mark.parametrize("state", [State.BACKOFF, State.PAUSED])
+async def test_what_a_lost_claim_took_goes_back_where_its_sink_has_stepped_back_meanwhile(
+    make: MakeStage, state: State
+) -> None:
+    stage = make(interval_s=1, draw=None)
+    stage.store.claim_errors = [StoreError("redis-timeout", "as told", Applied.AMBIGUOUS)]
+    stage.store.found_again = [["a", "b"]]
+    stage.store.put("a")
+    await at(0.05)
+    controller = stage.outlets[0].controller
+    stage.scheduler.start()
+    await at(0.06)
+    if state is State.PAUSED:
+        stage.scheduler.pause_sink("out")
+    else:
+        controller.failed(controller.decision.epoch, asyncio.get_running_loop().time())
+    assert controller.decision.state is state
+    await until(lambda: bool(stage.store.asked_again), 10, "the lost claim to be asked for again")
+    await at(now_s() + 0.01)
+    assert controller.decision.state is state
+    assert stage.outlets[0].held == 0
+    assert stage.store.finished() == [[("wait", "a"), ("wait", "b")]]
+    assert stage.sink.sent == []
