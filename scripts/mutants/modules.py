@@ -40,8 +40,16 @@ TESTS: dict[str, tuple[str, ...]] = {
     "intake.late_answers": ("tests/intake/test_late_answers.py",),
     "delivery.timer": ("tests/delivery/test_timer.py",),
     "delivery.claims": ("tests/delivery/test_timer.py", "tests/delivery/test_claims.py"),
-    "delivery.opener": ("tests/delivery/test_opener.py", "tests/delivery/test_conclusions.py"),
-    "delivery.outlet": ("tests/delivery/test_outlet.py", "tests/delivery/test_conclusions.py"),
+    "delivery.opener": (
+        "tests/delivery/test_bounds.py",
+        "tests/delivery/test_opener.py",
+        "tests/delivery/test_conclusions.py",
+    ),
+    "delivery.outlet": (
+        "tests/delivery/test_bounds.py",
+        "tests/delivery/test_outlet.py",
+        "tests/delivery/test_conclusions.py",
+    ),
     "delivery.conclusions": ("tests/delivery/test_conclusions.py", "tests/delivery/test_outlet.py"),
     "delivery.finisher": ("tests/delivery/test_finisher.py",),
     "store.digests": ("tests/delivery/test_digests_in_redis.py", "tests/delivery/test_delivery.py"),
