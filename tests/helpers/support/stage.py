@@ -186,7 +186,8 @@ class Stage:
             if self.unfinished():
                 return False
             ledger = self.ledger()
-            return not ledger.get("open") and not ledger.get("snapshots")
+            # A message that nsqd moves from the topic to the channel just now is in neither count.
+            return not ledger.get("open") and not ledger.get("snapshots") and not still_owed()
 
         try:
             wait_until(all_done, timeout_s, "every message to be finished and every digest to be closed")
