@@ -120,6 +120,23 @@ def test_a_pace_is_measured_over_windows_and_settles() -> None:
 
 
 @simulated
+async def test_a_claim_waits_until_a_quarter_of_what_may_lie_ready_is_free_and_a_slow_sink_takes_each_place() -> None:
+    outlet = Delivering(ToldDigests()).outlet
+    outlet._pace.per_s = 400  # 40 ahead of 8 at a time
+    outlet.held = 8 + 40 - 10
+    assert outlet.room == 10
+    outlet.held += 1
+    assert outlet.room == 0
+    outlet._pace.per_s = 80  # no more than are sent at a time
+    outlet.held = 8 + 8 - 1
+    assert outlet.room == 1
+    outlet.held += 1
+    assert outlet.room == 0
+    outlet.held += 1
+    assert outlet.room == 0
+
+
+@simulated
 async def test_a_sink_that_was_quick_may_have_a_tenth_of_a_seconds_work_ready_and_no_more_than_400() -> None:
     outlet = Delivering(ToldDigests()).outlet
     assert outlet.room == 8
