@@ -157,8 +157,8 @@ class Daemon:
         await parts.lag.stop()
         await parts.depths.stop()
         await parts.publisher.close()
-        for post in parts.outlets.values():
-            await post.sink.close()
+        for outlet in parts.outlets.values():
+            await outlet.sink.close()
         await parts.store_watch.stop()
         await parts.store.close(STORE_ENDS_WITHIN_S)
         if self._admin is not None:

@@ -75,11 +75,8 @@ class Claims:
         self._digests = digests
         self._on_damage = on_damage
         self._turn = 0
+        self.outlets: list[Outlet] = list({id(route.outlet): route.outlet for route in routes.values()}.values())
         self.paused_routes: set[str] = set()
-
-    @property
-    def outlets(self) -> list[Outlet]:
-        return list({id(route.outlet): route.outlet for route in self._routes.values()}.values())
 
     @property
     def _lease_s(self) -> float:
@@ -134,7 +131,6 @@ class Claims:
         """In one call, but for routes whose keys are damaged."""
         numbers = {id(look.outlet): number for number, look in enumerate(looks)}
         room = [look.budget for look in looks]
-
         answered = list[Claimed]()
 
         async def claim_of(some: Sequence[str]) -> Claimed:

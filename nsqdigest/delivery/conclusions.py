@@ -18,8 +18,9 @@ from nsqdigest.delivery import verdicts
 from nsqdigest.delivery.finisher import Finisher, Result
 from nsqdigest.delivery.sink_state import why_of
 from nsqdigest.store.answers import Ended
+from nsqdigest.store.damage import ANOTHER_TYPE
 from nsqdigest.store.dead import Details
-from nsqdigest.store.digests import Ending
+from nsqdigest.store.digests import End, Ending
 
 if TYPE_CHECKING:
     from nsqdigest.base.metrics import Metrics
@@ -75,15 +76,20 @@ class Conclusions:
     # -- what becomes of a delivery
 
     def left(self, delivery: Delivery) -> None:
-        """Not ours any more, or Redis does not answer: the lease brings it back."""
+        """The lease brings it back."""
         if not delivery.is_concluded:
             delivery.is_concluded = True
             self._lose_probe(delivery)
             self._on_end(delivery)
 
     def stale(self, delivery: Delivery) -> None:
-        self._metrics.add("digests_stale_total", route=delivery.claim.route)
-        _log.debug("scheduler.digest.stale", **delivery.log_fields)
+        """Not ours any more."""
+        self._note_stale(delivery)
+        self.left(delivery)
+
+    def unread(self, delivery: Delivery, error: StoreError) -> None:
+        """Redis did not open or read it."""
+        self._note_left(delivery, error)
         self.left(delivery)
 
     def put_back(self, deliveries: Sequence[Delivery]) -> None:
@@ -103,13 +109,15 @@ class Conclusions:
         """Reports each to the sink's controller once, before its end goes to the store."""
         now_s, now_ms = time.monotonic(), self._digests.now_ms()
         conclusions = []
-        for delivery, outcome in results:
-            delivery.is_concluded = True
-            outlet = delivery.outlet
-            if outlet.health.observe(outcome, delivery, now_s):
-                self._on_decision(outlet)
-            conclusions.append(self._concluded(delivery, outcome, now_ms))
-        self._put(conclusions)
+        try:
+            for delivery, outcome in results:
+                outlet = delivery.outlet
+                if outlet.health.observe(outcome, delivery, now_s):
+                    self._on_decision(outlet)
+                conclusions.append(self._concluded(delivery, outcome, now_ms))
+                delivery.is_concluded = True
+        finally:  # whatever a bug breaks off, the others are ended; the caller leaves those that are not concluded
+            self._put(conclusions)
 
     def _lose_probe(self, delivery: Delivery) -> None:
         """Nothing was learnt of the sink."""
@@ -189,11 +197,10 @@ class Conclusions:
             if outcome is not None:
                 attempts[delivery.outlet.name, outcome.verdict] += 1
             if ended is None or ended is Ended.DAMAGED:
-                self._note_left(conclusion, error)
-            elif ended is Ended.STALE and conclusion.ending.kind != "wait":
-                self._metrics.add("digests_stale_total", route=delivery.claim.route)
-                _log.debug("scheduler.digest.stale", **delivery.log_fields)
-            elif conclusion.ending.kind == "close":
+                self._note_left(delivery, error or ANOTHER_TYPE)
+            elif ended is Ended.STALE and conclusion.ending.kind is not End.WAIT:
+                self._note_stale(delivery)
+            elif conclusion.ending.kind is End.CLOSE:
                 delivered[delivery.outlet.name, delivery.claim.route].append(delivery)
             elif conclusion.reason is not None:
                 self._note_burial(conclusion, conclusion.reason)
@@ -231,17 +238,19 @@ class Conclusions:
             for each in delivered:
                 _log.debug("scheduler.digest.sent", **each.log_fields)
 
-    def _note_left(self, conclusion: Conclusion, error: Exception | None) -> None:
-        claim = conclusion.delivery.claim
-        reason = getattr(error, "reason", "redis-script")
-        self._metrics.add("store_errors_total", reason=reason)
+    def _note_stale(self, delivery: Delivery) -> None:
+        self._metrics.add("digests_stale_total", route=delivery.claim.route)
+        _log.debug("scheduler.digest.stale", **delivery.log_fields)
+
+    def _note_left(self, delivery: Delivery, error: StoreError) -> None:
+        self._metrics.add("store_errors_total", reason=error.reason)
         _log.counted(
             "warning",
             "scheduler.digest.left",
             by=("route", "reason"),
-            route=claim.route,
-            timeline=claim.shown_timeline,
-            reason=reason,
+            route=delivery.claim.route,
+            timeline=delivery.claim.shown_timeline,
+            reason=error.reason,
             error=error,
         )
 
@@ -261,7 +270,7 @@ class Conclusions:
             detail=last.detail if last else "",
         )
 
-    async def _drop_the_longest_dead(self, partition: int, _dead: int) -> None:
+    async def _drop_the_longest_dead(self, partition: int) -> None:
         try:
             await self._drop_over_limit(partition)
         except StoreError as error:  # the next burial tries again

@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nsqdigest.base import tasks
 from nsqdigest.base.errors import StoreError
+from nsqdigest.delivery import verdicts
 from nsqdigest.store.answers import Ended
+from nsqdigest.store.damage import halved
+from nsqdigest.store.digests import End
 
 if TYPE_CHECKING:
     from nsqdigest.delivery.conclusions import Conclusion
@@ -24,8 +27,7 @@ if TYPE_CHECKING:
 
 MOST_PER_CALL = 100
 """Redis does nothing else during a call: some milliseconds."""
-_AGAIN_FIRST_S = 0.1
-_AGAIN_CAP_S = 2.0
+_IS_DEAD = frozenset((Ended.DONE, Ended.ALREADY))
 
 
 class Result(NamedTuple):
@@ -42,9 +44,9 @@ class Finisher:
         partition: int,
         uniform: Callable[[float, float], float],
         on_results: Callable[[Sequence[Result]], None],
-        on_dead: Callable[[int, int], Awaitable[None]],
+        on_dead: Callable[[int], Awaitable[None]],
     ) -> None:
-        """`on_dead`: called after a burial with the partition and the number of digests that are dead in it."""
+        """`on_dead`: called with the partition after a burial in it."""
         self._digests = digests
         self._partition = partition
         self._uniform = uniform
@@ -74,35 +76,39 @@ class Finisher:
             self._task = tasks.start(self._work(), f"ends of partition {self._partition}")
 
     async def _work(self) -> None:
-        wait_s = _AGAIN_FIRST_S
+        failures = 0
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting[:MOST_PER_CALL], self._waiting[MOST_PER_CALL:]
                 failed = await self._finish(batch)
                 if failed:
-                    await self._wait_or_leave(failed, wait_s)
-                    wait_s = min(_AGAIN_CAP_S, self._uniform(_AGAIN_FIRST_S, 3 * wait_s))
+                    failures += 1
+                    await self._wait_or_leave(failed, verdicts.ask_redis_again_s(failures, self._uniform))
                 else:
-                    wait_s = _AGAIN_FIRST_S
+                    failures = 0
         finally:
             self._task = None
 
     async def _finish(self, batch: Sequence[Conclusion]) -> list[Result]:
         """Returns those that failed and may be tried again."""
+        ended = [
+            Result(conclusion, Ended.DAMAGED, answer) if isinstance(answer, StoreError) else answer
+            for conclusion, answer in zip(batch, await halved(batch, self._ended), strict=True)
+        ]
+        self._on_results([result for result in ended if result.ended is not None])
+        if any(result.conclusion.ending.kind is End.BURY and result.ended in _IS_DEAD for result in ended):
+            await self._on_dead(self._partition)
+        return [result for result in ended if result.ended is None]
+
+    async def _ended(self, batch: Sequence[Conclusion]) -> list[Result]:
+        """Raises only what dividing the batch may help against."""
         try:
-            ended, dead = await self._digests.finish(self._partition, [conclusion.ending for conclusion in batch])
+            ended = await self._digests.finish(self._partition, [conclusion.ending for conclusion in batch])
         except StoreError as error:
-            if not error.is_damage:
-                return [Result(conclusion, None, error) for conclusion in batch]
-            if len(batch) == 1:
-                self._on_results([Result(batch[0], Ended.DAMAGED, error)])
-                return []
-            middle = len(batch) // 2
-            return [*await self._finish(batch[:middle]), *await self._finish(batch[middle:])]
-        self._on_results([Result(conclusion, each, None) for conclusion, each in zip(batch, ended, strict=True)])
-        if any(conclusion.ending.kind == "bury" for conclusion in batch):
-            await self._on_dead(self._partition, dead)
-        return []
+            if error.is_damage:
+                raise
+            return [Result(conclusion, None, error) for conclusion in batch]
+        return [Result(conclusion, each, None) for conclusion, each in zip(batch, ended, strict=True)]
 
     async def _wait_or_leave(self, failed: Sequence[Result], wait_s: float) -> None:
         over = [each for each in failed if each.conclusion.delivery.lease.left_s <= wait_s]

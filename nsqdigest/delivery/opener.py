@@ -19,6 +19,7 @@ import secrets
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from nsqdigest.base import log
@@ -27,12 +28,12 @@ from nsqdigest.base.reasons import BuryReason
 from nsqdigest.delivery import ids, verdicts
 from nsqdigest.delivery.digest import Builder
 from nsqdigest.store.answers import NotOpened
+from nsqdigest.store.damage import ANOTHER_TYPE, halved
 from nsqdigest.store.digests import READ_WHOLE_RECORDS, Opening
 from nsqdigest.store.head import Head
 from nsqdigest.store.packing import first_page, next_page
 
 if TYPE_CHECKING:
-    from nsqdigest.base.metrics import Metrics
     from nsqdigest.delivery.conclusions import Conclusions
     from nsqdigest.delivery.delivery import Delivery
     from nsqdigest.store.digests import Digests
@@ -46,8 +47,6 @@ MOST_PER_CALL = 100
 """Redis does nothing else during a call: some milliseconds."""
 READ_BYTES = 1 << 20
 _FIRST_AVERAGE_BYTES = 2048
-_AGAIN_FIRST_S = 0.1
-_AGAIN_CAP_S = 2.0
 
 
 class Opener:
@@ -55,13 +54,11 @@ class Opener:
         self,
         digests: Digests,
         lease_ms: int,
-        metrics: Metrics,
         uniform: Callable[[float, float], float],
         conclusions: Conclusions,
     ) -> None:
         self._digests = digests
         self._lease_ms = lease_ms
-        self._metrics = metrics
         self._uniform = uniform
         self._conclusions = conclusions
         self._average_bytes: dict[str, float] = {}
@@ -69,9 +66,11 @@ class Opener:
 
     async def open(self, partition: int, claimed: Sequence[Delivery]) -> None:
         """Never raises: what goes wrong is logged, and the lease brings the timelines back."""
-        wanted = [each for each in claimed if each.outlet.admits(each.epoch)]
-        if len(wanted) < len(claimed):
-            self._conclusions.put_back([each for each in claimed if each not in wanted])
+        wanted: list[Delivery] = []
+        unwanted: list[Delivery] = []
+        for each in claimed:
+            (wanted if each.outlet.admits(each.epoch) else unwanted).append(each)
+        self._conclusions.put_back(unwanted)
         for start in range(0, len(wanted), MOST_PER_CALL):
             some = wanted[start : start + MOST_PER_CALL]
             await self._fenced(some, self._open_some(partition, some))
@@ -91,7 +90,8 @@ class Opener:
     async def _opened(self, partition: int, some: Sequence[Delivery]) -> list[Delivery]:
         """Those that are to be sent; of the others everything is concluded."""
         opened = []
-        for delivery, answer in await self._open_many(partition, some):
+        answers = await halved(some, partial(self._open_many, partition))
+        for delivery, answer in zip(some, answers, strict=True):
             if answer is NotOpened.EMPTY:
                 self._conclusions.left(delivery)
             elif answer is NotOpened.STALE:
@@ -101,10 +101,7 @@ class Opener:
                 if not self._is_over(delivery, answer):
                     opened.append(delivery)
             else:
-                error = (
-                    answer if isinstance(answer, StoreError) else StoreError("redis-script", "a key has another type")
-                )
-                self._leave([delivery], error)
+                self._conclusions.unread(delivery, answer if isinstance(answer, StoreError) else ANOTHER_TYPE)
         return opened
 
     def _is_over(self, delivery: Delivery, head: Head) -> bool:
@@ -114,42 +111,32 @@ class Opener:
             self._conclusions.bury(delivery, expired)
         return expired is not None
 
-    async def _open_many(
-        self, partition: int, some: Sequence[Delivery]
-    ) -> list[tuple[Delivery, Head | NotOpened | StoreError]]:
+    async def _open_many(self, partition: int, some: Sequence[Delivery]) -> list[Head | NotOpened]:
         now_ms, asked_at_s = self._digests.now_ms(), time.monotonic()
         routes = {each.claim.route: each.route for each in some}
         next_earliest_ms = {name: route.plan.earliest_next_ms(now_ms) for name, route in routes.items()}
         openings = [Opening(each.claim, ids.uuid7(now_ms, secrets.randbits(ids.RANDOM_BITS))) for each in some]
-        try:
-            answers = await self._while_leased(
-                some, lambda: self._digests.open(partition, openings, next_earliest_ms, self._lease_ms)
-            )
-        except StoreError as error:
-            if not error.is_damage:
-                raise
-            if len(some) == 1:
-                return [(some[0], error)]
-            middle = len(some) // 2
-            return [
-                *await self._open_many(partition, some[:middle]),
-                *await self._open_many(partition, some[middle:]),
-            ]
+        answers = await self._while_leased(
+            some, lambda: self._digests.open(partition, openings, next_earliest_ms, self._lease_ms)
+        )
         for each in some:
             each.lease.renewed(asked_at_s)
-        return list(zip(some, answers, strict=True))
+        return answers
 
     async def _while_leased(self, some: Sequence[Delivery], work: Callable[[], Awaitable[T]]) -> T:
         """Work that may be done again, again and again until Redis does its part of it or a lease is over."""
-        wait_s = _AGAIN_FIRST_S
+        failures = 0
         while True:
             try:
                 return await work()
             except StoreError as error:
-                if error.is_damage or min(each.lease.left_s for each in some) <= wait_s:
+                if error.is_damage:
+                    raise
+                failures += 1
+                wait_s = verdicts.ask_redis_again_s(failures, self._uniform)
+                if min(each.lease.left_s for each in some) <= wait_s:
                     raise
             await asyncio.sleep(wait_s)
-            wait_s = min(_AGAIN_CAP_S, self._uniform(_AGAIN_FIRST_S, 3 * wait_s))
 
     # -- read and render
 
@@ -172,11 +159,12 @@ class Opener:
     async def _read_and_put(self, partition: int, part: Sequence[Delivery]) -> None:
         ready: dict[str, list[Delivery]] = defaultdict(list)
         outlets = {each.outlet.name: each.outlet for each in part}
-        for delivery, records in await self._read_many(partition, part):
+        found = await halved(part, partial(self._read_many, partition))
+        for delivery, records in zip(part, found, strict=True):
             if records is None:
                 self._conclusions.stale(delivery)
             elif isinstance(records, StoreError):
-                self._leave([delivery], records)
+                self._conclusions.unread(delivery, records)
             elif self._is_rendered(delivery, records):
                 ready[delivery.outlet.name].append(delivery)
         for name, deliveries in ready.items():
@@ -184,22 +172,9 @@ class Opener:
 
     async def _read_many(
         self, partition: int, part: Sequence[Delivery]
-    ) -> list[tuple[Delivery, Sequence[StoredRecord | None] | StoreError | None]]:
-        try:
-            found = await self._while_leased(
-                part, lambda: self._digests.read(partition, [(each.claim, each.opened) for each in part])
-            )
-        except StoreError as error:
-            if not error.is_damage:
-                raise
-            if len(part) == 1:
-                return [(part[0], error)]
-            middle = len(part) // 2
-            return [
-                *await self._read_many(partition, part[:middle]),
-                *await self._read_many(partition, part[middle:]),
-            ]
-        return list(zip(part, found, strict=True))
+    ) -> Sequence[Sequence[StoredRecord | None] | None]:
+        digests = [(each.claim, each.opened) for each in part]
+        return await self._while_leased(part, lambda: self._digests.read(partition, digests))
 
     def _is_rendered(self, delivery: Delivery, records: Sequence[StoredRecord | None]) -> bool:
         try:
@@ -244,7 +219,7 @@ class Opener:
                 return False
             return delivery.body is not None or await self._read_by_pages(delivery)
         except StoreError as error:
-            self._leave([delivery], error)
+            self._conclusions.unread(delivery, error)
             return False
 
     async def _read_by_pages(self, delivery: Delivery) -> bool:
@@ -296,7 +271,9 @@ class Opener:
         try:
             await work
         except StoreError as error:
-            self._leave([each for each in some if each.body is None and not each.is_concluded], error)
+            for each in some:
+                if each.body is None and not each.is_concluded:
+                    self._conclusions.unread(each, error)
         except Exception as error:
             self._leave_with_bug([each for each in some if each.body is None], error)
 
@@ -305,17 +282,3 @@ class Opener:
             if not delivery.is_concluded:
                 _log.error("scheduler.digest.bug", **delivery.log_fields, error=error, exc_info=error)
                 self._conclusions.left(delivery)
-
-    def _leave(self, some: Sequence[Delivery], error: StoreError) -> None:
-        for delivery in some:
-            self._metrics.add("store_errors_total", reason=error.reason)
-            _log.counted(
-                "warning",
-                "scheduler.digest.left",
-                by=("route", "reason"),
-                route=delivery.claim.route,
-                timeline=delivery.claim.shown_timeline,
-                reason=error.reason,
-                error=error,
-            )
-            self._conclusions.left(delivery)

@@ -50,7 +50,6 @@ ALONE_S = 0.1
 class _Timer:
     """Of one partition."""
 
-    partition: int
     claims: PartitionClaims
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     failures: int = 0
@@ -59,6 +58,10 @@ class _Timer:
     claimed_of_all_s: float = 0.0
     short_of: set[str] = field(default_factory=set)
     """Sinks that had no room for it: it is woken when they have."""
+
+    @property
+    def partition(self) -> int:
+        return self.claims.partition
 
 
 class Scheduler:
@@ -83,8 +86,8 @@ class Scheduler:
         self._conclusions = Conclusions(
             store.digests, store.dead, metrics, uniform, on_decision=self._on_decision, on_end=self._on_end
         )
-        self._opener = Opener(store.digests, settings.lease_ms, metrics, uniform, self._conclusions)
-        self._timers = [_Timer(number, PartitionClaims(number)) for number in range(store.digests.partitions)]
+        self._opener = Opener(store.digests, settings.lease_ms, uniform, self._conclusions)
+        self._timers = [_Timer(PartitionClaims(number)) for number in range(store.digests.partitions)]
         self._claiming = asyncio.Lock()
         self._draining = False
         self.tasks: list[asyncio.Task[None]] = []

@@ -1,4 +1,4 @@
-"""What becomes of a digest after an attempt (pure decisions), and whether its sink is well.
+"""What becomes of a digest after an attempt, and when it is tried again (pure decisions); whether its sink is well.
 
     delivered                    close
     gone (410)                   the sink stops until a reload; the digest waits, the attempt does not count
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 ATTEMPTS_WHEN_REFUSED = 3
 DIGESTS_IN_A_ROW = 3
+_REDIS_AGAIN_FIRST_MS = 100
+_REDIS_AGAIN_CAP_MS = 2000
 
 
 class Step(StrEnum):
@@ -68,6 +70,11 @@ def after(
     return Next(Step.AGAIN, max(wait_ms, floor_ms))
 
 
+def ask_redis_again_s(failures: int, uniform: Callable[[float, float], float]) -> float:
+    """How long after it failed so many times in a row, while digests that are ours wait for it."""
+    return retry_wait_ms(failures, _REDIS_AGAIN_FIRST_MS, _REDIS_AGAIN_CAP_MS, uniform) / 1000
+
+
 class Due(Protocol):
     """A claimed timeline, as far as its name goes."""
 
@@ -99,7 +106,7 @@ def choose_probe(claims: Sequence[D], failed_last: tuple[str, str] | None) -> tu
 
 
 class Health:
-    """Tells a sink's controller what its deliveries say."""
+    """Makes of what became of a sink's digests the facts that its controller decides by."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller

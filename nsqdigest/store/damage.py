@@ -1,6 +1,7 @@
-"""Damaged keys: a script that works on several routes stops where a key of one of them has another type.
+"""Damaged keys: a script that works on several routes or digests stops where a key of one of them has another type.
 
-Each route then gets a call of its own, so that the damaged one stops no other.
+What is damaged stops no other: `one_by_one` then gives each route a call of its own, `halved` divides the call until
+the damaged one stands alone.
 """
 
 from __future__ import annotations
@@ -10,7 +11,11 @@ from typing import TypeVar
 
 from nsqdigest.base.errors import StoreError
 
+Item = TypeVar("Item")
 T = TypeVar("T")
+
+ANOTHER_TYPE = StoreError("redis-script", "a key has another type")
+"""Of a digest whose call went well for its neighbours."""
 
 
 async def one_by_one(
@@ -31,3 +36,19 @@ async def one_by_one(
         done += some
         damaged |= failed
     return done, damaged
+
+
+async def halved(
+    items: Sequence[Item], work: Callable[[Sequence[Item]], Awaitable[Sequence[T]]]
+) -> list[T | StoreError]:
+    """`work` has one result for each item. A damaged item's is the error of the call that it was alone in. Raises every
+    other error."""
+    try:
+        return list(await work(items))
+    except StoreError as error:
+        if not error.is_damage:
+            raise
+        if len(items) == 1:
+            return [error]
+    middle = len(items) // 2
+    return [*await halved(items[:middle], work), *await halved(items[middle:], work)]

@@ -13,6 +13,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
 from itertools import chain
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -37,11 +38,19 @@ class Opening(NamedTuple):
     """Of the digest, unless it was opened before."""
 
 
+class End(StrEnum):
+    """The word of lua/delivery/finish.lua."""
+
+    CLOSE = "close"
+    WAIT = "wait"
+    BURY = "bury"
+
+
 class Ending(NamedTuple):
-    """What became of a digest. `reason` is one of the three below; a claim without a digest can only wait again."""
+    """What became of a digest. A claim without a digest can only wait again."""
 
     claim: Claim
-    kind: str
+    kind: End
     digest_id: str
     after: Schedule
     posts: int = 0
@@ -50,17 +59,17 @@ class Ending(NamedTuple):
     @classmethod
     def close(cls, claim: Claim, digest_id: str, after: Schedule) -> Ending:
         """It was delivered."""
-        return cls(claim, "close", digest_id, after)
+        return cls(claim, End.CLOSE, digest_id, after)
 
     @classmethod
     def wait(cls, claim: Claim, until_ms: int, posts: int) -> Ending:
         """It is to be tried again; `posts` that ended without success count as attempts."""
-        return cls(claim, "wait", "", Schedule(until_ms, until_ms), posts)
+        return cls(claim, End.WAIT, "", Schedule(until_ms, until_ms), posts)
 
     @classmethod
     def bury(cls, claim: Claim, digest_id: str, after: Schedule, details: bytes) -> Ending:
         """It cannot be delivered: it goes to the dead store."""
-        return cls(claim, "bury", digest_id, after, 0, details)
+        return cls(claim, End.BURY, digest_id, after, 0, details)
 
 
 class Digests:
@@ -147,7 +156,7 @@ class Digests:
         """`next_earliest_ms`: by route, of iteration 1, 2, …; the last stands for all later ones.
 
         Asked again after a lost answer it returns the same digests with the same numbers; or, merged with still newer
-        records, others. Nobody was told of the first.
+        records, others. The first was sent to nobody.
         """
         routes, keys = self._keys_of([opening.claim for opening in openings])
         arguments: list[bytes | str | int] = [b"", lease_ms, len(routes)]
@@ -180,8 +189,8 @@ class Digests:
         answer = await self._namespace.run(claim.partition, "renew", keys.of(name), [b"", name, claim.token, lease_ms])
         return bool(answer[0] == b"renewed")
 
-    async def finish(self, partition: int, endings: Sequence[Ending]) -> tuple[list[Ended], int]:
-        """What became of each, and how many digests are dead in the partition."""
+    async def finish(self, partition: int, endings: Sequence[Ending]) -> list[Ended]:
+        """What became of each."""
         routes, keys = self._keys_of([ending.claim for ending in endings])
         dead = self._namespace.dead_keys[partition]
         keys += (dead.dead, dead.details)
@@ -189,17 +198,17 @@ class Digests:
         arguments += [self._routes[name].increment_ms for name in routes]
         for claim, kind, digest_id, after, posts, details in endings:
             arguments += (routes[claim.route], kind, claim.timeline, claim.token, digest_id, *after)
-            if kind == "wait":
+            if kind is End.WAIT:
                 arguments += (posts, b"", b"")
                 continue
             route = self._routes[claim.route]
             # Of a revived digest its first end has remembered the keys.
             remember_ms = 0 if claim.is_revived else route.dedupe_window_ms
             arguments += (remember_ms, _MEMORY_PER_CAPACITY * route.capacity, details)
-            if kind == "bury":
+            if kind is End.BURY:
                 keys += dead.of_digest(digest_id)
-        count, *words = await self._namespace.run(partition, "finish", [packed(keys)], [packed(arguments)])
-        return [_ENDED[word] for word in words], count
+        words = await self._namespace.run(partition, "finish", [packed(keys)], [packed(arguments)])
+        return [_ENDED[word] for word in words]
 
     # -- their records
 
@@ -314,7 +323,7 @@ def _timestamp_ms(score: bytes) -> int:
 
 
 def _records(head: Head, members: Any, flat_values: Any) -> list[StoredRecord | None] | None:
-    if isinstance(members, Exception) or isinstance(flat_values, Exception) or len(members) != 2 * head.total:
+    if len(members) != 2 * head.total:
         return None
     value_of = dict(zip(flat_values[::2], flat_values[1::2], strict=True)).get
     return [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsqdigest.delivery import conclusions, finisher, opener, outlet
+from nsqdigest.delivery import conclusions, finisher, opener, outlet, verdicts
 from nsqdigest.store import digests
 
 pytestmark = pytest.mark.unit
@@ -28,8 +28,8 @@ def test_a_tenth_of_a_seconds_work_lies_ready_and_no_more_than_400_digests() -> 
 
 
 def test_redis_is_asked_again_after_a_tenth_of_a_second_and_never_later_than_two() -> None:
-    for module in (opener, finisher):
-        assert (module._AGAIN_FIRST_S, module._AGAIN_CAP_S) == (0.1, 2.0)
+    assert verdicts.ask_redis_again_s(1, min) == verdicts.ask_redis_again_s(9, min) == 0.1
+    assert [verdicts.ask_redis_again_s(failures, max) for failures in (1, 2, 3, 99)] == [0.3, 0.9, 2.0, 2.0]
 
 
 def test_a_send_is_ended_five_seconds_after_its_time_out_by_a_look_each_second() -> None:

@@ -135,7 +135,7 @@ async def test_twice_as_many_keys_are_remembered_as_a_digest_may_have(store: Sto
         await add(store, rec(b"a%d" % number, 10 + number), rec(b"b%d" % number, 20 + number))
         claim = await claimed(store)
         await opened(store, claim, f"id-{number}")
-        assert await store.digests.finish(0, [Ending.close(claim, f"id-{number}", now(store))]) == ([Ended.DONE], 0)
+        assert await store.digests.finish(0, [Ending.close(claim, f"id-{number}", now(store))]) == [Ended.DONE]
     assert len(plain.memory(b"t")) == 4
 
 

@@ -533,6 +533,20 @@ async def test_a_bug_beside_the_sink_is_fenced_and_the_sender_goes_on(
 
 
 @simulated
+async def test_a_bug_over_one_outcome_leaves_that_digest_and_ends_those_before_it(logged: Callable[[str], int]) -> None:
+    sink = ToldBulkSink()
+    sink.outcomes = [Outcome(Verdict.DELIVERED), Outcome(Verdict.AGAIN, retry_after_s=float("nan"))]
+    stage = Delivering(ToldDigests(), sinks={"out": sink}, limit=1)
+    await stage.carry("a", "bad", "never looked at")
+    assert stage.digests.all_finished() == [("close", "a")]
+    assert sorted(stage.ended) == ["a", "bad", "never looked at"]
+    assert logged("scheduler.digest.bug") == 1
+    await stage.carry("b")
+    assert stage.outlet.held == stage.outlet.sending == 0
+    assert stage.digests.all_finished() == [("close", "a"), ("close", "b")]
+
+
+@simulated
 async def test_what_is_being_sent_when_it_is_stopped_has_no_outcome(logged: Callable[[str], int]) -> None:
     stage = Delivering(ToldDigests())
     stage.sink.may_answer.clear()

@@ -135,7 +135,7 @@ class ToldStore(ToldDigests):
         found = self.found_again.pop(0) if self.found_again else []
         return [Claim(partition, "r", name, self.now_ms(), token) for name in found]
 
-    async def finish(self, partition: int, endings: Sequence[Ending]) -> tuple[list[Ended], int]:
+    async def finish(self, partition: int, endings: Sequence[Ending]) -> list[Ended]:
         answer = await super().finish(partition, endings)
         for ending in endings:
             if ending.kind == "wait":

@@ -13,7 +13,7 @@
 --         close, bury: how long to remember its keys (ms, 0: not at all), most entries of the memory, and to bury: details
 --           of the dead digest (opaque; else '')
 --         wait: posts that ended (1, or 0), '', ''
--- RETURNS { digests in the dead store, then per digest 'closed' | 'waiting' | 'buried' | 'already' | 'stale' | 'damaged' }
+-- RETURNS per digest 'closed' | 'waiting' | 'buried' | 'already' | 'stale' | 'damaged'
 --         already: this digest was closed or buried before; damaged: a key of its own has another type, nothing changed
 -- ERRORS none of its own. A key that timelines share and that has another type stops the call before its first write.
 -- EFFECT each timeline waits before its digest ends, and is leased until it has: a call that was cut off leaves it in two
@@ -215,4 +215,4 @@ for number, route in ipairs(routes) do
     finish(number, route)
   end
 end
-return { redis.call('ZCARD', dead), unpack(answers) }
+return answers

@@ -131,7 +131,6 @@ class ToldDigests:
     takes_s: dict[str, float] = field(default_factory=dict)
     ended: dict[str, Ended] = field(default_factory=dict)
     renews: list[bool] = field(default_factory=list)
-    dead: int = 0
     calls: list[Call] = field(default_factory=list)
 
     def now_ms(self) -> int:
@@ -180,10 +179,10 @@ class ToldDigests:
         await self._call("renew", [claim.timeline], claim.timeline, lease_ms)
         return self.renews.pop(0) if self.renews else True
 
-    async def finish(self, partition: int, endings: Sequence[Ending]) -> tuple[list[Ended], int]:
+    async def finish(self, partition: int, endings: Sequence[Ending]) -> list[Ended]:
         names = [ending.claim.timeline for ending in endings]
         await self._call("finish", names, partition, endings)
-        return [self.ended.get(name, Ended.DONE) for name in names], self.dead
+        return [self.ended.get(name, Ended.DONE) for name in names]
 
     def endings(self) -> list[Ending]:
         return [ending for _, (_, endings) in self.called("finish") for ending in endings]
@@ -258,7 +257,7 @@ class Delivering:
         self.conclusions = Conclusions(
             digests, self.dead, self.metrics, self._uniform, on_decision=self._on_decision, on_end=self._on_end
         )
-        self.opener = Opener(digests, lease_ms, self.metrics, self._uniform, self.conclusions)
+        self.opener = Opener(digests, lease_ms, self._uniform, self.conclusions)
         for each in self.outlets.values():
             each.start(self.opener.render, self.conclusions, self.metrics)
 

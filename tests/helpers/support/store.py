@@ -323,8 +323,8 @@ class Scripts:
         for end in ends:
             arguments += [routes.index(end.claim.route) + 1, end.kind, end.claim.timeline, end.claim.token]
             arguments += [end.digest_id, end.base_ms, end.bound_ms, *end.tail]
-        dead, *words = self.run("finish", keys, arguments)
-        return [word.decode() for word in words], dead
+        words = self.run("finish", keys, arguments)
+        return [word.decode() for word in words], self.client.zcard(self.key("dead"))
 
     @staticmethod
     def closing(

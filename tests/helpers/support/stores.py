@@ -132,7 +132,7 @@ async def open_digest(
 
 
 async def finish(store: Store, ending: Ending) -> Ended:
-    (ended,), _ = await store.digests.finish(ending.claim.partition, [ending])
+    (ended,) = await store.digests.finish(ending.claim.partition, [ending])
     return ended
 
 
