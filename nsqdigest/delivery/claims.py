@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
-from uuid import uuid4
 
 from nsqdigest.base.errors import Applied, StoreError
 from nsqdigest.delivery import verdicts
 from nsqdigest.delivery.delivery import PUT_BACK_ONLY, Delivery, DeliveryRoute, Lease
 from nsqdigest.store.answers import Claimed
 from nsqdigest.store.damage import one_by_one
+from nsqdigest.store.digests import new_token
 
 if TYPE_CHECKING:
     from nsqdigest.config import Scheduler as SchedulerSettings
@@ -165,7 +165,7 @@ class Claims:
                 raise error
 
     async def _claim(self, of: PartitionClaims, routes: Sequence[tuple[str, int]], budgets: Sequence[int]) -> Claimed:
-        token, asked_at_s = uuid4().hex, time.monotonic()
+        token, asked_at_s = new_token(), time.monotonic()
         try:
             return await self._digests.claim(of.partition, routes, budgets, self._settings.lease_ms, token)
         except StoreError as error:

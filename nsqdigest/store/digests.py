@@ -12,11 +12,12 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
-from uuid import uuid4
 
 from nsqdigest.store.answers import Claim, Claimed, Ended, NotOpened
 from nsqdigest.store.head import Head
@@ -25,7 +26,7 @@ from nsqdigest.store.namespace import Namespace
 from nsqdigest.store.record import StoredRecord
 from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Schedule
-from nsqdigest.store.servers.resp import Command, packed, reader
+from nsqdigest.store.servers.resp import Arguments, Command, packed, prefixed, reader
 
 _MEMORY_PER_CAPACITY = 2
 READ_WHOLE_RECORDS = 64
@@ -115,7 +116,7 @@ class Digests:
         """
         of_routes = ((budget + 1, self._routes[route].increment_ms) for route, budget in routes)
         names = [route for route, _ in routes]
-        return await self._claim(partition, names, lease_ms, token or uuid4().hex, budgets=budgets, of_routes=of_routes)
+        return await self._claim(partition, names, lease_ms, token or new_token(), budgets=budgets, of_routes=of_routes)
 
     async def claim_again(self, partition: int, routes: Sequence[str], lease_ms: int, token: str) -> list[Claim]:
         """What a claim with this token took."""
@@ -158,16 +159,16 @@ class Digests:
         Asked again after a lost answer it returns the same digests with the same numbers; or, merged with still newer
         records, others. The first was sent to nobody.
         """
-        routes, keys = self._keys_of([opening.claim for opening in openings])
+        claims = [opening.claim for opening in openings]
+        routes = self._numbers_of(claims)
+        keys = [*self._shared_keys(partition, routes), *self._own_keys(claims, lambda keys: keys.opened_by)]
         arguments: list[bytes | str | int] = [b"", lease_ms, len(routes)]
         for name in routes:
             route, instants = self._routes[name], next_earliest_ms[name]
             arguments += (route.capacity if route.merges else 0, len(instants), *instants)
         for claim, new_id in openings:
             arguments += (routes[claim.route], claim.timeline, claim.token, new_id)
-        now_ms, *answers = await self._namespace.run(
-            partition, "open", [packed(keys)], [packed(arguments)], durable=True
-        )
+        now_ms, *answers = await self._namespace.run(partition, "open", keys, [packed(arguments)], durable=True)
         self._namespace.clock.observe(now_ms)
         opened: list[Head | NotOpened] = []
         for opening, (word, *rest) in zip(openings, answers, strict=True):
@@ -191,23 +192,21 @@ class Digests:
 
     async def finish(self, partition: int, endings: Sequence[Ending]) -> list[Ended]:
         """What became of each."""
-        routes, keys = self._keys_of([ending.claim for ending in endings])
+        claims = [ending.claim for ending in endings]
+        routes = self._numbers_of(claims)
         dead = self._namespace.dead_keys[partition]
+        keys = [*self._shared_keys(partition, routes), *self._own_keys(claims, lambda keys: keys.ended_by)]
         keys += (dead.dead, dead.details)
         arguments: list[bytes | str | int] = [b"", len(routes), len(endings)]
-        arguments += [self._routes[name].increment_ms for name in routes]
+        for name in routes:
+            route = self._routes[name]
+            arguments += (route.increment_ms, route.dedupe_window_ms, _MEMORY_PER_CAPACITY * route.capacity)
         for claim, kind, digest_id, after, posts, details in endings:
-            arguments += (routes[claim.route], kind, claim.timeline, claim.token, digest_id, *after)
-            if kind is End.WAIT:
-                arguments += (posts, b"", b"")
-                continue
-            route = self._routes[claim.route]
-            # Of a revived digest its first end has remembered the keys.
-            remember_ms = 0 if claim.is_revived else route.dedupe_window_ms
-            arguments += (remember_ms, _MEMORY_PER_CAPACITY * route.capacity, details)
+            more = posts if kind is End.WAIT else details
+            arguments += (routes[claim.route], kind, claim.timeline, claim.token, digest_id, *after, more)
             if kind is End.BURY:
                 keys += dead.of_digest(digest_id)
-        words = await self._namespace.run(partition, "finish", [packed(keys)], [packed(arguments)])
+        words = await self._namespace.run(partition, "finish", keys, [packed(arguments)])
         return [_ENDED[word] for word in words]
 
     # -- their records
@@ -273,16 +272,29 @@ class Digests:
     def _of(self, claim: Claim) -> tuple[Keys, bytes]:
         return self._namespace.keys(claim.partition, claim.route), claim.timeline.encode()
 
-    def _keys_of(self, claims: Sequence[Claim]) -> tuple[dict[str, int], list[bytes]]:
-        """The routes of the claims with their numbers, and the keys in the order of lua/lib/route_keys.lua."""
-        partition = claims[0].partition
-        routes = {name: number for number, name in enumerate(dict.fromkeys(claim.route for claim in claims), 1)}
-        of = {name: self._namespace.keys(partition, name) for name in routes}
-        keys = [key for each in of.values() for key in each.of_route]
-        keys += of[claims[0].route].of_partition
-        for claim in claims:
-            keys += of[claim.route].of_timeline(claim.timeline.encode())
-        return routes, keys
+    # The keys of a script on many timelines, in the order of lua/lib/route_keys.lua.
+
+    def _numbers_of(self, claims: Sequence[Claim]) -> dict[str, int]:
+        """Their routes, numbered from 1."""
+        return {name: number for number, name in enumerate(dict.fromkeys([claim.route for claim in claims]), 1)}
+
+    def _shared_keys(self, partition: int, routes: Iterable[str]) -> list[bytes | Arguments]:
+        of = [self._namespace.keys(partition, name) for name in routes]
+        return [*chain.from_iterable(each.of_route for each in of), *of[0].of_partition]
+
+    def _own_keys(self, claims: Sequence[Claim], prefixes_of: Callable[[Keys], Sequence[bytes]]) -> list[Arguments]:
+        return [
+            prefixed(
+                prefixes_of(self._namespace.keys(partition, route)), [claim.timeline.encode() for claim in of_route]
+            )
+            for (partition, route), of_route in groupby(claims, itemgetter(0, 1))
+        ]
+
+
+def new_token() -> str:
+    """Of a claim. Redis searches a hash of few and short values from end to end: one value of more than 64 bytes spares
+    the hash of all tokens that."""
+    return secrets.token_hex(33)
 
 
 _members_of = reader(b"ZRANGE", b"0", b"%d" % READ_WHOLE_RECORDS, b"WITHSCORES")

@@ -44,6 +44,10 @@ class Keys:
             tag + kind + b":" + name + b":" for kind in (b"set", b"values", b"digest", b"digest-values", b"shown")
         )
         self.name_from = len(self.index)
+        self.opened_by = self.index, self.values, self.snapshot, self.snapshot_values
+        """What lua/delivery/open.lua takes of each timeline."""
+        self.ended_by = self.snapshot, self.snapshot_values, self.memory
+        """What lua/delivery/finish.lua takes of each timeline."""
 
     def of_timeline(self, timeline: bytes) -> tuple[bytes, ...]:
         """Its own keys, in the order in which every script takes them."""

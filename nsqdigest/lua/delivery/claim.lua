@@ -15,10 +15,12 @@
 -- @include lib/now.lua
 -- @include lib/schedule.lua
 
-local LOOKED_AT_PER_ROUTE = 500 -- at most, and no more than the room is likely to need: what is scored anew leaves the head
+local LOOKED_AT_PER_ROUTE = 500 -- at most
+local LOOKED_AT_BEYOND_ROOM = 16 -- at a time: some of the first may be due later by now
 local LEASED_AT_MOST = 5000 -- where more are leased than claims take, a lost claim is left to maintenance
-local now, lease_until, token, budget_count = now_ms(ARGV[1]), 0, ARGV[3], tonumber(ARGV[4])
-lease_until = now + tonumber(ARGV[2])
+local now, token, budget_count = now_ms(ARGV[1]), ARGV[3], tonumber(ARGV[4])
+-- As text: Redis formats a number for every call it is given to, and with all digits that a double may have.
+local lease_until = string.format('%d', now + ARGV[2])
 local room = {}
 for number = 1, budget_count do
   room[number] = tonumber(ARGV[4 + number])
@@ -67,17 +69,13 @@ local function write(number, taken, leases, owners, kept, later)
   end
 end
 
-local function take(number)
+-- Takes of the first that wait as many as there is room for, and scores anew what is due later: neither waits first any more.
+-- Returns how many were there to be looked at, and how many it took.
+local function take_first(number, most, places, increment)
   local waiting, _, _, schedules = keys_of_route(number)
-  local budget = tonumber(ARGV[3 + budget_count + 2 * number])
-  local increment = tonumber(ARGV[4 + budget_count + 2 * number])
-  if room[budget] == 0 then
-    return
-  end
-  local looked_at = math.min(LOOKED_AT_PER_ROUTE, 2 * room[budget] + 16)
-  local names = redis.call('ZRANGEBYSCORE', waiting, '-inf', now, 'LIMIT', 0, looked_at)
+  local names = redis.call('ZRANGEBYSCORE', waiting, '-inf', now, 'LIMIT', 0, most)
   if #names == 0 then
-    return
+    return 0, 0
   end
   local known = redis.call('HMGET', schedules, unpack(names))
   local taken, leases, owners, kept, later = {}, {}, {}, {}, {}
@@ -85,17 +83,32 @@ local function take(number)
     local base, bound, records = instants(known[place])
     local due = due_ms(base, bound, increment, records)
     if due > now then
-      later[#later + 1], later[#later + 2] = due, timeline
-    elseif #taken < room[budget] then
-      taken[#taken + 1] = timeline
-      leases[#leases + 1], leases[#leases + 2] = lease_until, timeline
-      owners[#owners + 1], owners[#owners + 2] = timeline, token
-      kept[#kept + 1], kept[#kept + 2] = timeline, struct.pack(SCHEDULE, due, due, records)
+      later[#later + 1], later[#later + 2] = string.format('%d', due), timeline
+    elseif #taken < places then
+      local count = #taken + 1
+      taken[count] = timeline
+      leases[2 * count - 1], leases[2 * count] = lease_until, timeline
+      owners[2 * count - 1], owners[2 * count] = timeline, token
+      kept[2 * count - 1], kept[2 * count] = timeline, struct.pack(SCHEDULE, due, due, records)
       put_into_answer(number, timeline, due)
     end
   end
   write(number, taken, leases, owners, kept, later)
-  room[budget] = room[budget] - #taken
+  return #names, #taken
+end
+
+local function take(number)
+  local budget = tonumber(ARGV[3 + budget_count + 2 * number])
+  local increment = tonumber(ARGV[4 + budget_count + 2 * number])
+  local left = LOOKED_AT_PER_ROUTE
+  while room[budget] > 0 and left > 0 do
+    local most = math.min(room[budget] + LOOKED_AT_BEYOND_ROOM, left)
+    local looked_at, taken = take_first(number, most, room[budget], increment)
+    room[budget], left = room[budget] - taken, left - looked_at
+    if looked_at < most then
+      return
+    end
+  end
 end
 
 -- Returns the score of the first that waits.

@@ -5,14 +5,16 @@
 --   bury    it cannot be delivered: its snapshot moves to the dead store under its own id; the timeline goes on as after
 --           a close
 --
--- KEYS  as lib/route_keys.lua has them; then dead zset, dead details hash; then per digest to bury: dead set, dead values
+-- KEYS  as lib/route_keys.lua has them, of each timeline: digest, digest values, shown zset; then dead zset, dead details
+--       hash; then per digest to bury: dead set, dead values
 -- ARGV  1 now (ms, '' = Redis' clock)   2 number of routes R   3 number of digests D
---       then per route: its increment (ms)
+--       then per route: its increment (ms), how long to remember the keys of what ended (ms, 0: not at all), most entries
+--         of that memory
 --       then per digest: number of its route (from 1), 'close' | 'wait' | 'bury', timeline, token, id, base, bound (ms) of
 --         the next digest, and
---         close, bury: how long to remember its keys (ms, 0: not at all), most entries of the memory, and to bury: details
---           of the dead digest (opaque; else '')
---         wait: posts that ended (1, or 0), '', ''
+--         wait: posts that ended (1, or 0)
+--         bury: details of the dead digest (opaque)
+--         close: ''
 -- RETURNS per digest 'closed' | 'waiting' | 'buried' | 'already' | 'stale' | 'damaged'
 --         already: this digest was closed or buried before; damaged: a key of its own has another type, nothing changed
 -- ERRORS none of its own. A key that timelines share and that has another type stops the call before its first write.
@@ -27,7 +29,7 @@
 -- @include lib/head.lua
 -- @include lib/memory.lua
 
-local ARGUMENTS_OF_DIGEST = 10
+local KEYS_OF_TIMELINE, ARGUMENTS_OF_ROUTE, ARGUMENTS_OF_DIGEST = 3, 3, 8
 local now, route_count, digest_count = now_ms(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local agenda = KEYS[KEYS_OF_ROUTE * route_count + 2]
 local first_dead = KEYS_OF_ROUTE * route_count + 3 + KEYS_OF_TIMELINE * digest_count
@@ -35,34 +37,41 @@ local dead, dead_details = KEYS[first_dead], KEYS[first_dead + 1]
 local answers = {}
 
 local function routes_of_call()
-  local routes, at, to_bury = {}, 4 + route_count, 0
+  local routes, to_bury = {}, 0
   for number = 1, route_count do
-    routes[number] = { increment = tonumber(ARGV[3 + number]), entries = {} }
+    local at = 4 + ARGUMENTS_OF_ROUTE * (number - 1)
+    local route = {
+      increment = tonumber(ARGV[at]), remember_ms = tonumber(ARGV[at + 1]), remembered = tonumber(ARGV[at + 2]),
+      entries = {}, names = {}, memories = {},
+    }
+    routes[number], routes[tostring(number)] = route, route -- by its number as it stands in ARGV, too
   end
   for number = 1, digest_count do
-    local entry = { number = number }
-    local route
-    route, entry.kind, entry.timeline, entry.token, entry.id = unpack(ARGV, at, at + 4)
-    entry.base, entry.bound = tonumber(ARGV[at + 5]), tonumber(ARGV[at + 6])
-    entry.index, entry.values, entry.snapshot, entry.snapshot_values, entry.memory = keys_of_timeline(route_count, number)
-    if entry.kind == 'wait' then
-      entry.posts = tonumber(ARGV[at + 7])
-    else
-      entry.remember_ms, entry.remembered, entry.details = tonumber(ARGV[at + 7]), tonumber(ARGV[at + 8]), ARGV[at + 9]
-    end
-    if entry.kind == 'bury' then
+    local at = 4 + ARGUMENTS_OF_ROUTE * route_count + ARGUMENTS_OF_DIGEST * (number - 1)
+    local route, kind, timeline, token, id, base, bound, more = unpack(ARGV, at, at + ARGUMENTS_OF_DIGEST - 1)
+    local snapshot, snapshot_values, memory = keys_of_timeline(route_count, number, KEYS_OF_TIMELINE)
+    route = routes[route]
+    -- With all of its fields: a table that grows is made anew again and again.
+    local entry = {
+      number = number, kind = kind, timeline = timeline, token = token, id = id, base = base, bound = bound, more = more,
+      snapshot = snapshot, snapshot_values = snapshot_values, memory = memory, dead_index = false, dead_values = false,
+      head = '', records = 0, total = 0, known = 0,
+    }
+    if kind == 'bury' then
       entry.dead_index, entry.dead_values = unpack(KEYS, first_dead + 2 + 2 * to_bury, first_dead + 3 + 2 * to_bury)
       to_bury = to_bury + 1
     end
-    local entries = routes[tonumber(route)].entries
-    entries[#entries + 1] = entry
-    at = at + ARGUMENTS_OF_DIGEST
+    if kind ~= 'wait' then
+      route.memories[#route.memories + 1] = memory
+    end
+    local place = #route.entries + 1
+    route.entries[place], route.names[place] = entry, timeline
   end
   return routes
 end
 
--- Returns the answer of an entry of which nothing is to be done, or nil.
-local function refusal(entry, owner)
+-- Returns the answer of an entry of which nothing is to be done, or nil. Counts the records of one that ends.
+local function refusal(entry, owner, is_remembered)
   local is_ending = entry.kind ~= 'wait'
   if is_ending and field_of(entry.head, 'closed') == entry.id then
     return 'already'
@@ -72,7 +81,7 @@ local function refusal(entry, owner)
   end
   if is_ending then
     -- Not what the digest had: a call that was cut off may have moved it.
-    local total, known = redis.pcall('ZCARD', entry.snapshot), redis.pcall('ZCARD', entry.memory)
+    local total, known = redis.pcall('ZCARD', entry.snapshot), is_remembered and redis.pcall('ZCARD', entry.memory) or 0
     if type(total) == 'table' or type(known) == 'table' then
       return 'damaged'
     end
@@ -83,22 +92,20 @@ end
 -- Looks at all that the call will write, and writes nothing.
 local function plan(number, route)
   local _, _, tokens, schedules, heads = keys_of_route(number)
-  local names = {}
-  for place, entry in ipairs(route.entries) do
-    names[place] = entry.timeline
-  end
+  local names, accepted = route.names, {}
   local owners, known_heads = redis.call('HMGET', tokens, unpack(names)), redis.call('HMGET', heads, unpack(names))
   local packed = redis.call('HMGET', schedules, unpack(names))
-  route.accepted = {}
+  local is_remembered = #route.memories > 0 and redis.call('EXISTS', unpack(route.memories)) > 0
   for place, entry in ipairs(route.entries) do
-    entry.head = known_heads[place]
-    entry.records = packed[place] and select(3, struct.unpack(SCHEDULE, packed[place])) or 0
-    local answer = refusal(entry, owners[place])
+    entry.head = known_heads[place] or ''
+    entry.records = packed[place] and struct.unpack('>I4', packed[place], 17) or 0
+    local answer = refusal(entry, owners[place], is_remembered)
     answers[entry.number] = answer
     if not answer then
-      route.accepted[#route.accepted + 1] = entry
+      accepted[#accepted + 1] = entry
     end
   end
+  route.accepted = accepted
 end
 
 -- All of a route: where they wait, and until when.
@@ -106,10 +113,12 @@ local function wait_again_all(number, route)
   local waiting, _, _, schedules = keys_of_route(number)
   local schedules_set, scores, first_due = {}, {}, math.huge
   for place, entry in ipairs(route.accepted) do
-    local due = due_ms(entry.base, entry.bound, route.increment, entry.records)
+    local base, bound = tonumber(entry.base), tonumber(entry.bound)
+    local due = due_ms(base, bound, route.increment, entry.records)
+    local score = due == base and entry.base or format('%d', due)
     schedules_set[2 * place - 1] = entry.timeline
-    schedules_set[2 * place] = struct.pack(SCHEDULE, entry.base, entry.bound, entry.records)
-    scores[2 * place - 1], scores[2 * place] = due, entry.timeline
+    schedules_set[2 * place] = struct.pack(SCHEDULE, base, bound, entry.records)
+    scores[2 * place - 1], scores[2 * place] = score, entry.timeline
     first_due = math.min(first_due, due)
   end
   redis.call('HSET', schedules, unpack(schedules_set))
@@ -117,18 +126,29 @@ local function wait_again_all(number, route)
   put_down(agenda, waiting, first_due)
 end
 
-local function close(entry)
-  remember(entry.memory, entry.snapshot, entry.total, true, entry.known, entry.remember_ms, entry.remembered)
-  redis.call('UNLINK', entry.snapshot, entry.snapshot_values)
+-- Of a revived digest its first end has remembered the keys.
+local function remember_keys(entry, route, is_over)
+  if string.byte(entry.timeline) ~= REVIVED then
+    remember(entry.memory, entry.snapshot, entry.total, is_over, entry.known, route.remember_ms, route.remembered)
+  end
+end
+
+local function close(entries, route)
+  local gone = {}
+  for place, entry in ipairs(entries) do
+    remember_keys(entry, route, true)
+    gone[2 * place - 1], gone[2 * place] = entry.snapshot, entry.snapshot_values
+  end
+  redis.call('UNLINK', unpack(gone))
 end
 
 -- A redelivered event is in the dead digest already: shown in the next one, too, it would come twice with a revival.
-local function bury(entry)
+local function bury(entry, route)
   if redis.call('HEXISTS', dead_details, entry.id) == 0 then
-    redis.call('HSET', dead_details, entry.id, entry.details)
+    redis.call('HSET', dead_details, entry.id, entry.more)
   end
   redis.call('ZADD', dead, now, entry.id)
-  remember(entry.memory, entry.snapshot, entry.total, false, entry.known, entry.remember_ms, entry.remembered)
+  remember_keys(entry, route, false)
   move(entry.snapshot, entry.dead_index)
   move(entry.snapshot_values, entry.dead_values)
 end
@@ -148,53 +168,62 @@ end
 
 -- The head of an entry whose digest is on its way to the dead store.
 local function marked_as_burying(entry)
-  return entry.kind == 'bury' and with_field(entry.head, 'burying', entry.id) or nil
+  return with_field(entry.head, 'burying', entry.id)
 end
 
 local function head_afterwards(entry)
   if entry.kind ~= 'wait' then
     return ended(entry.head, entry.id)
   end
-  if entry.posts > 0 and field_of(entry.head, 'id') then
-    local head = with_number(entry.head, 'attempts', field_of(entry.head, 'attempts') + entry.posts)
-    return with_number(head, 'tries', field_of(head, 'tries') + entry.posts)
+  local posts = tonumber(entry.more)
+  if posts > 0 and field_of(entry.head, 'id') then
+    local head = with_number(entry.head, 'attempts', field_of(entry.head, 'attempts') + posts)
+    return with_number(head, 'tries', field_of(head, 'tries') + posts)
   end
 end
 
 local WORDS = { close = 'closed', wait = 'waiting', bury = 'buried' }
 
+-- Returns the entries of a kind, and how many records they have.
+local function of_kind(entries, kind)
+  local found, records = {}, 0
+  for _, entry in ipairs(entries) do
+    if entry.kind == kind then
+      found[#found + 1] = entry
+      records = records + entry.total
+    end
+  end
+  return found, records
+end
+
 local function finish(number, route)
   local _, leased, tokens, _, heads, _, ledger = keys_of_route(number)
+  local closed, records_closed = of_kind(route.accepted, 'close')
+  local buried, records_buried = of_kind(route.accepted, 'bury')
   wait_again_all(number, route)
-  local ended_records, names = { close = 0, bury = 0 }, {}
-  local is_there = {}
-  for place, entry in ipairs(route.accepted) do
-    names[place], is_there[entry.kind] = entry.timeline, true
-    if entry.kind ~= 'wait' then
-      ended_records[entry.kind] = ended_records[entry.kind] + entry.total
-    end
-    answers[entry.number] = WORDS[entry.kind]
-  end
-  if is_there.close then
+  if #closed > 0 then
     begin_count(ledger, 'delivered')
   end
-  if is_there.bury then
+  if #buried > 0 then
     begin_count(ledger, 'buried')
-    set_heads(heads, route.accepted, marked_as_burying)
+    set_heads(heads, buried, marked_as_burying)
   end
-  for _, entry in ipairs(route.accepted) do
-    if entry.kind == 'close' then
-      close(entry)
-    elseif entry.kind == 'bury' then
-      bury(entry)
-    end
+  if #closed > 0 then
+    close(closed, route)
+  end
+  for _, entry in ipairs(buried) do
+    bury(entry, route)
   end
   set_heads(heads, route.accepted, head_afterwards)
-  if is_there.close then
-    end_count(ledger, 'delivered', { 'delivered', ended_records.close, 'snapshots', -ended_records.close })
+  if #closed > 0 then
+    end_count(ledger, 'delivered', { 'delivered', records_closed, 'snapshots', -records_closed })
   end
-  if is_there.bury then
-    end_count(ledger, 'buried', { 'buried', ended_records.bury, 'snapshots', -ended_records.bury })
+  if #buried > 0 then
+    end_count(ledger, 'buried', { 'buried', records_buried, 'snapshots', -records_buried })
+  end
+  local names = {}
+  for place, entry in ipairs(route.accepted) do
+    names[place], answers[entry.number] = entry.timeline, WORDS[entry.kind]
   end
   redis.call('HDEL', tokens, unpack(names))
   redis.call('ZREM', leased, unpack(names))

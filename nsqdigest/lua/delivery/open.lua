@@ -1,7 +1,7 @@
 -- open: begins, or takes up again, the digests of leased timelines, any number of a partition in one call. A snapshot is
 -- frozen: one id, one set of records.
 --
--- KEYS  as lib/route_keys.lua has them
+-- KEYS  as lib/route_keys.lua has them; of each timeline: set, values, digest, digest values
 -- ARGV  1 now (ms, '' = Redis' clock)   2 lease (ms)   3 number of routes R
 --       then per route: what a digest left over does when there are newer records (0: it goes out as it was, and they
 --         follow in the next one; a capacity: it takes them in, the newest so many, and is a new digest under the new
@@ -27,83 +27,105 @@
 -- @include lib/head.lua
 
 local MOST_MERGED = 2000 -- records that are taken in, and that go for capacity's sake: some 10 ms of Redis
-local ARGUMENTS_OF_TIMELINE = 4
-local REVIVED = 1 -- the name of a revived digest's timeline begins so
-local now, lease_until, route_count = now_ms(ARGV[1]), 0, tonumber(ARGV[3])
-lease_until = now + tonumber(ARGV[2])
+local KEYS_OF_TIMELINE, ARGUMENTS_OF_TIMELINE = 4, 4
+local now, route_count = now_ms(ARGV[1]), tonumber(ARGV[3])
+-- As text: Redis formats a number for every call it is given to, and with all digits that a double may have.
+local now_text, lease_until = string.format('%d', now), string.format('%d', now + ARGV[2])
 local timeline_count, agenda = KEYS[KEYS_OF_ROUTE * route_count + 1], KEYS[KEYS_OF_ROUTE * route_count + 2]
 local answers = { now }
 
--- Reads the arguments. Returns the routes, each with the entries of its timelines.
+-- Reads the arguments. Returns the routes, each with the entries of its timelines, by place, and what is asked of Redis for
+-- all of them at once.
 local function routes_of_call()
   local routes, at = {}, 4
   for number = 1, route_count do
     local next_count = tonumber(ARGV[at + 1])
-    routes[number] = { capacity = tonumber(ARGV[at]), next_from = at + 2, next_last = at + 1 + next_count, entries = {} }
+    local route = { capacity = tonumber(ARGV[at]), next_from = at + 2, next_last = at + 1 + next_count }
+    route.entries, route.names, route.values = {}, {}, {}
+    routes[number], routes[tostring(number)] = route, route -- by its number as it stands in ARGV, too
     at = at + 2 + next_count
   end
   for number = 1, (#ARGV - at + 1) / ARGUMENTS_OF_TIMELINE do
-    local route, timeline, token, id = unpack(ARGV, at, at + ARGUMENTS_OF_TIMELINE - 1)
-    local entries = routes[tonumber(route)].entries
-    entries[#entries + 1] = { number = number, timeline = timeline, token = token, new_id = id }
+    local route = routes[ARGV[at]]
+    local index, values, snapshot, snapshot_values = keys_of_timeline(route_count, number, KEYS_OF_TIMELINE)
+    local place = #route.entries + 1
+    -- With all of its fields: a table that grows is made anew again and again.
+    route.entries[place] = {
+      number = number, timeline = ARGV[at + 1], token = ARGV[at + 2], new_id = ARGV[at + 3],
+      index = index, values = values, snapshot = snapshot, snapshot_values = snapshot_values,
+      head = '', id = false, is_merging = false, packed = false, has_values = true,
+      newer = 0, total = 0, lost_superseded = 0, lost_capacity = 0,
+    }
+    route.names[place], route.values[place] = ARGV[at + 1], values
     at = at + ARGUMENTS_OF_TIMELINE
   end
   return routes
 end
 
--- Looks at all that the call will write, and writes nothing. What a timeline's own keys do not allow becomes its answer;
--- the others get a plan: what is to be done with them.
-local function plan(number, route)
-  local _, _, tokens, schedules, heads, losses = keys_of_route(number)
-  local names, lost_names = {}, {}
-  for place, entry in ipairs(route.entries) do
-    names[place], lost_names[2 * place - 1], lost_names[2 * place] = entry.timeline, 's' .. entry.timeline, 'c' .. entry.timeline
+-- What the losses hash has of the entries.
+local function read_losses(losses, entries)
+  if redis.call('HLEN', losses) == 0 then
+    return
   end
-  local owners, known_heads = redis.call('HMGET', tokens, unpack(names)), redis.call('HMGET', heads, unpack(names))
-  local packed, lost = redis.call('HMGET', schedules, unpack(names)), redis.call('HMGET', losses, unpack(lost_names))
-  for place, entry in ipairs(route.entries) do
-    entry.head, entry.packed = known_heads[place] or '', packed[place]
+  local fields = {}
+  for place, entry in ipairs(entries) do
+    fields[2 * place - 1], fields[2 * place] = 's' .. entry.timeline, 'c' .. entry.timeline
+  end
+  local lost = redis.call('HMGET', losses, unpack(fields))
+  for place, entry in ipairs(entries) do
     entry.lost_superseded, entry.lost_capacity = tonumber(lost[2 * place - 1] or 0), tonumber(lost[2 * place] or 0)
-    entry.index, entry.values, entry.snapshot, entry.snapshot_values = keys_of_timeline(route_count, entry.number)
-    entry.id, entry.has_values = field_of(entry.head, 'id'), redis.call('EXISTS', entry.values) == 1
-    local newer, total = redis.pcall('ZCARD', entry.index), 0
-    if entry.id then
-      total = redis.pcall('ZCARD', entry.snapshot)
-    end
-    if owners[place] ~= entry.token then
-      entry.answer = { 'stale' }
-    elseif type(newer) == 'table' or type(total) == 'table' then
-      entry.answer = { 'damaged', (type(newer) == 'table' and newer or total).err }
-    elseif entry.id and field_of(entry.head, 'burying') == entry.id and field_of(entry.head, 'closed') ~= entry.id then
-      entry.answer = { 'burying', entry.id, field_of(entry.head, 'next') }
-    else
-      entry.newer, entry.total = newer, total
-      entry.is_merging = field_of(entry.head, 'merging') -- a merge was cut off
-      local may_merge = route.capacity > 0 and newer <= MOST_MERGED and total <= route.capacity + MOST_MERGED
-      if total == 0 and newer == 0 then
-        entry.action = 'forget'
-      elseif total == 0 then
-        entry.action = 'open'
-      elseif entry.is_merging or (newer > 0 and may_merge) then
-        entry.action = 'merge'
-      else
-        entry.action = 'again'
-      end
-    end
-    answers[1 + entry.number] = entry.answer
   end
 end
 
-local function of_action(route, ...)
-  local found = {}
-  for _, entry in ipairs(route.entries) do
-    for _, action in ipairs({ ... }) do
-      if entry.action == action then
-        found[#found + 1] = entry
-      end
+-- Returns why nothing is to be done of an entry, as its answer, or nil. Counts its records.
+local function refusal(entry, owner)
+  if owner ~= entry.token then
+    return { 'stale' }
+  end
+  local newer, total = redis.pcall('ZCARD', entry.index), 0
+  if entry.id then
+    total = redis.pcall('ZCARD', entry.snapshot)
+  end
+  if type(newer) == 'table' or type(total) == 'table' then
+    return { 'damaged', (type(newer) == 'table' and newer or total).err }
+  end
+  if entry.id and field_of(entry.head, 'burying') == entry.id and field_of(entry.head, 'closed') ~= entry.id then
+    return { 'burying', entry.id, field_of(entry.head, 'next') }
+  end
+  entry.newer, entry.total = newer, total
+end
+
+local function action(entry, capacity)
+  if entry.total == 0 then
+    return entry.newer == 0 and 'forget' or 'open'
+  end
+  entry.is_merging = field_of(entry.head, 'merging') -- a merge was cut off
+  local may_merge = capacity > 0 and entry.newer <= MOST_MERGED and entry.total <= capacity + MOST_MERGED
+  return (entry.is_merging or (entry.newer > 0 and may_merge)) and 'merge' or 'again'
+end
+
+-- Looks at all that the call will write, and writes nothing. What a timeline's own keys do not allow becomes its answer.
+-- Returns the others by what is to be done with them.
+local function plan(number, route)
+  local _, _, tokens, schedules, heads, losses = keys_of_route(number)
+  local names, planned = route.names, { open = {}, merge = {}, again = {}, forget = {} }
+  local owners, known_heads = redis.call('HMGET', tokens, unpack(names)), redis.call('HMGET', heads, unpack(names))
+  local packed = redis.call('HMGET', schedules, unpack(names))
+  local all_have_values = redis.call('EXISTS', unpack(route.values)) == #route.values
+  read_losses(losses, route.entries)
+  for place, entry in ipairs(route.entries) do
+    entry.head, entry.packed = known_heads[place] or '', packed[place]
+    entry.id = field_of(entry.head, 'id')
+    entry.has_values = all_have_values or redis.call('EXISTS', entry.values) == 1
+    local answer = refusal(entry, owners[place])
+    if answer then
+      answers[1 + entry.number] = answer
+    else
+      local theirs = planned[action(entry, route.capacity)]
+      theirs[#theirs + 1] = entry
     end
   end
-  return found
+  return planned
 end
 
 local function next_earliest(route, iteration)
@@ -139,15 +161,20 @@ local function forget(number, forgotten)
   end
 end
 
-local function renew(number, leased_on)
+local function renew(number, ...)
   local _, leased, tokens = keys_of_route(number)
-  local leases, owners = {}, {}
-  for place, entry in ipairs(leased_on) do
-    leases[2 * place - 1], leases[2 * place] = lease_until, entry.timeline
-    owners[2 * place - 1], owners[2 * place] = entry.timeline, entry.token
+  local leases, owners, at = {}, {}, 1
+  for _, entries in ipairs({ ... }) do
+    for _, entry in ipairs(entries) do
+      leases[at], leases[at + 1] = lease_until, entry.timeline
+      owners[at], owners[at + 1] = entry.timeline, entry.token
+      at = at + 2
+    end
   end
-  redis.call('ZADD', leased, unpack(leases))
-  redis.call('HSET', tokens, unpack(owners))
+  if at > 1 then
+    redis.call('ZADD', leased, unpack(leases))
+    redis.call('HSET', tokens, unpack(owners))
+  end
 end
 
 -- Fresh digests, all of a route together. The heads, which have the ids, before the records: a snapshot without an id
@@ -161,8 +188,8 @@ local function open(number, route, fresh)
       iteration = iteration + 1
     end
     entry.head = with_number(of_timeline(entry.head), 'iteration', iteration)
-      .. string.format(' id=%s opened=%.0f total=%d superseded=%.0f capacity=%.0f next=%s since=%.0f attempts=0 tries=0',
-        entry.new_id, now, entry.newer, entry.lost_superseded, entry.lost_capacity, next_earliest(route, iteration), now)
+      .. format(' id=%s opened=%s total=%d superseded=%d capacity=%d next=%s since=%s attempts=0 tries=0', entry.new_id,
+        now_text, entry.newer, entry.lost_superseded, entry.lost_capacity, next_earliest(route, iteration), now_text)
     heads_set[2 * place - 1], heads_set[2 * place] = entry.timeline, entry.head
     local schedule, _, extra = counted_by_schedule(entry)
     schedules_set[2 * place - 1], schedules_set[2 * place] = entry.timeline, schedule
@@ -232,28 +259,28 @@ local function take_up(number, entry)
   answers[1 + entry.number] = { 'again', entry.head }
 end
 
-local routes = routes_of_call()
+local routes, planned = routes_of_call(), {}
 for number, route in ipairs(routes) do
   if #route.entries > 0 then
-    plan(number, route)
+    planned[number] = plan(number, route)
   end
 end
 look_at_shared(routes, agenda)
 begin_writes(agenda)
 for number, route in ipairs(routes) do
-  local leased_on, fresh = of_action(route, 'open', 'merge', 'again'), of_action(route, 'open')
-  if #leased_on > 0 then
-    renew(number, leased_on)
+  local what = planned[number]
+  if what then
+    renew(number, what.open, what.merge, what.again)
+    if #what.open > 0 then
+      open(number, route, what.open)
+    end
+    for _, entry in ipairs(what.merge) do
+      merge(number, route, entry)
+    end
+    for _, entry in ipairs(what.again) do
+      take_up(number, entry)
+    end
+    forget(number, what.forget)
   end
-  if #fresh > 0 then
-    open(number, route, fresh)
-  end
-  for _, entry in ipairs(of_action(route, 'merge')) do
-    merge(number, route, entry)
-  end
-  for _, entry in ipairs(of_action(route, 'again')) do
-    take_up(number, entry)
-  end
-  forget(number, of_action(route, 'forget'))
 end
 return answers

@@ -7,26 +7,33 @@
 --   merging: a merge was cut off; how many records the ledger has of the snapshot. burying: the digest is on its way to
 --   the dead store; its records may be here or there, so open does not send it.
 
+-- Texts are looked for, not patterns: Lua tries a pattern at every character.
+local find, match, substring, format = string.find, string.match, string.sub, string.format
+
 local function field_of(head, name)
-  return head and string.match(head, ' ' .. name .. '=(%S+)') or nil
+  local _, last = find(head or '', ' ' .. name .. '=', 1, true)
+  return last and match(head, '^%S+', last + 1)
 end
 
 -- The head with a field set; a new one is put last.
 local function with_field(head, name, value)
-  local first, last = string.find(head, ' ' .. name .. '=%S+')
-  local field = ' ' .. name .. '=' .. value
-  return first and string.sub(head, 1, first - 1) .. field .. string.sub(head, last + 1) or head .. field
+  local field = ' ' .. name .. '='
+  local first, last = find(head, field, 1, true)
+  if not first then
+    return head .. field .. value
+  end
+  local behind = find(head, ' ', last + 1, true) or #head + 1
+  return substring(head, 1, last) .. value .. substring(head, behind)
 end
 
--- Numbers of Redis' are exact in '%.0f', instants are not in Lua's own format.
 local function with_number(head, name, number)
-  return with_field(head, name, string.format('%.0f', number))
+  return with_field(head, name, format('%d', number))
 end
 
--- What of the head is the timeline's own. Of a head that was never written: nothing.
+-- What of the head is the timeline's own. A head that was never written is ''.
 local function of_timeline(head)
-  local first = head and string.find(head, ' id=', 1, true)
-  return first and string.sub(head, 1, first - 1) or head or ''
+  local first = find(head, ' id=', 1, true)
+  return first and substring(head, 1, first - 1) or head
 end
 
 -- The head when its digest has ended.

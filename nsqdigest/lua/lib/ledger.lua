@@ -19,7 +19,7 @@ local function end_count(ledger, field, changes)
   local present = redis.call('HMGET', ledger, unpack(names))
   for number, name in ipairs(names) do
     pairs_to_set[2 * number - 1] = name
-    pairs_to_set[2 * number] = string.format('%.0f', (present[number] or 0) + differences[number])
+    pairs_to_set[2 * number] = string.format('%d', (present[number] or 0) + differences[number])
   end
   redis.call('HSET', ledger, unpack(pairs_to_set))
   return (present[2] or 0) + differences[2]

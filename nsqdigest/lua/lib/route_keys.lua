@@ -1,16 +1,17 @@
 -- route_keys: the keys of a script on many timelines of several routes: per route the first seven of timeline_keys.lua,
--- then count of timelines and agenda zset, then per timeline its five, then others of the script's own.
-local KEYS_OF_ROUTE, KEYS_OF_TIMELINE = 7, 5
+-- then count of timelines and agenda zset, then per timeline those of its own that the script names, then others.
+local KEYS_OF_ROUTE = 7
+local REVIVED = 1 -- the name of a revived digest's timeline begins with this byte
 
 -- Returns waiting, leased, tokens, schedules, heads, losses, ledger.
 local function keys_of_route(number)
   return unpack(KEYS, KEYS_OF_ROUTE * (number - 1) + 1, KEYS_OF_ROUTE * number)
 end
 
--- Returns index, values, snapshot, snapshot_values, memory.
-local function keys_of_timeline(routes, number)
-  local before = KEYS_OF_ROUTE * routes + 2 + KEYS_OF_TIMELINE * (number - 1)
-  return unpack(KEYS, before + 1, before + KEYS_OF_TIMELINE)
+-- Returns the keys of a timeline: `count` of them each.
+local function keys_of_timeline(routes, number, count)
+  local before = KEYS_OF_ROUTE * routes + 2 + count * (number - 1)
+  return unpack(KEYS, before + 1, before + count)
 end
 
 -- Looks at the keys that timelines share: one of another type is an error here, before the first write.

@@ -105,7 +105,9 @@ class End(NamedTuple):
     digest_id: str
     base_ms: int
     bound_ms: int
-    tail: tuple[bytes | str | int, bytes | str | int, bytes | str | int]
+    more: bytes | str | int
+    memory: tuple[int, int] | None = None
+    """How long, and how many keys at most, its route remembers: finish takes one of each route."""
 
 
 def head_of(text: bytes | None) -> Head:
@@ -175,14 +177,12 @@ class Scripts:
         """What each script on one timeline takes."""
         return [*self.fixed(route), *self.keys(TIMELINE_KINDS, route, timeline)]
 
-    def of_many(self, claims: Sequence[Claim]) -> tuple[list[str], list[bytes]]:
-        """The routes of the claims, and what a script on many timelines takes."""
+    def of_many(self, claims: Sequence[Claim], kinds: str) -> tuple[list[str], list[bytes]]:
+        """The routes of the claims, and what a script on many timelines takes: of each the kinds of its own."""
         routes = list(dict.fromkeys(claim.route for claim in claims))
         keys = [key for route in routes for key in self.keys(ROUTE_KINDS, route)]
         keys += [self.key("count"), self.key("agenda")]
-        return routes, keys + [
-            key for claim in claims for key in self.keys(TIMELINE_KINDS, claim.route, claim.timeline)
-        ]
+        return routes, keys + [key for claim in claims for key in self.keys(kinds, claim.route, claim.timeline)]
 
     def of_routes(self, routes: Iterable[str]) -> list[bytes]:
         """What the scripts that discover timelines take."""
@@ -266,7 +266,7 @@ class Scripts:
         merge_capacity: int = 0,
     ) -> list[Opened | str]:
         """Each claim with the id of a new digest. Of one that is not opened the word."""
-        routes, keys = self.of_many([claim for claim, _ in claims])
+        routes, keys = self.of_many([claim for claim, _ in claims], "set values digest digest-values")
         of_route = [merge_capacity, len(next_earliest_ms), *next_earliest_ms]
         arguments: list[bytes | str | int] = [self._now(), lease_ms, len(routes), *(of_route * len(routes))]
         for claim, new_id in claims:
@@ -314,15 +314,18 @@ class Scripts:
 
     def finish(self, *ends: End, increment_ms: int = 0) -> tuple[list[str], int]:
         """The words, and how many digests are dead now."""
-        routes, keys = self.of_many([end.claim for end in ends])
+        routes, keys = self.of_many([end.claim for end in ends], "digest digest-values shown")
         keys += [self.key("dead"), self.key("dead:details")]
         for end in ends:
             if end.kind == "bury":
                 keys += self.keys("dead-set dead-values", end.digest_id)
-        arguments: list[bytes | str | int] = [self._now(), len(routes), len(ends), *([increment_ms] * len(routes))]
+        arguments: list[bytes | str | int] = [self._now(), len(routes), len(ends)]
+        for route in routes:
+            memory = next((end.memory for end in ends if end.claim.route == route and end.memory), (0, 0))
+            arguments += (increment_ms, *memory)
         for end in ends:
             arguments += [routes.index(end.claim.route) + 1, end.kind, end.claim.timeline, end.claim.token]
-            arguments += [end.digest_id, end.base_ms, end.bound_ms, *end.tail]
+            arguments += [end.digest_id, end.base_ms, end.bound_ms, end.more]
         words = self.run("finish", keys, arguments)
         return [word.decode() for word in words], self.client.zcard(self.key("dead"))
 
@@ -337,11 +340,11 @@ class Scripts:
         remembered: int = 200,
     ) -> End:
         bound_ms = base_ms if bound_ms is None else bound_ms
-        return End("close", claim, digest_id, base_ms, bound_ms, (remember_ms, remembered, ""))
+        return End("close", claim, digest_id, base_ms, bound_ms, "", (remember_ms, remembered))
 
     @staticmethod
     def failing(claim: Claim, again_ms: int, posts: int = 1) -> End:
-        return End("wait", claim, "", again_ms, again_ms, (posts, "", ""))
+        return End("wait", claim, "", again_ms, again_ms, posts)
 
     @staticmethod
     def burying(
@@ -355,7 +358,7 @@ class Scripts:
         details: bytes = b"{}",
     ) -> End:
         bound_ms = base_ms if bound_ms is None else bound_ms
-        return End("bury", claim, digest_id, base_ms, bound_ms, (remember_ms, remembered, details))
+        return End("bury", claim, digest_id, base_ms, bound_ms, details, (remember_ms, remembered))
 
     def close(self, claim: Claim, digest_id: str = "id-1", *, increment_ms: int = 0, **how: int | None) -> str:
         ending = self.closing(claim, digest_id, **how)  # type: ignore[arg-type]
