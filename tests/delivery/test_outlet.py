@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -52,6 +52,23 @@ def logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) ->
 
 def names(count: int) -> list[str]:
     return [f"t{number}" for number in range(count)]
+
+
+async def callbacks_of(work: Awaitable[object]) -> int:
+    """How many callbacks the loop runs for this work and what comes of it at once: each sender that wakes is one."""
+    loop, count = asyncio.get_running_loop(), 0
+    call_soon = loop.call_soon
+
+    def counted(*arguments: Any, **named: Any) -> asyncio.Handle:
+        nonlocal count
+        count += 1
+        return call_soon(*arguments, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "call_soon", counted)
+        await work
+        await asyncio.sleep(0.5)
+    return count
 
 
 # -- what others may know
@@ -146,6 +163,14 @@ async def test_a_sink_that_was_quick_may_have_a_tenth_of_a_seconds_work_ready_an
     assert outlet.room == 8 + 400
 
 
+@simulated
+async def test_what_a_sink_took_of_late_decides_how_much_may_lie_ready_for_it() -> None:
+    stage = Delivering(ToldDigests())
+    stage.sink.takes_s = 0.125
+    await stage.carry(*names(160))
+    assert stage.outlet.room == 8 + 6  # 8 each 0.125 s are 6.4 in AHEAD_S
+
+
 @pytest.mark.parametrize("state", [State.BACKOFF, State.PROBING, State.RAMPING])
 @simulated
 async def test_nothing_is_claimed_ahead_for_a_sink_that_is_not_well(state: State) -> None:
@@ -185,6 +210,34 @@ async def test_a_sink_that_takes_several_gets_what_waits_together_and_no_more_th
     assert sink.batches == [names(10)[:4], names(10)[4:8], names(10)[8:]]
     assert stage.metrics.value("digest_attempts_total", sink="out", outcome="delivered") == 10
     assert stage.metrics.value("digests_delivered_total", sink="out", route="r") == 10
+
+
+@simulated
+async def test_a_digest_wakes_one_sender_however_many_there_are() -> None:
+    counts = []
+    for senders in (1, 50):
+        stage = Delivering(ToldDigests(), limit=senders)
+        await asyncio.sleep(0)
+        counts.append(await callbacks_of(stage.open("a")))
+        assert stage.sink.timelines == ["a"]
+        await stage.stop()
+    assert counts[0] == counts[1]
+
+
+@simulated
+async def test_a_digest_that_has_to_wait_for_the_limit_wakes_no_sender() -> None:
+    counts = []
+    for senders in (1, 50):
+        stage = Delivering(ToldDigests(), limit=senders)
+        stage.step_back()
+        stage.outlet.controller.tick(BEGAN_S + 100)  # one at a time
+        stage.sink.may_answer.clear()
+        await stage.open("a")
+        await asyncio.sleep(0)
+        counts.append(await callbacks_of(stage.open("b")))
+        assert stage.sink.timelines == ["a"]
+        await stage.stop()
+    assert counts[0] == counts[1]
 
 
 @simulated
@@ -228,6 +281,36 @@ async def test_the_probe_is_one_digest_with_a_sink_that_takes_several_too() -> N
     # The probe's success began a new epoch: what was claimed with it goes back unsent.
     assert sink.batches == [["t0"]]
     assert stage.digests.all_finished() == [("close", "t0"), *(("wait", name) for name in names(6)[1:])]
+
+
+@simulated
+async def test_a_probe_waits_until_the_sends_of_before_have_ended() -> None:
+    stage = Delivering(ToldDigests(), limit=2)
+    for timeline, takes_s in (("long", 3), ("short", 1)):
+        stage.sink.takes_s = takes_s
+        await stage.open(timeline)
+        await asyncio.sleep(0)
+    stage.step_back()
+    stage.outlet.controller.tick(BEGAN_S + 10)
+    await stage.carry("probe")
+    assert stage.sink.timelines == ["long", "short", "probe"]
+    assert stage.sink.sent_s == [0, 0, 3]
+
+
+@simulated
+async def test_what_is_read_and_leased_goes_out_without_being_rendered_again() -> None:
+    digests = ToldDigests(records={"big": [StoredRecord(b"%d" % n, 1, b"{}") for n in range(65)]})
+    stage = Delivering(digests, limit=1)
+    rendered = []
+
+    async def render(delivery: Delivery) -> bool:
+        rendered.append(delivery.claim.timeline)
+        return await stage.opener.render(delivery)
+
+    stage.outlet.start(render, stage.conclusions, stage.metrics)
+    await stage.carry("a", "big", "b")
+    assert sorted(stage.sink.timelines) == ["a", "b", "big"]
+    assert rendered == ["big"]
 
 
 # -- what goes back unsent
@@ -307,6 +390,20 @@ async def test_what_waits_when_it_drains_goes_back_and_what_is_being_sent_goes_o
     await quiet
     await stage.quiet()
     assert stage.sink.timelines == ["t0", "t1"]
+
+
+@simulated
+async def test_it_is_quiet_while_nothing_was_sent_and_again_when_the_last_of_several_sends_ends() -> None:
+    stage = Delivering(ToldDigests(), limit=2)
+    async with asyncio.timeout(1):
+        await stage.outlet.quiet()
+    for timeline, takes_s in (("long", 3), ("short", 1)):
+        stage.sink.takes_s = takes_s
+        await stage.open(timeline)
+        await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        await stage.outlet.quiet()
+    assert now_s() == 3
 
 
 # -- leases
@@ -398,6 +495,28 @@ async def test_the_watch_looks_more_often_where_the_limit_is_short(monkeypatch: 
 
 
 @simulated
+async def test_the_watch_looks_four_times_within_a_short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_FENCE_GRACE_S", 0.3)
+    stage = Delivering(ToldDigests(), timeout_ms=100)
+    stage.sink.takes_s = 60
+    await asyncio.sleep(0.05)
+    await stage.carry("a")
+    ((ended_s, _),) = stage.digests.called("finish")
+    assert ended_s == pytest.approx(0.5, abs=0.005)  # over since 0.45, and looked at each 0.1
+
+
+@simulated
+async def test_a_sender_that_has_nothing_to_send_for_long_is_not_taken_for_one_that_hangs() -> None:
+    stage = Delivering(ToldDigests(), limit=1)
+    await stage.carry("a")
+    await asyncio.sleep(60)
+    await stage.open("b")
+    await asyncio.sleep(1)
+    assert stage.sink.timelines == ["a", "b"]
+    assert stage.held == 0
+
+
+@simulated
 async def test_who_ended_overdue_sends_the_next_one_as_usual() -> None:
     stage = Delivering(ToldDigests(), limit=1)
     stage.sink.takes_s = 100
@@ -470,6 +589,30 @@ async def test_a_sink_that_swallows_its_end_leaves_a_sender_that_can_be_stopped(
     assert all(task.done() for task in tasks)
 
 
+class StubbornSink(ToldSink):
+    """Goes on, whoever cancels it."""
+
+    async def deliver(self, digest: OutgoingDigest) -> Outcome:
+        while True:
+            try:
+                return await super().deliver(digest)
+            except asyncio.CancelledError:
+                continue
+
+
+@simulated
+async def test_a_sink_that_cannot_be_ended_holds_up_the_stop_once_and_no_longer_than_the_grace() -> None:
+    stage = Delivering(ToldDigests(), sinks={"out": StubbornSink()})
+    stage.sink.may_answer.clear()
+    await stage.open("a")
+    await asyncio.sleep(1)
+    for _ in range(2):
+        await stage.outlet.stop()
+        assert now_s() == 1 + 5
+    stage.sink.may_answer.set()
+    await stage.quiet()
+
+
 @pytest.mark.parametrize("error", [KeyError("odd"), asyncio.CancelledError()])
 @simulated
 async def test_whatever_a_sink_raises_is_one_failed_attempt_and_a_line_in_the_log(
@@ -484,7 +627,15 @@ async def test_whatever_a_sink_raises_is_one_failed_attempt_and_a_line_in_the_lo
     assert stage.digests.finished() == [[("wait", "a"), ("close", "b")]]
 
 
-@pytest.mark.parametrize("answer", [[Outcome(Verdict.DELIVERED)], [Outcome(Verdict.DELIVERED)] * 3, [None, None]])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [Outcome(Verdict.DELIVERED)],
+        [Outcome(Verdict.DELIVERED)] * 3,
+        [None, None],
+        [Outcome(Verdict.DELIVERED), None],
+    ],
+)
 @simulated
 async def test_a_sink_that_does_not_return_an_outcome_for_each_failed_with_all(
     logged: Callable[[str], int], answer: list[Any]
@@ -587,6 +738,21 @@ async def test_what_is_not_wanted_any_more_when_its_turn_comes_goes_back() -> No
     await stage.quiet()
     assert stage.sink.timelines == ["a"]
     assert stage.digests.all_finished() == [("close", "a"), ("wait", "b")]
+
+
+@simulated
+async def test_what_is_not_wanted_any_more_goes_back_with_all_behind_it_also_where_it_was_still_to_be_read() -> None:
+    digests = ToldDigests(records={"big": [StoredRecord(b"%d" % n, 1, b"{}") for n in range(65)]})
+    stage = Delivering(digests, limit=1)
+    stage.sink.takes_s = 1
+    await stage.open("a")
+    await stage.open("big")
+    await stage.open("b")
+    await asyncio.sleep(0.5)
+    stage.outlet.history.stopped("410", 0.0)  # and nobody told the outlet
+    await asyncio.sleep(10)
+    assert stage.sink.timelines == ["a"]
+    assert digests.all_finished() == [("close", "a"), ("wait", "b"), ("wait", "big")]
 
 
 @simulated
