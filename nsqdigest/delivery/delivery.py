@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from nsqdigest.delivery.digest import Names
@@ -19,7 +20,7 @@ PUT_BACK_ONLY = -1
 """No epoch: of a claim that is only to be put back."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DeliveryRoute:
     """What delivery knows of a route."""
 
@@ -27,7 +28,7 @@ class DeliveryRoute:
     plan: Plan
     outlet: Outlet
 
-    @property
+    @cached_property
     def group(self) -> tuple[str, ...]:
         return tuple(self.settings.group.split(".")) if self.settings.group else ()
 

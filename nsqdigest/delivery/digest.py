@@ -7,19 +7,27 @@ exact.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import msgspec
 
 from nsqdigest.store.head import Head
+from nsqdigest.store.record import StoredRecord
 
 _encode = msgspec.json.encode
 _fields_of = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_encoded_once = lru_cache(maxsize=1024)(_encode)
+"""For the names of routes and sinks, which are few."""
+_is_plain = re.compile(rb"[ !#-\[\]-~]*").fullmatch
+"""Stands in JSON as it is: printable ASCII without quotation marks and backslashes."""
 _ENVELOPE_BYTES = 1024
 """Room kept for everything but records and names."""
+_GROUP_BYTES = len(b'{"group":,"records":[]},')
 
 
 class Names(NamedTuple):
@@ -39,12 +47,14 @@ def rfc3339(instant_ms: int) -> str:
 class Builder:
     """Takes records newest first until one does not fit any more."""
 
-    def __init__(self, head: Head, names: Names, max_body_bytes: int, group: Sequence[str] = ()) -> None:
+    def __init__(self, head: Head, names: Names, max_body_bytes: int, group: tuple[str, ...] = ()) -> None:
         self._head = head
-        self._names = tuple(map(_encode, names))
-        self._group = tuple(group)
+        route, timeline, sink = names
+        self._names = _encoded_once(route), _encode(timeline), _encoded_once(sink)
+        self._group = group
         self._room_bytes = max_body_bytes - _ENVELOPE_BYTES - sum(map(len, self._names))
         self._groups: dict[bytes, list[bytes]] = {}
+        """Their records by their field. Without grouping all are of one."""
         self._shown = 0
         self._is_full = False
 
@@ -52,20 +62,38 @@ class Builder:
     def is_full(self) -> bool:
         return self._is_full
 
-    def add(self, key: bytes, timestamp_ms: int, value: bytes) -> None:
+    def add(self, records: Sequence[StoredRecord]) -> None:
         if self._is_full:
             return
-        record = b'{"key":%s,"timestamp":%d,"value":%s}' % (_encode(key.decode()), timestamp_ms, value)
-        group = _group_of(value, self._group) if self._group else b""
-        cost = len(record) + 1
-        if group not in self._groups:
-            cost += len(group) + len(b'{"group":,"records":[]},')
+        if _is_plain(b"".join([key for key, _, _ in records])):
+            texts = [b'{"key":"%s","timestamp":%d,"value":%s}' % record for record in records]
+        else:
+            texts = [
+                b'{"key":%s,"timestamp":%d,"value":%s}' % (_encode(key.decode()), timestamp_ms, value)
+                for key, timestamp_ms, value in records
+            ]
+        if self._group:
+            self._add_one_by_one(texts, [_group_of(value, self._group) for _, _, value in records])
+            return
+        cost = sum(map(len, texts)) + len(texts) + _GROUP_BYTES
         if cost > self._room_bytes:
-            self._is_full = True
+            self._add_one_by_one(texts, repeat(b""))
             return
         self._room_bytes -= cost
-        self._groups.setdefault(group, []).append(record)
-        self._shown += 1
+        self._groups.setdefault(b"", []).extend(texts)
+        self._shown += len(texts)
+
+    def _add_one_by_one(self, texts: Iterable[bytes], groups: Iterable[bytes]) -> None:
+        for text, group in zip(texts, groups, strict=False):
+            cost = len(text) + 1
+            if group not in self._groups:
+                cost += len(group) + _GROUP_BYTES
+            if cost > self._room_bytes:
+                self._is_full = True
+                return
+            self._room_bytes -= cost
+            self._groups.setdefault(group, []).append(text)
+            self._shown += 1
 
     def body(self, first_ms: int, last_ms: int) -> bytes:
         """With the timestamps of the oldest and the newest of all its records."""

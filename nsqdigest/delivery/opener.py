@@ -15,7 +15,6 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -115,7 +114,10 @@ class Opener:
         now_ms, asked_at_s = self._digests.now_ms(), time.monotonic()
         routes = {each.claim.route: each.route for each in some}
         next_earliest_ms = {name: route.plan.earliest_next_ms(now_ms) for name, route in routes.items()}
-        openings = [Opening(each.claim, ids.uuid7(now_ms, secrets.randbits(ids.RANDOM_BITS))) for each in some]
+        openings = [
+            Opening(each.claim, ids.uuid7(now_ms, bits))
+            for each, bits in zip(some, ids.random_bits(len(some)), strict=True)
+        ]
         answers = await self._while_leased(
             some, lambda: self._digests.open(partition, openings, next_earliest_ms, self._lease_ms)
         )
@@ -188,16 +190,14 @@ class Opener:
         there = [record for record in records if record is not None]
         if not self._has_values(delivery, len(records), len(there)):
             return False
-        builder = Builder(
-            delivery.opened, delivery.names, delivery.outlet.settings.max_body_bytes, delivery.route.group
-        )
-        size_bytes = 0
-        for record in there:
-            builder.add(*record)
-            size_bytes += len(record.value)
+        builder = self._builder(delivery)
+        builder.add(there)
         delivery.body = builder.body(there[-1].timestamp_ms, there[0].timestamp_ms)
-        self._note_size(delivery.claim.route, size_bytes / len(there))
+        self._note_size(delivery.claim.route, sum([len(record.value) for record in there]) / len(there))
         return True
+
+    def _builder(self, delivery: Delivery) -> Builder:
+        return Builder(delivery.opened, delivery.names, delivery.outlet.settings.max_body_bytes, delivery.route.group)
 
     def _has_values(self, delivery: Delivery, read: int, there: int) -> bool:
         if there < read:
@@ -225,7 +225,7 @@ class Opener:
     async def _read_by_pages(self, delivery: Delivery) -> bool:
         """The body, until it is full."""
         head, claim = delivery.opened, delivery.claim
-        builder = Builder(head, delivery.names, delivery.outlet.settings.max_body_bytes, delivery.route.group)
+        builder = self._builder(delivery)
         start = seen_bytes = missing = last_ms = 0
         count = first_page(head.total)
         while start < head.total and not builder.is_full:
@@ -234,13 +234,12 @@ class Opener:
             if page is None or not await self._has_lease(delivery):
                 self._conclusions.stale(delivery)
                 return False
-            for record in page:
-                if record is None:
-                    missing += 1
-                    continue
-                last_ms = last_ms or record.timestamp_ms
-                seen_bytes += len(record.value)
-                builder.add(*record)
+            there = [record for record in page if record is not None]
+            if there:
+                last_ms = last_ms or there[0].timestamp_ms
+            builder.add(there)
+            missing += len(page) - len(there)
+            seen_bytes += sum([len(record.value) for record in there])
             start += len(page)
             count = next_page(start, seen_bytes, head.total - start)
         if not self._has_values(delivery, start, start - missing):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from nsqdigest.delivery.digest import Builder, Names, rfc3339
 from nsqdigest.store.head import Head
+from nsqdigest.store.record import StoredRecord
 
 pytestmark = pytest.mark.unit
 
@@ -30,8 +31,7 @@ def body(
     first_ms: int = FIRST_MS, last_ms: int = LAST_MS,
 ) -> bytes:  # fmt: skip
     builder = Builder(head, names, max_body_bytes, tuple(group.split(".")) if group else ())
-    for record in records:
-        builder.add(*record)
+    builder.add([StoredRecord(*record) for record in records])
     return builder.body(first_ms, last_ms)
 
 
@@ -264,9 +264,9 @@ def test_the_newest_are_shown_and_nothing_behind_the_first_that_does_not_fit() -
 def test_a_builder_that_is_full_says_so() -> None:
     builder = Builder(HEAD, NAMES, 2_048)
     assert not builder.is_full
-    builder.add(b"a", 1, b"{}")
+    builder.add([StoredRecord(b"a", 1, b"{}")])
     assert not builder.is_full
-    builder.add(b"b", 1, b'{"x":"%s"}' % (b"x" * 2_000))
+    builder.add([StoredRecord(b"b", 1, b'{"x":"%s"}' % (b"x" * 2_000))])
     assert builder.is_full
 
 
