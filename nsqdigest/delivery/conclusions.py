@@ -54,10 +54,10 @@ class Conclusions:
         uniform: Callable[[float, float], float],
         *,
         on_decision: Callable[[Outlet], None],
-        on_end: Callable[[Delivery], None],
+        on_end: Callable[[Sequence[Delivery]], None],
     ) -> None:
-        """`on_decision`: the controller of this sink decided anew; `on_end`: nothing of this delivery is under way any
-        more."""
+        """`on_decision`: the controller of this sink decided anew; `on_end`: nothing of these deliveries is under way
+        any more."""
         self._digests = digests
         self._dead = dead
         self._metrics = metrics
@@ -80,7 +80,7 @@ class Conclusions:
         if not delivery.is_concluded:
             delivery.is_concluded = True
             self._lose_probe(delivery)
-            self._on_end(delivery)
+            self._on_end([delivery])
 
     def stale(self, delivery: Delivery) -> None:
         """Not ours any more."""
@@ -208,8 +208,7 @@ class Conclusions:
             self._metrics.add("digest_attempts_total", count, sink=sink, outcome=verdict)
         for (sink, route), theirs in delivered.items():
             self._count_delivered(sink, route, theirs)
-        for conclusion, _, _ in results:
-            self._on_end(conclusion.delivery)
+        self._on_end([conclusion.delivery for conclusion, _, _ in results])
 
     def _count_delivered(self, sink: str, route: str, delivered: Sequence[Delivery]) -> None:
         now_ms, metrics = self._digests.now_ms(), self._metrics

@@ -51,32 +51,25 @@ class Lease:
 
 
 class Delivery:
-    """A claim, then its digest. `head` and `body` come as they are known."""
+    """A claim, then its digest. `opened` and `body` come as they are known."""
 
-    __slots__ = ("body", "claim", "epoch", "head", "is_concluded", "lease", "names", "route")
+    __slots__ = ("body", "claim", "epoch", "is_concluded", "lease", "names", "opened", "outlet", "route")
+
+    opened: Head
+    """Of the digest. Not there before it was opened."""
 
     def __init__(self, claim: Claim, route: DeliveryRoute, lease: Lease, epoch: int) -> None:
         self.claim = claim
         self.route = route
+        self.outlet = route.outlet
         self.names = Names(claim.route, claim.shown_timeline, route.outlet.name)
         self.lease = lease
         self.epoch = epoch
         """Of the sink's controller when it was claimed."""
-        self.head: Head | None = None
         self.body: bytes | None = None
         """None: its records are read when its turn comes."""
         self.is_concluded = False
         """Whether what becomes of it is decided: that happens once."""
-
-    @property
-    def outlet(self) -> Outlet:
-        return self.route.outlet
-
-    @property
-    def opened(self) -> Head:
-        """The head of a digest that was opened."""
-        assert self.head is not None
-        return self.head
 
     @property
     def has_lease(self) -> bool:
@@ -94,8 +87,9 @@ class Delivery:
         fields: dict[str, Any] = {
             "route": self.claim.route, "timeline": self.claim.shown_timeline, "sink": self.outlet.name,
         }  # fmt: skip
-        if self.head is not None:
-            fields |= {"digest": self.head.id, "attempt": self.head.attempt, "records": self.head.total}
+        head: Head | None = getattr(self, "opened", None)
+        if head is not None:
+            fields |= {"digest": head.id, "attempt": head.attempt, "records": head.total}
         return fields
 
     def schedule_after(self, now_ms: int) -> Schedule:

@@ -42,8 +42,10 @@ _log = log.get("scheduler")
 
 T = TypeVar("T")
 
-MOST_PER_CALL = 100
+MOST_PER_CALL = 50
 """Redis does nothing else during a call: some milliseconds."""
+SIDE_BY_SIDE = 2
+"""Calls on their way: Redis opens the next ones while those before are rendered here."""
 READ_BYTES = 1 << 20
 _FIRST_AVERAGE_BYTES = 2048
 
@@ -70,9 +72,13 @@ class Opener:
         for each in claimed:
             (wanted if each.outlet.admits(each.epoch) else unwanted).append(each)
         self._conclusions.put_back(unwanted)
-        for start in range(0, len(wanted), MOST_PER_CALL):
-            some = wanted[start : start + MOST_PER_CALL]
-            await self._fenced(some, self._open_some(partition, some))
+        parts = (wanted[start : start + MOST_PER_CALL] for start in range(0, len(wanted), MOST_PER_CALL))
+
+        async def open_on() -> None:
+            for part in parts:
+                await self._fenced(part, self._open_some(partition, part))
+
+        await asyncio.gather(*(open_on() for _ in range(SIDE_BY_SIDE)))
 
     async def _open_some(self, partition: int, some: Sequence[Delivery]) -> None:
         opened = await self._opened(partition, some)
@@ -96,7 +102,7 @@ class Opener:
             elif answer is NotOpened.STALE:
                 self._conclusions.stale(delivery)
             elif isinstance(answer, Head):
-                delivery.head = answer
+                delivery.opened = answer
                 if not self._is_over(delivery, answer):
                     opened.append(delivery)
             else:

@@ -82,6 +82,8 @@ class _Sender:
 class Outlet:
     def __init__(self, settings: SinkSettings, sink: Sink, controller: Controller) -> None:
         self.settings = settings
+        self.name = settings.name
+        self.timeout_s = settings.timeout_ms / 1000
         self.sink = sink
         self._bulk = sink if isinstance(sink, BulkSink) else None
         self.controller = controller
@@ -104,14 +106,6 @@ class Outlet:
         self._is_stopping = False
 
     # -- what others may know
-
-    @property
-    def name(self) -> str:
-        return self.settings.name
-
-    @property
-    def timeout_s(self) -> float:
-        return self.settings.timeout_ms / 1000
 
     @property
     def is_probing(self) -> bool:

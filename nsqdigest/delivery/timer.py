@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -335,9 +335,11 @@ class Scheduler:
         outlet.on_decision()
         self.wake()
 
-    def _on_end(self, delivery: Delivery) -> None:
-        """Nothing of it is under way any more: there is room, and it may be due again soon."""
-        outlet = delivery.outlet
-        outlet.held -= 1
-        self._timers[delivery.claim.partition].woken.set()
-        self._wake_short_of(outlet)
+    def _on_end(self, deliveries: Sequence[Delivery]) -> None:
+        """Nothing of them is under way any more: there is room, and they may be due again soon."""
+        for delivery in deliveries:
+            delivery.outlet.held -= 1
+        for partition in {delivery.claim.partition for delivery in deliveries}:
+            self._timers[partition].woken.set()
+        for outlet in {id(delivery.outlet): delivery.outlet for delivery in deliveries}.values():
+            self._wake_short_of(outlet)

@@ -290,7 +290,7 @@ async def test_a_failure_to_drop_the_longest_dead_is_counted_and_left_to_the_nex
 async def test_what_is_dead_for_our_own_reasons_is_no_fault_of_the_receivers() -> None:
     stage = Delivering(ToldDigests())
     (delivery,) = stage.deliveries(stage.claims("a"))
-    delivery.head = HEAD
+    delivery.opened = HEAD
     stage.conclusions.bury(delivery, BuryReason.VALUES_LOST)
     await stage.quiet()
     assert stage.outlet.history.buried_since == 0

@@ -256,7 +256,7 @@ async def test_a_digest_that_is_still_to_be_read_goes_alone_and_keeps_its_turn()
     stage = Delivering(digests, sinks={"out": sink}, limit=1)
     made = stage.deliveries(stage.claims("a", "big", "b"))
     for each in made:
-        each.head = digests.head(each.claim.timeline)  # type: ignore[assignment]
+        each.opened = digests.head(each.claim.timeline)  # type: ignore[assignment]
         each.body = None if each.claim.timeline == "big" else b"{}"
     stage.outlet.put(made)
     await stage.quiet()
@@ -435,7 +435,7 @@ async def test_a_lease_that_grows_too_short_while_those_of_the_batch_are_renewed
     stage = Delivering(ToldDigests(takes_s={"renew": 2}), sinks={"out": sink}, limit=1, timeout_ms=15_000)
     made = stage.deliveries(stage.claims("a"), lease_ms=16_000) + stage.deliveries(stage.claims("b"), lease_ms=10_000)
     for each in made:
-        each.head, each.body = stage.digests.head(each.claim.timeline), b"{}"
+        each.opened, each.body = stage.digests.head(each.claim.timeline), b"{}"
     stage.outlet.put(made)
     await stage.quiet()
     assert sink.batches == [["b"]]

@@ -56,6 +56,7 @@ class LogFile:
         self._file: int | None = None
         self._is_torn = False
         self._one_at_a_time = asyncio.Lock()
+        self._writer = threads.Worker(f"sink to {settings.path}")
         self._writing: Future[None] | None = None
 
     at_once = MOST_LINES_AT_ONCE
@@ -74,7 +75,7 @@ class LogFile:
                 # Values are as they were published, perhaps over several lines; within JSON a break can only be a
                 # blank.
                 lines = b"".join([body.translate(_BREAKS_TO_BLANKS) + b"\n" for body in bodies])
-                self._writing = threads.start(partial(self._write, lines), f"sink to {self._path}")
+                self._writing = self._writer.start(partial(self._write, lines))
                 await asyncio.wrap_future(self._writing)
         except TimeoutError:
             return Outcome(Verdict.UNAVAILABLE, f"{self._path}: not written within {self._timeout_s:g} s")
@@ -102,6 +103,7 @@ class LogFile:
     async def close(self) -> None:
         if self._writing is not None and not self._writing.done():
             return  # its thread may hang in that file for ever
+        self._writer.stop()
         if self._file is not None and self._path != STDOUT:
             os.close(self._file)
             self._file = None

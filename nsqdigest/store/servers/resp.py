@@ -39,7 +39,12 @@ def arguments(texts: Sequence[bytes]) -> Arguments:
 
 def packed(mixed: Sequence[bytes | str | int]) -> Arguments:
     """The same of texts and numbers."""
-    return arguments([each if each.__class__ is bytes else str(each).encode() for each in mixed])
+    return arguments(
+        [
+            each if isinstance(each, bytes) else each.encode() if isinstance(each, str) else b"%d" % each
+            for each in mixed
+        ]
+    )
 
 
 def prefixed(prefixes: Sequence[bytes], texts: Sequence[bytes]) -> Arguments:

@@ -269,9 +269,10 @@ class Delivering:
         self.decided.append(outlet.name)
         outlet.on_decision()
 
-    def _on_end(self, delivery: Delivery) -> None:
-        self.ended.append(delivery.claim.timeline)
-        delivery.outlet.held -= 1
+    def _on_end(self, deliveries: Sequence[Delivery]) -> None:
+        for each in deliveries:
+            self.ended.append(each.claim.timeline)
+            each.outlet.held -= 1
 
     @property
     def sink(self) -> Any:
