@@ -2,15 +2,16 @@
 --
 -- KEYS  per route: waiting zset, leased zset, tokens hash, schedule hash; then the agenda zset
 -- ARGV  1 now (ms, '' = Redis' clock)   2 lease (ms)   3 token, the claimer's own
---       4 number of budgets B; 0: the answer to a claim with this token was lost: returns what that took, and takes nothing
+--       4 number of budgets B; 0: the answer to a claim with this token was lost: returns what that took, and takes
+--       nothing
 --       then B budgets: how many may be taken against each (0-500);
 --       then per route the number of its budget (from 1) and its increment (ms)
 -- RETURNS { now, next, route number, timeline, due, route number, timeline, due, … }
---       next: earliest instant (ms) at which a timeline that still waits can be due; in the past if a budget or the bound
---       on work cut this claim short; '' when nothing waits
+--       next: earliest instant (ms) at which a timeline that still waits can be due; in the past if a budget or the
+--       bound on work cut this claim short; '' when nothing waits
 -- ERRORS none of its own.
--- EFFECT sets base = bound = due for each claimed timeline, where maintenance returns it to; rewrites these routes' agenda
---        entries.
+-- EFFECT sets base = bound = due for each claimed timeline, where maintenance returns it to; rewrites these routes'
+--        agenda entries.
 --
 -- @include lib/now.lua
 -- @include lib/schedule.lua
@@ -69,8 +70,8 @@ local function write(number, taken, leases, owners, kept, later)
   end
 end
 
--- Takes of the first that wait as many as there is room for, and scores anew what is due later: neither waits first any more.
--- Returns how many were there to be looked at, and how many it took.
+-- Takes of the first that wait as many as there is room for, and scores anew what is due later: neither waits first any
+-- more. Returns how many were there to be looked at, and how many it took.
 local function take_first(number, most, places, increment)
   local waiting, _, _, schedules = keys_of_route(number)
   local names = redis.call('ZRANGEBYSCORE', waiting, '-inf', now, 'LIMIT', 0, most)

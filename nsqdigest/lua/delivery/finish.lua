@@ -1,25 +1,25 @@
 -- finish: what became of digests, any number of a partition in any mixture, in one call:
 --   close   it was delivered: its snapshot goes, its keys are remembered for a while, the timeline waits again
---   wait    it was not delivered, or not tried: the snapshot stays as it is, the timeline waits until a given instant. A
---           post is counted here, when it has ended: one that its daemon did not outlive is in no count
---   bury    it cannot be delivered: its snapshot moves to the dead store under its own id; the timeline goes on as after
---           a close
+--   wait    it was not delivered, or not tried: the snapshot stays as it is, the timeline waits until a given instant.
+--           A post is counted here, when it has ended: one that its daemon did not outlive is in no count
+--   bury    it cannot be delivered: its snapshot moves to the dead store under its own id; the timeline goes on as
+--           after a close
 --
--- KEYS  as lib/route_keys.lua has them, of each timeline: digest, digest values, shown zset; then dead zset, dead details
---       hash; then per digest to bury: dead set, dead values
+-- KEYS  as lib/route_keys.lua has them, of each timeline: digest, digest values, shown zset; then dead zset, dead
+--       details hash; then per digest to bury: dead set, dead values
 -- ARGV  1 now (ms, '' = Redis' clock)   2 number of routes R   3 number of digests D
---       then per route: its increment (ms), how long to remember the keys of what ended (ms, 0: not at all), most entries
---         of that memory
---       then per digest: number of its route (from 1), 'close' | 'wait' | 'bury', timeline, token, id, base, bound (ms) of
---         the next digest, and
+--       then per route: its increment (ms), how long to remember the keys of what ended (ms, 0: not at all), most
+--         entries of that memory
+--       then per digest: number of its route (from 1), 'close' | 'wait' | 'bury', timeline, token, id, base, bound (ms)
+--         of the next digest, and
 --         wait: posts that ended (1, or 0)
 --         bury: details of the dead digest (opaque)
 --         close: ''
 -- RETURNS per digest 'closed' | 'waiting' | 'buried' | 'already' | 'stale' | 'damaged'
 --         already: this digest was closed or buried before; damaged: a key of its own has another type, nothing changed
 -- ERRORS none of its own. A key that timelines share and that has another type stops the call before its first write.
--- EFFECT each timeline waits before its digest ends, and is leased until it has: a call that was cut off leaves it in two
---        places, never in none.
+-- EFFECT each timeline waits before its digest ends, and is leased until it has: a call that was cut off leaves it in
+--        two places, never in none.
 --
 -- @include lib/route_keys.lua
 -- @include lib/now.lua
@@ -53,9 +53,9 @@ local function routes_of_call()
     route = routes[route]
     -- With all of its fields: a table that grows is made anew again and again.
     local entry = {
-      number = number, kind = kind, timeline = timeline, token = token, id = id, base = base, bound = bound, more = more,
-      snapshot = snapshot, snapshot_values = snapshot_values, memory = memory, dead_index = false, dead_values = false,
-      head = '', records = 0, total = 0, known = 0,
+      number = number, kind = kind, timeline = timeline, token = token, id = id, base = base, bound = bound,
+      more = more, snapshot = snapshot, snapshot_values = snapshot_values, memory = memory,
+      dead_index = false, dead_values = false, head = '', records = 0, total = 0, known = 0,
     }
     if kind == 'bury' then
       entry.dead_index, entry.dead_values = unpack(KEYS, first_dead + 2 + 2 * to_bury, first_dead + 3 + 2 * to_bury)

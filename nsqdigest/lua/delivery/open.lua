@@ -1,5 +1,5 @@
--- open: begins, or takes up again, the digests of leased timelines, any number of a partition in one call. A snapshot is
--- frozen: one id, one set of records.
+-- open: begins, or takes up again, the digests of leased timelines, any number of a partition in one call. A snapshot
+-- is frozen: one id, one set of records.
 --
 -- KEYS  as lib/route_keys.lua has them; of each timeline: set, values, digest, digest values
 -- ARGV  1 now (ms, '' = Redis' clock)   2 lease (ms)   3 number of routes R
@@ -16,8 +16,8 @@
 --         { 'opened' | 'again' | 'merged', head }: head as lib/head.lua has it
 --       } It counts no attempt: asked again after a lost reply it returns the same digest with the same numbers.
 -- ERRORS none of its own. A key that timelines share and that has another type stops the call before its first write.
--- EFFECT writes a token of each digest, whatever is there: what wrote nothing waits for no replica (WAIT). A call that was
---       cut off sent nothing, so what it had begun may become another digest.
+-- EFFECT writes a token of each digest, whatever is there: what wrote nothing waits for no replica (WAIT). A call that
+--       was cut off sent nothing, so what it had begun may become another digest.
 --
 -- @include lib/route_keys.lua
 -- @include lib/now.lua
@@ -34,8 +34,8 @@ local now_text, lease_until = string.format('%d', now), string.format('%d', now 
 local timeline_count, agenda = KEYS[KEYS_OF_ROUTE * route_count + 1], KEYS[KEYS_OF_ROUTE * route_count + 2]
 local answers = { now }
 
--- Reads the arguments. Returns the routes, each with the entries of its timelines, by place, and what is asked of Redis for
--- all of them at once.
+-- Reads the arguments. Returns the routes, each with the entries of its timelines, by place, and what is asked of Redis
+-- for all of them at once.
 local function routes_of_call()
   local routes, at = {}, 4
   for number = 1, route_count do
@@ -104,8 +104,8 @@ local function action(entry, capacity)
   return (entry.is_merging or (entry.newer > 0 and may_merge)) and 'merge' or 'again'
 end
 
--- Looks at all that the call will write, and writes nothing. What a timeline's own keys do not allow becomes its answer.
--- Returns the others by what is to be done with them.
+-- Looks at all that the call will write, and writes nothing. What a timeline's own keys do not allow becomes its
+-- answer. Returns the others by what is to be done with them.
 local function plan(number, route)
   local _, _, tokens, schedules, heads, losses = keys_of_route(number)
   local names, planned = route.names, { open = {}, merge = {}, again = {}, forget = {} }
@@ -147,7 +147,8 @@ local function forget(number, forgotten)
   for _, entry in ipairs(forgotten) do
     redis.call('HDEL', losses, 's' .. entry.timeline, 'c' .. entry.timeline)
     redis.call('UNLINK', entry.values) -- values without a record: a call was cut off
-    if string.byte(entry.timeline) ~= REVIVED then -- else those of a digest whose revival was cut off, and is asked for again
+    -- A revived one's are of a digest whose revival was cut off, and is asked for again.
+    if string.byte(entry.timeline) ~= REVIVED then
       redis.call('UNLINK', entry.snapshot_values)
     end
     redis.call('HDEL', heads, entry.timeline)
@@ -217,7 +218,8 @@ local function open(number, route, fresh)
     redis.call('HDEL', losses, unpack(losses_gone))
   end
   redis.call('HSET', schedules, unpack(schedules_set))
-  end_count(ledger, 'superseded', { 'superseded', 0, 'added', uncounted, 'open', uncounted - opened, 'snapshots', opened })
+  end_count(ledger, 'superseded',
+    { 'superseded', 0, 'added', uncounted, 'open', uncounted - opened, 'snapshots', opened })
 end
 
 -- A digest left over takes in what came since, and becomes a new one.
@@ -242,8 +244,8 @@ local function merge(number, route, entry)
   redis.call('HSET', heads, entry.timeline, head)
   redis.call('HDEL', losses, 's' .. entry.timeline, 'c' .. entry.timeline)
   redis.call('HSET', schedules, entry.timeline, schedule)
-  end_count(ledger, 'superseded', { 'superseded', met, 'added', uncounted, 'open', -counted, 'snapshots', united - trimmed - total,
-    'dropped:capacity', trimmed })
+  end_count(ledger, 'superseded', { 'superseded', met, 'added', uncounted, 'open', -counted,
+    'snapshots', united - trimmed - total, 'dropped:capacity', trimmed })
   answers[1 + entry.number] = { 'merged', head }
 end
 

@@ -4,6 +4,7 @@
 -- ARGV  1 now (ms, '' = Redis' clock)   2 timeline   3 token   4 lease (ms)
 -- RETURNS { 'renewed' | 'stale' }
 -- ERRORS none of its own.
+-- EFFECT the lease ends later. Nothing else changes.
 --
 -- @include lib/timeline_keys.lua
 -- @include lib/now.lua

@@ -1,4 +1,5 @@
--- add: files records of one route into their timelines. A join: replaying, splitting or reordering batches ends the same.
+-- add: files records of one route into their timelines. A join: replaying, splitting or reordering batches ends the
+-- same.
 --
 -- KEYS  1 waiting zset   2 leased zset   3 tokens hash   4 schedule hash   5 heads hash   6 losses hash   7 ledger hash
 --       8 count of timelines   9 agenda zset
@@ -7,26 +8,29 @@
 -- ARGV  1 now (ms, '' = Redis' clock)    2 capacity (records)          3 increment (ms)
 --       4 base, 5 bound (ms) of a timeline that begins here            6 most timelines of this partition
 --       7 length of what stands before the timeline's name in its keys 8 timelines of the first kind
---       9 the batch, packed big-endian: of each timeline u16 records; of each record u16 length + key, and its score as 17
---         characters: minus the timestamp (µs), zero-padded; of each record of a timeline of the second kind u8, 1: may be a
---         repeat. At most 500 records.
+--       9 the batch, packed big-endian: of each timeline u16 records; of each record u16 length + key, and its score as
+--         17 characters: minus the timestamp (µs), zero-padded; of each record of a timeline of the second kind u8,
+--         1: may be a repeat. At most 500 records.
 --       10… the values, in the order of the records
 -- RETURNS { now, added, superseded, over capacity, over the limit of timelines, duplicates, repeated,
 --           { numbers of the timelines that began here and are due at once }, counted }
---       repeated: exact copies of records that are there; they change nothing and are in no other count. The ledger counts
---       them, outside its equation: a replay has to write something, for what wrote nothing waits for no replica (WAIT)
+--       repeated: exact copies of records that are there; they change nothing and are in no other count. The ledger
+--       counts them, outside its equation: a replay has to write something, for what wrote nothing waits for no replica
+--       (WAIT)
 --       counted: what the ledger has under 'added' now; it only grows, so a smaller one tells that Redis lost something
 -- ERRORS none of its own. Its first write is one that maxmemory can refuse, so a full Redis refuses it whole.
+-- EFFECT a timeline that begins waits and is on the agenda; one that is known keeps its place among those that wait,
+--        whatever its records say (claim works it out). Counts all in one write, the last one.
 --
 -- @include lib/now.lua
 -- @include lib/records.lua
 -- @include lib/schedule.lua
 -- @include lib/ledger.lua
 
--- Two things here are for speed, and measured. Values are arguments of their own, for Lua hashes every string it is given from end
--- to end: inside the batch each value would be hashed twice. And a record's score is minus its timestamp, so that the
--- newest stands first: Redis walks a small set from its head, and a newcomer finds its place there at once. (As text,
--- since Redis formats and parses a number for every call.)
+-- Two things here are for speed, and measured. Values are arguments of their own, for Lua hashes every string it is
+-- given from end to end: inside the batch each value would be hashed twice. And a record's score is minus its
+-- timestamp, so that the newest stands first: Redis walks a small set from its head, and a newcomer finds its place
+-- there at once. (As text, since Redis formats and parses a number for every call.)
 local FIXED_KEYS, FIXED_ARGUMENTS = 9, 9
 local LOSSES = { [SUPERSEDED] = 's', [OVER_CAPACITY] = 'c' }
 local call, unpack_from, pack = redis.call, struct.unpack, struct.pack
@@ -36,9 +40,9 @@ local first_base, first_bound = tonumber(ARGV[4]), tonumber(ARGV[5])
 local first_instants = pack('>I8I8', first_base, first_bound)
 local name_from, plain, batch = ARGV[7] + 1, tonumber(ARGV[8]), ARGV[9]
 
--- A timeline that is not known has no records, unless an add was cut off before its timeline began. They count as this call's, and
--- the timeline begins, whatever becomes of what comes now: a record that comes again may be a duplicate by then. Returns how many
--- there are. (Values without a record are of a record that was not written.)
+-- A timeline that is not known has no records, unless an add was cut off before its timeline began. They count as this
+-- call's, and the timeline begins, whatever becomes of what comes now: a record that comes again may be a duplicate by
+-- then. Returns how many there are. (Values without a record are of a record that was not written.)
 local function left_by_another(index, values)
   if call('EXISTS', index, values) == 0 then
     return 0
@@ -91,7 +95,8 @@ for number = 1, #names do
       fate = DUPLICATE
     elseif held >= capacity and not call('ZSCORE', index, key) then
       fate, is_loser = into_full_set(index, values, key, score, value)
-    elseif held < capacity and call('HSETNX', values, key, value) == 1 and call('ZADD', index, 'NX', score, key) == 1 then
+    elseif held < capacity and call('HSETNX', values, key, value) == 1
+      and call('ZADD', index, 'NX', score, key) == 1 then
       held, kept = held + 1, kept + 1
     else
       fate, is_loser = contend(index, values, key, score, value)
@@ -109,8 +114,8 @@ for number = 1, #names do
   end
   places_from = places_to
   if met_known_key then
-    -- An earlier call may have been cut off after it wrote records and before it counted them: count what is there. Else (a key
-    -- twice in this batch, or in the set before) there is nothing more than what was counted.
+    -- An earlier call may have been cut off after it wrote records and before it counted them: count what is there.
+    -- Else (a key twice in this batch, or in the set before) there is nothing more than what was counted.
     local there = math.max(held, call('ZCARD', index))
     left_over, held = left_over + there - held, there
   end
@@ -133,7 +138,8 @@ for number = 1, #names do
 end
 fates[KEPT] = fates[KEPT] + kept
 
--- In this order: broken off here (a right is missing, a key is of another type), the timelines begin anew when it comes again.
+-- In this order: broken off here (a right is missing, a key is of another type), the timelines begin anew when it comes
+-- again.
 if #beginnings > 0 then
   call('ZADD', waiting, unpack(beginnings))
   put_down(agenda, waiting, first_due)
@@ -149,7 +155,7 @@ for fate = KEPT, DUPLICATE do
   added = added + fates[fate]
 end
 local counted = end_count(ledger, 'added', { 'added', added, 'open', opened, 'superseded', fates[SUPERSEDED],
-  'dropped:capacity', fates[OVER_CAPACITY], 'dropped:timelines', fates[OVER_TIMELINES], 'dropped:duplicate', fates[DUPLICATE],
-  'repeated', fates[REPEATED] })
-return { now, added, fates[SUPERSEDED], fates[OVER_CAPACITY], fates[OVER_TIMELINES], fates[DUPLICATE], fates[REPEATED], due_at_once,
-  counted }
+  'dropped:capacity', fates[OVER_CAPACITY], 'dropped:timelines', fates[OVER_TIMELINES],
+  'dropped:duplicate', fates[DUPLICATE], 'repeated', fates[REPEATED] })
+return { now, added, fates[SUPERSEDED], fates[OVER_CAPACITY], fates[OVER_TIMELINES], fates[DUPLICATE], fates[REPEATED],
+  due_at_once, counted }

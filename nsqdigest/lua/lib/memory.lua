@@ -1,10 +1,10 @@
--- memory: the keys of digests that ended lately, scored like records. A record that may be a repeat and is not newer than
--- its key there is a duplicate. It holds the newest entries and expires after its last digest.
+-- memory: the keys of digests that ended lately, scored like records. A record that may be a repeat and is not newer
+-- than its key there is a duplicate. It holds the newest entries and expires after its last digest.
 local MOST_OF_A_DIGEST = 10000 -- ending a digest is bounded work: of a larger one its newest are remembered
 local ENTRIES_PER_CALL = 500 -- unpack has its limit
 
--- Remembers the keys of a snapshot of `total` records. is_over: nobody needs the snapshot any more, so it may become the
--- memory; known: entries of the memory now; remember_ms: 0: not at all; remembered: most entries of the memory.
+-- Remembers the keys of a snapshot of `total` records. is_over: nobody needs the snapshot any more, so it may become
+-- the memory; known: entries of the memory now; remember_ms: 0: not at all; remembered: most entries of the memory.
 local function remember(memory, snapshot, total, is_over, known, remember_ms, remembered)
   if remember_ms == 0 or total == 0 then
     return

@@ -1,15 +1,15 @@
--- What becomes of a record that meets a set: one of these. A score is minus the record's timestamp, so that the newest stands
--- first; of equal timestamps the larger value wins a key, and the smaller key counts as the newer.
+-- What becomes of a record that meets a set: one of these. A score is minus the record's timestamp, so that the newest
+-- stands first; of equal timestamps the larger value wins a key, and the smaller key counts as the newer.
 --
 -- @include lib/bytes.lua
 
 local KEPT, SUPERSEDED, OVER_CAPACITY, OVER_TIMELINES, DUPLICATE, REPEATED = 1, 2, 3, 4, 5, 6
 
--- Here as everywhere a value is written before its place in the index: a record that stands there has its value, wherever the
--- script was cut off.
+-- Here as everywhere a value is written before its place in the index: a record that stands there has its value,
+-- wherever the script was cut off.
 
--- A record whose key is there already: the newer stays. An exact copy changes nothing. (One whose value alone is there, left
--- by a call that was cut off, is new.) Returns also whether it was the newcomer that lost.
+-- A record whose key is there already: the newer stays. An exact copy changes nothing. (One whose value alone is there,
+-- left by a call that was cut off, is new.) Returns also whether it was the newcomer that lost.
 local function contend(index, values, key, score, value)
   local own_score, present_score = tonumber(score), tonumber(redis.call('ZSCORE', index, key) or nil)
   if not present_score then

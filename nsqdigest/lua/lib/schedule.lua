@@ -1,16 +1,16 @@
--- The schedule of a timeline: base and bound (absolute ms) and the number of records in its open set, packed as one field of
--- the route's schedule hash. While it waits, due = min(base + increment * records, bound). Nothing else moves it.
--- The waiting zset holds an instant that is never after the due one: records only push it back, so add leaves the score alone
--- (moving it is what costs most in Redis) and claim works out the exact one when the score comes up.
+-- The schedule of a timeline: base and bound (absolute ms) and the number of records in its open set, packed as one
+-- field of the route's schedule hash. While it waits, due = min(base + increment * records, bound). Nothing else moves
+-- it. The waiting zset holds an instant that is never after the due one: records only push it back, so add leaves the
+-- score alone (moving it is what costs most in Redis) and claim works out the exact one when the score comes up.
 local SCHEDULE = '>I8I8I4'
 
 local function due_ms(base, bound, increment, records)
   return math.min(base + increment * records, bound)
 end
 
--- A partition's agenda holds, for each route of which timelines wait (by the name of its waiting zset), an instant before
--- which nothing of it is due. Whoever lets a timeline wait puts it down here; only claim puts it off. So an idle daemon
--- looks at one small zset, and not at all routes.
+-- A partition's agenda holds, for each route of which timelines wait (by the name of its waiting zset), an instant
+-- before which nothing of it is due. Whoever lets a timeline wait puts it down here; only claim puts it off. So an idle
+-- daemon looks at one small zset, and not at all routes.
 local function put_down(agenda, waiting, due)
   redis.call('ZADD', agenda, 'LT', due, waiting)
 end
@@ -23,8 +23,9 @@ local function strike_out(agenda, waiting)
 end
 
 -- A script may be stopped between any two of its writes (a right is taken away, a key has another type), so each adds
--- first and removes last: what is cut off leaves a timeline in two places, never in none, and the next claim or maintenance
--- mends that. A full Redis refuses the first write of a script if that could need memory: this one cannot, and opens the way.
+-- first and removes last: what is cut off leaves a timeline in two places, never in none, and the next claim or
+-- maintenance mends that. A full Redis refuses the first write of a script if that could need memory: this one cannot,
+-- and opens the way.
 local function begin_writes(agenda)
   redis.call('ZREM', agenda, '') -- is never there
 end

@@ -4,8 +4,9 @@
 
 local PER_CALL = 500 -- of pairs: unpack has its limit
 
--- All records of one set are copied into another, which may have some of their keys. Returns how many met their key there
--- (of each such two one is gone), and how many of these were the same record, which an earlier call that was cut off copied.
+-- All records of one set are copied into another, which may have some of their keys. Returns how many met their key
+-- there (of each such two one is gone), and how many of these were the same record, which an earlier call that was cut
+-- off copied.
 local function unite(index, values, into_index, into_values)
   local met, copied_before = 0, 0
   for start = 0, redis.call('ZCARD', index) - 1, PER_CALL do
@@ -40,8 +41,8 @@ local function unite(index, values, into_index, into_values)
   return met, copied_before
 end
 
--- The values of a snapshot whose index was moved by a call that was cut off before it moved them too. Returns whether any
--- was there.
+-- The values of a snapshot whose index was moved by a call that was cut off before it moved them too. Returns whether
+-- any was there.
 local function take_back_values(index, values, snapshot, snapshot_values)
   local found = false
   for start = 0, redis.call('ZCARD', snapshot) - 1, PER_CALL do

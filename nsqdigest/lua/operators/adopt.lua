@@ -1,11 +1,13 @@
--- adopt: a timeline goes over to another route, all its records into the open set there. A digest that was under way ends so: what
--- its receiver would be told names the route, so they go out under a new id.
+-- adopt: a timeline goes over to another route, all its records into the open set there. A digest that was under way
+-- ends so: what its receiver would be told names the route, so they go out under a new id.
 --
 -- KEYS  as lib/timeline_keys.lua has them, of the route it leaves; then the same of the route it goes to
 -- ARGV  1 timeline   2 capacity of the route it goes to (records)
 -- RETURNS { 'adopted', records } | { 'unknown' }; whoever had it leased is stale from here on
 --         { 'too-large' }: it is more than one call may move; nothing changed
 -- ERRORS none of its own. Both ledgers stay balanced: what went over is dropped:adopted here and added there.
+-- EFFECT there it waits as long as here, or as long as the timeline of that name which is there; whose memory of what
+--        was delivered takes in this one's. Here nothing of it is left.
 --
 -- @include lib/timeline_keys.lua
 -- @include lib/union.lua
@@ -69,7 +71,8 @@ end_count(to_ledger, 'added', { 'added', open + in_snapshot - copied, 'open', re
 redis.call('UNLINK', index, values, snapshot, snapshot_values, memory)
 redis.call('HDEL', heads, timeline)
 redis.call('HDEL', losses, 's' .. timeline, 'c' .. timeline)
-end_count(ledger, 'dropped:adopted', { 'dropped:adopted', open + in_snapshot, 'open', -open, 'snapshots', -in_snapshot })
+end_count(ledger, 'dropped:adopted',
+  { 'dropped:adopted', open + in_snapshot, 'open', -open, 'snapshots', -in_snapshot })
 redis.call('HDEL', schedules, timeline)
 if theirs then
   redis.call('DECR', timeline_count)

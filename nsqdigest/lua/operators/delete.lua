@@ -4,6 +4,8 @@
 -- ARGV  1 timeline
 -- RETURNS { 'deleted', records } | { 'unknown' }; whoever had it leased is stale from here on
 -- ERRORS none of its own.
+-- EFFECT all keys of its own are gone, the memory of what was delivered with them. Its records count as deleted; of an
+--        event that comes again nobody knows that it was there.
 --
 -- @include lib/timeline_keys.lua
 -- @include lib/schedule.lua

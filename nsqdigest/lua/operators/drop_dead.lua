@@ -1,9 +1,11 @@
 -- drop_dead: one digest leaves the dead store for good (it was the oldest of a full store, or its operator said so).
 --
--- KEYS  1 dead zset   2 dead details hash   3 dead set of this id   4 dead values of this id   5 ledger hash of its route
+-- KEYS  1 dead zset   2 dead details hash   3 dead set of this id   4 dead values of this id   5 ledger hash of its
+--       route
 -- ARGV  1 id   2 how many digests may stay: it goes only where more are dead ('': however many there are)
 -- RETURNS { 'dropped', records } | { 'unknown' } | { 'within' }: no more are dead than may stay
 -- ERRORS none of its own.
+-- EFFECT its records count as deleted, and no longer as buried.
 --
 -- @include lib/ledger.lua
 
@@ -15,7 +17,7 @@ end
 if ARGV[2] ~= '' and redis.call('ZCARD', dead) <= tonumber(ARGV[2]) then
   return { 'within' }
 end
-redis.call('HDEL', dead_details, '') -- is never there: it opens the way, for a full Redis refuses HINCRBY as a first write
+redis.call('HDEL', dead_details, '') -- is never there: it opens the way, for a full Redis refuses HINCRBY first
 local total = redis.call('ZCARD', dead_index)
 begin_count(ledger, 'deleted')
 redis.call('UNLINK', dead_index, dead_values)

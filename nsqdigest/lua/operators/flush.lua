@@ -1,4 +1,5 @@
--- flush: a waiting timeline is due now, whatever its policy or a retry says. Records that come meanwhile do not postpone it.
+-- flush: a waiting timeline is due now, whatever its policy or a retry says. Records that come meanwhile do not
+-- postpone it.
 --
 -- KEYS  as lib/timeline_keys.lua has them
 -- ARGV  1 now (ms, '' = Redis' clock)   2 timeline
@@ -6,6 +7,7 @@
 --         { 'leased' }: it is being delivered already; nothing changed
 --         { 'unknown' }: there is none
 -- ERRORS none of its own.
+-- EFFECT base and bound end now; the records and the iteration stay.
 --
 -- @include lib/timeline_keys.lua
 -- @include lib/now.lua

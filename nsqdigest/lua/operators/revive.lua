@@ -1,15 +1,17 @@
--- revive: a dead digest is to be sent again, under its own id. It becomes the snapshot of a timeline of its own, which is due
--- now: claimed, opened, closed or buried again like any other, whatever the timeline that it came from does meanwhile. No limit
--- of timelines refuses it, for it was there before.
+-- revive: a dead digest is to be sent again, under its own id. It becomes the snapshot of a timeline of its own, which
+-- is due now: claimed, opened, closed or buried again like any other, whatever the timeline that it came from does
+-- meanwhile. No limit of timelines refuses it, for it was there before.
 --
 -- KEYS  as lib/timeline_keys.lua has them, of the timeline of its own, then
 --       15 dead zset   16 dead details hash   17 dead set of this id   18 dead values of this id
 -- ARGV  1 now (ms, '' = Redis' clock)   2 id   3 the timeline of its own
---       4 attempts made, 5 opened (ms), 6 iteration, 7 superseded, 8 over capacity, 9 next earliest (ms), as it was buried
+--       4 attempts made, 5 opened (ms), 6 iteration, 7 superseded, 8 over capacity, 9 next earliest (ms), as it was
+--       buried
 -- RETURNS { 'revived', records }
 --         { 'already' }: it was revived before and is on its way
 --         { 'unknown' }: no such digest is dead
 -- ERRORS none of its own.
+-- EFFECT its records move back from the dead store, and its details are gone from there.
 --
 -- @include lib/timeline_keys.lua
 -- @include lib/now.lua

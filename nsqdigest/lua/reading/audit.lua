@@ -1,9 +1,12 @@
--- audit: what the ledgers of a partition say, all at one instant, beside how many timelines there are and where. Changes nothing.
+-- audit: what the ledgers of a partition say, all at one instant, beside how many timelines there are and where.
+-- Changes nothing.
 --
 -- KEYS  1 count of timelines; then per route: ledger hash, schedule hash, waiting zset, leased zset
 -- ARGV  none
--- RETURNS { timelines that are counted, then per route: { timelines that are known, that wait, that are leased, field, value, field, value, … } }
+-- RETURNS { timelines that are counted, then per route: { timelines that are known, that wait, that are leased, field,
+--         value, field, value, … } }
 -- ERRORS none of its own.
+-- EFFECT none.
 
 local timeline_count = KEYS[1]
 local answer = { tonumber(redis.call('GET', timeline_count) or 0) }

@@ -3,9 +3,11 @@
 -- KEYS  1 waiting zset   2 leased zset   3 schedule hash   4 heads hash
 --       then per timeline: set zset, values hash, digest zset, digest-values hash
 -- ARGV  the timelines, in that order
--- RETURNS seven numbers per timeline: in how many of waiting and leased it is; the records that its schedule counts (-1: it
---         has none); open records, values of them; records that its head counts; records in the snapshot, values of them
+-- RETURNS seven numbers per timeline: in how many of waiting and leased it is; the records that its schedule counts
+--         (-1: it has none); open records, values of them; records that its head counts; records in the snapshot,
+--         values of them
 -- ERRORS none of its own.
+-- EFFECT none.
 --
 -- @include lib/schedule.lua
 -- @include lib/head.lua

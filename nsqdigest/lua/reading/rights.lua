@@ -4,6 +4,7 @@
 -- ARGV  1 the name of a key   2… commands, their words apart by blanks, @ for that key
 -- RETURNS { 1, each of ARGV that is refused, … }, or { 0 } where Redis cannot tell (before 7.0)
 -- ERRORS none of its own.
+-- EFFECT none.
 
 if redis.acl_check_cmd == nil then
   return { 0 }

@@ -4,6 +4,7 @@
 -- ARGV  none
 -- RETURNS { by how much the count was off }
 -- ERRORS none of its own.
+-- EFFECT nothing else: which timelines there are, the schedule hashes say.
 --
 -- @include lib/schedule.lua
 

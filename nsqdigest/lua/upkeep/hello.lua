@@ -1,10 +1,13 @@
--- hello: what a daemon says to a partition, and what that remembers of its layout and of the routes that ever filled it.
+-- hello: what a daemon says to a partition, and what that remembers of its layout and of the routes that ever filled
+-- it.
 --
 -- KEYS  1 layout hash   2 routes hash
--- ARGV  1 now (ms, '' = Redis' clock)   2 schema   3 partitions   4 an epoch, kept if there is none yet   5… names of routes
--- RETURNS { schema, partitions, epoch } as stored, by this call or an earlier one; where schema and partitions are not those
---         of the call, its routes are not taken up
+-- ARGV  1 now (ms, '' = Redis' clock)   2 schema   3 partitions   4 an epoch, kept if there is none yet   5… names of
+--       routes
+-- RETURNS { schema, partitions, epoch } as stored, by this call or an earlier one; where schema and partitions are not
+--         those of the call, its routes are not taken up
 -- ERRORS none of its own.
+-- EFFECT where there is no layout yet, this call's stands from here on: other daemons have to share it.
 --
 -- @include lib/now.lua
 

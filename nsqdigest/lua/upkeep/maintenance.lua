@@ -1,16 +1,19 @@
--- maintenance: puts right what no other call would, route by route. Timelines whose lease ran out (their worker died or hangs)
--- wait again, due when they were due before. Instants that lie further ahead than any policy allows (a clock was once wrong)
--- come back to that. A census finds timelines that are known and neither wait nor are leased, and lets them wait; and those
--- whose score is later than they are due, since the increment of the policy was larger when they were scored.
+-- maintenance: puts right what no other call would, route by route. Timelines whose lease ran out (their worker died or
+-- hangs) wait again, due when they were due before. Instants that lie further ahead than any policy allows (a clock was
+-- once wrong) come back to that. A census finds timelines that are known and neither wait nor are leased, and lets them
+-- wait; and those whose score is later than they are due, since the increment of the policy was larger when they were
+-- scored.
 --
--- KEYS  per route: waiting zset, leased zset, tokens hash, schedule hash, heads hash, losses hash, ledger hash; then count of
---       timelines, agenda
+-- KEYS  per route: waiting zset, leased zset, tokens hash, schedule hash, heads hash, losses hash, ledger hash; then
+--       count of timelines, agenda
 -- ARGV  1 now (ms, '' = Redis' clock)   2 most timelines per route and kind of work (1-500)   3 longest lease (ms)
---       then per route: the longest delay (ms) there is   the increment (ms)   where its census goes on ('0': it begins where
---       the numbers differ, 'all': from the start)
--- RETURNS { leases that ran out, instants brought back, timelines that were nowhere, timelines that are counted but not there,
---           then per route that needs more: its number, where its census goes on, 1 where its ledger is not exact, else 0 }
+--       then per route: the longest delay (ms) there is   the increment (ms)   where its census goes on ('0': it begins
+--       where the numbers differ, 'all': from the start)
+-- RETURNS { leases that ran out, instants brought back, timelines that were nowhere, timelines that are counted but not
+--           there, then per route that needs more: its number, where its census goes on, 1 where its ledger is not
+--           exact, else 0 }
 -- ERRORS none of its own.
+-- EFFECT whoever had a lease that ran out is stale from here on. No record is touched, and no ledger.
 --
 -- @include lib/now.lua
 -- @include lib/schedule.lua
@@ -26,8 +29,8 @@ local ran_out, brought_back, found, there = 0, 0, 0, 0
 local answer = { 0, 0, 0, 0 }
 begin_writes(agenda)
 
--- leased -> waiting. What claim left as base is the instant at which the timeline was due; without it (never, unless data
--- was lost) it is due now.
+-- leased -> waiting. What claim left as base is the instant at which the timeline was due; without it (never, unless
+-- data was lost) it is due now.
 local function end_leases(waiting, leased, tokens, schedules)
   local names = redis.call('ZRANGEBYSCORE', leased, '-inf', now, 'LIMIT', 0, limit)
   if #names > 0 then
@@ -57,7 +60,8 @@ local function bring_back(waiting, leased, schedules, longest)
     local known = redis.call('HGET', schedules, timeline)
     if known then
       local base, bound, records = struct.unpack(SCHEDULE, known)
-      redis.call('HSET', schedules, timeline, struct.pack(SCHEDULE, math.min(base, latest), math.min(bound, latest), records))
+      redis.call('HSET', schedules, timeline,
+        struct.pack(SCHEDULE, math.min(base, latest), math.min(bound, latest), records))
     end
     redis.call('ZADD', waiting, latest, timeline)
     put_down(agenda, waiting, latest)

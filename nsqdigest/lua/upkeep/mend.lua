@@ -1,15 +1,17 @@
--- mend: recounts a route whose ledger is not exact, since calls were cut off before they counted: its open sets, its snapshots,
--- and sets the ledger to what is there. Whole and at one instant, so it takes all timelines of the route in one call.
+-- mend: recounts a route whose ledger is not exact, since calls were cut off before they counted: its open sets, its
+-- snapshots, and sets the ledger to what is there. Whole and at one instant, so it takes all timelines of the route in
+-- one call.
 --
 -- KEYS  1 waiting zset   2 leased zset   3 tokens hash   4 schedule hash   5 heads hash   6 losses hash   7 ledger hash
 --       8 count of timelines   9 agenda zset, then per timeline: set zset, digest zset
 -- ARGV  1 records in dead digests of the route, counted by the caller   2 'buried' of the ledger when that began
 --       3… the timelines, in the order of their keys: all that the schedule hash has
--- RETURNS { 'mended', difference }: so many records more (or fewer) are there than the ledger had. More: they are counted as
---         added. Fewer: their end was not counted; they are counted as what the calls that were cut off would have counted
---         them as, and as dropped:unknown where these were of several kinds
+-- RETURNS { 'mended', difference }: so many records more (or fewer) are there than the ledger had. More: they are
+--         counted as added. Fewer: their end was not counted; they are counted as what the calls that were cut off
+--         would have counted them as, and as dropped:unknown where these were of several kinds
 --         { 'changed' }: timelines came or went, or were buried, since the caller looked
 -- ERRORS none of its own.
+-- EFFECT the ledger, and the counts in schedules and in heads of merges that were cut off. No record is touched.
 --
 -- @include lib/schedule.lua
 -- @include lib/head.lua
@@ -44,7 +46,8 @@ end
 
 local had = redis.call('HMGET', ledger, 'open', 'snapshots', 'buried', 'added')
 local difference = open + in_snapshots + ARGV[1] - (had[1] or 0) - (had[2] or 0) - (had[3] or 0)
-local changes = { 'open', open, 'snapshots', in_snapshots, 'buried', ARGV[1], 'unfinished:added', 0, 'unfinished:buried', 0 }
+local changes =
+  { 'open', open, 'snapshots', in_snapshots, 'buried', ARGV[1], 'unfinished:added', 0, 'unfinished:buried', 0 }
 local possible = {}
 for _, field in ipairs(ENDS) do
   local mark = 'unfinished:' .. field
