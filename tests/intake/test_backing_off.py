@@ -85,8 +85,7 @@ class Scene:
         return sum(int(client[count]) for client in self.clients())
 
     def unfinished(self) -> int:
-        stats = [nsqd.channel_stats(self._topic, CHANNEL) for nsqd in self._nsqds]
-        return sum(int(of[count]) for of in stats for count in ("depth", "in_flight_count", "deferred_count"))
+        return sum(nsqd.unfinished(self._topic, CHANNEL) for nsqd in self._nsqds)
 
     def decisions(self, **labels: str) -> int:
         return int(self.daemon.metric("backoff_decisions_total", **labels))

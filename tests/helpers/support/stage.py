@@ -166,12 +166,8 @@ class Stage:
         return sum(int(nsqd.channel_stats(TOPIC, CHANNEL)["in_flight_count"]) for nsqd in self.nsqds)
 
     def unfinished(self) -> int:
-        """Messages that nsqd still has, waiting, delayed or in flight."""
-        return sum(
-            int(stats[count])
-            for stats in (nsqd.channel_stats(TOPIC, CHANNEL) for nsqd in self.nsqds)
-            for count in ("depth", "in_flight_count", "deferred_count")
-        )
+        """Messages that nsqd still has."""
+        return sum(nsqd.unfinished(TOPIC, CHANNEL) for nsqd in self.nsqds)
 
     # -- what must hold
 
@@ -186,7 +182,6 @@ class Stage:
             if self.unfinished():
                 return False
             ledger = self.ledger()
-            # A message that nsqd moves from the topic to the channel just now is in neither count.
             return not ledger.get("open") and not ledger.get("snapshots") and not still_owed()
 
         try:
