@@ -149,7 +149,8 @@ def steps_back_and_recovers(scene: Scene, redis: RedisServer, max_in_flight: int
     wait_until(lambda: sum(scene.ready()) == max_in_flight, PATIENCE_S, "everything to be asked for again")
     finished = scene.total("finish_count")
     wait_until(lambda: scene.total("finish_count") > finished + max_in_flight, PATIENCE_S, "full speed")
-    assert scene.daemon.metric("backoff_level") == 0
+    # Not at any moment: at full speed a busy machine may be slower than the time-out now and then.
+    wait_until(lambda: scene.daemon.metric("backoff_level") == 0, PATIENCE_S, "no level to be left")
 
 
 def asks_for_one_at_most(scene: Scene, until_probes: int) -> bool:
