@@ -35,7 +35,7 @@ from support.waiting import wait_until
 ROOT = Path(__file__).resolve().parents[3]
 OWN_BINARIES = ROOT / ".servers" / "bin"
 
-START_TIMEOUT_S = 15.0
+START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
 REQUEST_TIMEOUT_S = 10.0
 PORT_RACES = 5
