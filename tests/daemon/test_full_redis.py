@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.stage import CHANNEL, TOPIC, Stage
+from support.stage import CHANNEL, QUIET, TOPIC, Stage
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -27,13 +27,15 @@ def test_intake_stops_and_deliveries_go_on_until_there_is_room_again(stage: Stag
     nsqd = stage.nsqd()
     redis = stage.redis("--maxmemory-policy", "noeviction")
     receiver = stage.receiver()
-    daemon = stage.daemon({"policies.default": {"minimum_delay": "1s", "maximum_delay": "2s"}})
+    # Redis has to be full before the second digests are opened.
+    policy = {"minimum_delay": "3s", "maximum_delay": "4s"}
+    daemon = stage.daemon({**QUIET, "redis": {"timeout": "5s"}, "policies.default": policy})
     daemon.start()
     publisher = stage.publisher(nsqd, timelines=100)
 
     # The first event of each timeline goes out at once, so there are records that wait for the second digest.
     publisher.publish(BEFORE)
-    wait_until(lambda: stage.unfinished() == 0, 15, "all events to be stored")
+    wait_until(lambda: stage.ledger().get("added") == BEFORE and stage.unfinished() == 0, 15, "all events to be stored")
     fill(stage)
     delivered_before = daemon.metric("digests_delivered_total")
     publisher.publish(MEANWHILE)
@@ -51,7 +53,7 @@ def test_intake_stops_and_deliveries_go_on_until_there_is_room_again(stage: Stag
     assert daemon.metric("digests_delivered_total") > delivered_before
     assert len(receiver.values()) == BEFORE
     assert stage.ledger()["added"] == BEFORE
-    assert stage.unfinished() == MEANWHILE
+    wait_until(lambda: stage.unfinished() == MEANWHILE, 5, "all of the others to be at nsqd")
     assert not daemon.said("scheduler.store.failed")
     assert not daemon.said("scheduler.digest.left")
 

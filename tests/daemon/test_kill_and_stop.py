@@ -16,11 +16,11 @@ from functools import partial
 
 import pytest
 
-from support.daemon import Daemon
+from support.daemon import Daemon, Settings
 from support.publishing import Background, Publisher
 from support.receiver import OK, Answer, Receiver
 from support.servers import Server
-from support.stage import DURABLE, PROVE, Stage
+from support.stage import DURABLE, PROVE, QUIET, Stage
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.servers]
@@ -46,11 +46,13 @@ def moments() -> Iterator[float]:
     yield from sorted(random.Random(seed).uniform(0.1, 0.9) for _ in range(ROUNDS))
 
 
-def path_under_test(stage: Stage, daemons: int = 1) -> tuple[Publisher, list[Daemon]]:
+def path_under_test(
+    stage: Stage, daemons: int = 1, settings: Settings = SHORT_TIMEOUT
+) -> tuple[Publisher, list[Daemon]]:
     nsqd = stage.nsqd()
     stage.redis(*DURABLE)
     stage.receiver()
-    started = [stage.daemon(SHORT_TIMEOUT) for _ in range(daemons)]
+    started = [stage.daemon(settings) for _ in range(daemons)]
     for daemon in started:
         daemon.start()
     return stage.publisher(nsqd), started
@@ -182,7 +184,7 @@ def test_a_daemon_killed_while_its_receiver_fails_sends_the_same_bodies_again(st
 
 
 def test_two_daemons_in_quiet_deliver_each_digest_once(stage: Stage) -> None:
-    publisher, daemons = path_under_test(stage, daemons=2)
+    publisher, daemons = path_under_test(stage, daemons=2, settings=QUIET)
     publisher.publish(FEWER // 5)
     stage.wait_until_all_is_delivered(SETTLED_WITHIN_S)
     stage.check(quiet=True)

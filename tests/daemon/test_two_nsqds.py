@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from support.publishing import Publisher
-from support.stage import TOPIC, Stage
+from support.stage import QUIET, TOPIC, Stage
 
 pytestmark = pytest.mark.integration
 
@@ -36,7 +36,7 @@ def publish_side_by_side(publishers: list[Publisher]) -> None:
 def test_all_events_of_two_nsqds_with_equal_ids_are_delivered(stage: Stage) -> None:
     nsqds = [stage.nsqd("--node-id=7") for _ in range(2)]
     receiver = stage.receiver()
-    stage.daemon(routes=[ROUTE]).start()
+    stage.daemon(QUIET, [ROUTE]).start()
     publishers = [stage.publisher(nsqd, timelines=10, prefix=f"nsqd{number}") for number, nsqd in enumerate(nsqds)]
     publish_side_by_side(publishers)
     stage.wait_until_all_is_delivered()

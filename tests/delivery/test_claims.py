@@ -230,8 +230,7 @@ async def test_what_found_no_room_goes_out_as_soon_as_there_is_some(make: MakeSt
     assert stage.outlet.held == 1
     stage.sink.may_answer.set()
     await until(lambda: len(stage.sink.digests) == 3)
-    await until(lambda: stage.outlet.held == 0)
-    assert stage.outlet.reserved == 0
+    await until(lambda: stage.outlet.held == stage.outlet.reserved == 0)
 
 
 async def test_a_sink_that_is_down_is_tried_when_its_backoff_ends_however_long_the_interval(make: MakeStage) -> None:
@@ -289,10 +288,11 @@ async def test_a_dead_daemons_leases_are_looked_for_four_times_in_a_lease(make: 
     await put(stage.store, b"a")
     assert len((await dead.digests.claim(0, [("r", 0)], [5], 100)).claims) == 1
     await dead.close(1)
+    began_s = time.monotonic()
     stage.scheduler.start()
     await until(lambda: sent(stage) == ["a"] and len(stage.store.upkeep.maintained_s) >= 4)
-    steps_s = [b - a for a, b in pairwise(stage.store.upkeep.maintained_s)]
-    assert min(steps_s) > 0.19
+    # By the beginning, not by the one before, which a busy machine makes late.
+    assert all(at_s - began_s > number * 0.19 for number, at_s in enumerate(stage.store.upkeep.maintained_s))
 
 
 # -- an operator
@@ -333,7 +333,7 @@ async def test_what_a_claim_took_whose_answer_got_lost_is_asked_for_again_and_go
     stage.scheduler.start()
     await until(lambda: sorted(sent(stage)) == ["a", "b"])
     assert [token for _, token in stage.store.digests.asked_again] == [stage.store.digests.claims[0].token]
-    assert stage.outlet.reserved == 0
+    await until(lambda: stage.outlet.reserved == 0)  # the next claim may be under way
     await put(stage.store, b"c")
     await until(lambda: len(stage.sink.digests) == 3)
     assert len(stage.store.digests.asked_again) == 1
@@ -346,16 +346,18 @@ async def test_a_claim_that_may_still_come_is_asked_for_once_an_interval_until_i
     stage.store.digests.claims_fail = [(Applied.AMBIGUOUS, False)]
     began_s = time.monotonic()
     stage.scheduler.start()
-    await until(
-        lambda: (
-            bool(stage.store.digests.asked_again) and time.monotonic() - stage.store.digests.asked_again[-1][0] > 0.2
-        )
-    )
+
+    def was_the_last() -> bool:
+        """The lease was over, and nothing was asked for some intervals. A pause before that is a slow look's."""
+        asked_s = stage.store.digests.asked_again[-1][0] if stage.store.digests.asked_again else began_s
+        return asked_s - began_s > 0.69 and time.monotonic() - asked_s > 0.2
+
+    await until(was_the_last)
     at_s = [asked_s for asked_s, _ in stage.store.digests.asked_again]
     assert 2 <= len(at_s) <= 14
     # An interval apart at least, though a slow look makes one of them late.
     assert all(asked_s - began_s > number * 0.05 for number, asked_s in enumerate(at_s))
-    assert 0.69 < at_s[-1] - began_s < 3
+    assert at_s[-1] - began_s < 3
     assert {token for _, token in stage.store.digests.asked_again} == {stage.store.digests.claims[0].token}
 
 
@@ -391,9 +393,9 @@ async def test_while_redis_fails_it_is_asked_ever_more_seldom_and_its_return_is_
 async def test_being_woken_ends_the_wait_after_a_failure_but_not_at_once(make: MakeStage) -> None:
     stage = await make()
     stage.store.digests.looks_fail = 1
+    began_s = time.monotonic()
     stage.scheduler.start()
     await put(stage.store, b"a")
-    began_s = time.monotonic()
     for _ in range(3):
         stage.scheduler.wake()
         await asyncio.sleep(0)

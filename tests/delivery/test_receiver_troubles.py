@@ -61,14 +61,14 @@ def test_the_same_bytes_come_again_until_they_are_accepted(stage: Stage) -> None
     assert is_one_digest(again)
     assert [post.attempt for post in again] == list(range(1, len(TROUBLES) + 2))
     assert [data["iteration"] for data in receiver.digests()] == [1, 2]
-    assert daemon.metric("digest_attempts_total", sink="hook", outcome="delivered") == 2
+    wait_until(lambda: daemon.metric("digest_attempts_total", sink="hook", outcome="delivered") == 2, 5, "the count")
 
 
 def test_a_receiver_that_is_down_shows_as_its_sinks_backoff_and_other_sinks_go_on(stage: Stage) -> None:
     publisher, daemon = ready(stage, routes=BOTH_ROUTES)
     publisher.publish(1)
     sick, well = stage.receivers
-    until_posts(sick, 1)
+    wait_until(lambda: daemon.metric("digests_delivered_total", sink="hook") == 1, 10, "the first digest")
     sick.down()
     # Once it is known to be down nothing of it is opened but its probe: what piles up goes out as one digest.
     publisher.publish(5)
@@ -128,7 +128,7 @@ def test_a_digest_that_is_refused_three_times_is_dead_and_the_timeline_goes_on(s
     assert stage.store.cli("ZRANGE", f"{tag}dead", 0, -1) == [posts[0].id.encode()]
     assert stage.ledger()["buried"] == buried["total"]
     assert stage.store.cli("ZCARD", f"{tag}dead-set:{posts[0].id}") == buried["total"]
-    assert daemon.metric("digests_buried_total", sink="hook", reason="refused") == 1
+    wait_until(lambda: daemon.metric("digests_buried_total", sink="hook", reason="refused") == 1, 5, "the count")
     publisher.publish(1)
     wait_until(lambda: any(value["id"] == "p-3" for value in receiver.values()), 10, "the next digest")
     assert receiver.posts[3].id != posts[0].id

@@ -500,6 +500,7 @@ async def test_a_reader_that_stands_still_keeps_one_thread_and_no_line_is_mixed_
             return read.count(b"\n")
 
         await until(lambda: read_on() == 1, what="the late line")
+        sink._timeout_s = TIMEOUT_MS / 1000  # of this sink, which knows of the late line: from here on it succeeds
         assert await delivered(sink, b'{"b":2}') == [Verdict.DELIVERED]
         await until(lambda: read_on() == 2, what="the next line")
         assert bytes(read) == long_one + b'\n{"b":2}\n'

@@ -85,8 +85,7 @@ class Scene:
         return sum(int(client[count]) for client in self.clients())
 
     def unfinished(self) -> int:
-        stats = [nsqd.channel_stats(self._topic, CHANNEL) for nsqd in self._nsqds]
-        return sum(int(of[count]) for of in stats for count in ("depth", "in_flight_count", "deferred_count"))
+        return sum(nsqd.unfinished(self._topic, CHANNEL) for nsqd in self._nsqds)
 
     def decisions(self, **labels: str) -> int:
         return int(self.daemon.metric("backoff_decisions_total", **labels))
@@ -150,7 +149,8 @@ def steps_back_and_recovers(scene: Scene, redis: RedisServer, max_in_flight: int
     wait_until(lambda: sum(scene.ready()) == max_in_flight, PATIENCE_S, "everything to be asked for again")
     finished = scene.total("finish_count")
     wait_until(lambda: scene.total("finish_count") > finished + max_in_flight, PATIENCE_S, "full speed")
-    assert scene.daemon.metric("backoff_level") == 0
+    # Not at any moment: at full speed a busy machine may be slower than the time-out now and then.
+    wait_until(lambda: scene.daemon.metric("backoff_level") == 0, PATIENCE_S, "no level to be left")
 
 
 def asks_for_one_at_most(scene: Scene, until_probes: int) -> bool:

@@ -10,10 +10,10 @@ import pytest
 from nsqdigest.config import Address
 from nsqdigest.consumer import POSSIBLE_REPEAT_FRACTION
 from nsqdigest.intake.batch import Arrival
-from support.daemon import Daemon
+from support.daemon import Daemon, Settings
 from support.intake import config_of, consumer_of, running
 from support.servers import Nsqd
-from support.stage import CHANNEL, TOPIC, Stage
+from support.stage import CHANNEL, QUIET, TOPIC, Stage
 from support.waiting import until, wait_until
 
 pytestmark = pytest.mark.integration
@@ -21,9 +21,10 @@ pytestmark = pytest.mark.integration
 EVENTS = 100
 
 
-def daemon_with_a_short_message_timeout(stage: Stage, redis_timeout: str) -> Daemon:
+def daemon_with_a_short_message_timeout(stage: Stage, redis_timeout: str, settings: Settings | None = None) -> Daemon:
     stage.receiver()
-    daemon = stage.daemon({"nsq": {"msg_timeout": "1s", "max_in_flight": EVENTS}, "redis": {"timeout": redis_timeout}})
+    nsq = {"msg_timeout": "1s", "max_in_flight": EVENTS}
+    daemon = stage.daemon({**(settings or {}), "nsq": nsq, "redis": {"timeout": redis_timeout}})
     daemon.start()
     return daemon
 
@@ -34,7 +35,7 @@ def all_timed_out(nsqd: Nsqd) -> bool:
 
 def test_while_a_write_hangs_beyond_msg_timeout_nothing_more_is_asked_for(stage: Stage) -> None:
     nsqd = stage.nsqd()
-    daemon = daemon_with_a_short_message_timeout(stage, "20s")
+    daemon = daemon_with_a_short_message_timeout(stage, "20s", QUIET)
     stage.hold_writes()
     stage.publisher(nsqd).publish(EVENTS)
     wait_until(partial(all_timed_out, nsqd), 15, "nsqd to take back each message")

@@ -106,7 +106,18 @@ def delivered(stage: Stage) -> set[str]:
     return {value["id"] for value in stage.receivers[0].values()}
 
 
-def dead_letters_kept(nsqd: Nsqd) -> int:
+def until_finished(stage: Stage, daemon: Daemon, count: int, timeout_s: float = 15.0) -> None:
+    """So many since the daemon started, and nsqd knows of it."""
+    wait_until(lambda: daemon.metric("messages_finished_total") == count, timeout_s, f"{count} to be finished")
+    wait_until(lambda: stage.unfinished() == 0, 5, "nsqd to have nothing left")
+
+
+def letters_acknowledged(nsqd: Nsqd) -> int:
+    """Since nsqd started; how many of them are in the channel by now is another matter."""
+    return int(nsqd.topic_stats(DEAD)["message_count"])
+
+
+def letters_in_the_channel(nsqd: Nsqd) -> int:
     return int(nsqd.channel_stats(DEAD, READERS)["depth"])
 
 
@@ -125,9 +136,9 @@ async def test_each_kind_becomes_one_letter_and_its_neighbours_are_delivered(sta
     for number, (body, _) in enumerate(POISON.values()):
         around = [published for _, published in neighbours[4 * number : 4 * number + 4]]
         nsqd.publish_many(TOPIC, [*around[:2], body, *around[2:]])
-    wait_until(lambda: stage.unfinished() == 0, 15, "all messages to be finished")
+    until_finished(stage, daemon, len(neighbours) + len(POISON))
     # Finished last, kept first: whatever is not in a timeline now must stand in the topic already.
-    assert dead_letters_kept(nsqd) == len(POISON)
+    assert letters_acknowledged(nsqd) == len(POISON)
     wait_until(lambda: delivered(stage) == {identity for identity, _ in neighbours}, 15, "all neighbours")
     stage.check_logs()
     assert stage.ledger()["added"] == len(neighbours)
@@ -173,12 +184,12 @@ def test_poison_is_not_finished_before_its_letter_is_acknowledged(stage: Stage, 
     wait_until(lambda: delivered(stage) == {identity for identity, _ in neighbours}, 15, "all neighbours")
     wait_until(lambda: nsqd.channel_stats(TOPIC, CHANNEL)["deferred_count"] == 1, 5, "the poison to be put off")
     assert cutting.cut == 1
-    assert dead_letters_kept(nsqd) == 0
+    assert letters_acknowledged(nsqd) == 0
     assert daemon.metric("dead_letters_total") == 0
 
     cutting.relent()
     nsqd.restart()  # which makes it forget how long it was to put the message off
-    wait_until(lambda: dead_letters_kept(nsqd) == 1, 15, "the letter")
+    wait_until(lambda: letters_in_the_channel(nsqd) == 1, 15, "the letter")
     wait_until(lambda: stage.unfinished() == 0, 5, "the poison to be finished")
     stage.check_logs()
 
@@ -190,7 +201,7 @@ async def test_a_letter_too_large_for_this_nsqd_goes_with_less_of_the_body(stage
     neighbours = good(20)
     nsqd.publish_many(TOPIC, [b"poison", b"x" * 1900, *(body for _, body in neighbours)])
     wait_until(lambda: delivered(stage) == {identity for identity, _ in neighbours}, 15, "all neighbours")
-    wait_until(lambda: dead_letters_kept(nsqd) == 2, 15, "both letters")
+    wait_until(lambda: letters_in_the_channel(nsqd) == 2, 15, "both letters")
     letters = {letter["length"]: letter for letter in await read_letters(nsqd, 2)}
     assert base64.b64decode(letters[6]["body"]) == b"poison"
     assert base64.b64decode(letters[1900]["body"]) == b"x" * 1024
@@ -219,7 +230,7 @@ def test_numbers_beyond_every_parser_stop_nobody(stage: Stage) -> None:
     ]
     neighbours = good(20)
     nsqd.publish_many(TOPIC, odd)
-    wait_until(lambda: stage.unfinished() == 0, 5, "the odd ones to be stored or dead-lettered")
+    until_finished(stage, daemon, len(odd))
     nsqd.publish_many(TOPIC, [body for _, body in neighbours])
     wanted = {identity for identity, _ in neighbours}
     # The odd ones have a timeline of their own; whether a receiver can read such a digest is not the matter here.
@@ -242,7 +253,7 @@ async def test_what_the_store_can_not_work_with_becomes_a_letter_and_its_neighbo
     culprits = [event(id=f"bad-{n}", timeline="planted") for n in range(2)]
     bodies = [body for _, body in neighbours]
     nsqd.publish_many(TOPIC, [*bodies[:20], culprits[0], *bodies[20:], culprits[1]])
-    wait_until(lambda: stage.unfinished() == 0, 15, "all messages to be finished")
+    until_finished(stage, daemon, len(neighbours) + len(culprits))
     wait_until(lambda: delivered(stage) == {identity for identity, _ in neighbours}, 15, "all neighbours")
     letters = await read_letters(nsqd, 2)
     assert {letter["reason"] for letter in letters} == {"refused-by-store"}

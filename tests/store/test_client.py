@@ -197,7 +197,8 @@ async def test_a_failure_is_a_store_error_and_may_call_for_a_check(answer: Any, 
 
 
 async def test_an_answer_that_does_not_come_is_a_time_out() -> None:
-    async with ScriptedRedis(in_turn(SILENCE)) as server, opened(server.url, timeout_ms=50) as client:
+    async with ScriptedRedis(in_turn([b"answer"], SILENCE)) as server, opened(server.url, timeout_ms=1000) as client:
+        assert await run(client) == [b"answer"]  # connecting is over
         error = await refusal(client)
         assert (error.reason, error.applied) == ("redis-timeout", Applied.AMBIGUOUS)
         assert client.needs_check.is_set()
