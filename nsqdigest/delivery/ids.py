@@ -1,20 +1,17 @@
-"""Digest ids: UUIDv7, minted by the daemon. Never a counter in Redis, which a failover could rewind."""
+"""Digest ids (pure): UUIDv7, minted by the daemon. Never a counter in Redis, which a failover could rewind."""
 
 from __future__ import annotations
 
-import secrets
-
 RANDOM_BITS = 74
+RANDOM_BYTES = -(-RANDOM_BITS // 8)
+"""Of one id; the last of their bits are not used."""
 
 
-def random_bits(count: int) -> list[int]:
-    """For so many ids: to ask the system once is much of what an id costs."""
-    size_bytes = -(-RANDOM_BITS // 8)
-    drawn = secrets.token_bytes(count * size_bytes)
-    spare_bits = 8 * size_bytes - RANDOM_BITS
+def random_bits(drawn: bytes) -> list[int]:
+    """Of as many ids as the bytes are for. (To draw them at once costs less than an id does.)"""
     return [
-        int.from_bytes(drawn[start : start + size_bytes], "big") >> spare_bits
-        for start in range(0, len(drawn), size_bytes)
+        int.from_bytes(drawn[start : start + RANDOM_BYTES], "big") >> 8 * RANDOM_BYTES - RANDOM_BITS
+        for start in range(0, len(drawn), RANDOM_BYTES)
     ]
 
 

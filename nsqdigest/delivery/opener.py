@@ -15,6 +15,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -120,10 +121,8 @@ class Opener:
         now_ms, asked_at_s = self._digests.now_ms(), time.monotonic()
         routes = {each.claim.route: each.route for each in some}
         next_earliest_ms = {name: route.plan.earliest_next_ms(now_ms) for name, route in routes.items()}
-        openings = [
-            Opening(each.claim, ids.uuid7(now_ms, bits))
-            for each, bits in zip(some, ids.random_bits(len(some)), strict=True)
-        ]
+        drawn = ids.random_bits(secrets.token_bytes(ids.RANDOM_BYTES * len(some)))
+        openings = [Opening(each.claim, ids.uuid7(now_ms, bits)) for each, bits in zip(some, drawn, strict=True)]
         answers = await self._while_leased(
             some, lambda: self._digests.open(partition, openings, next_earliest_ms, self._lease_ms)
         )

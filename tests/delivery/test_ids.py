@@ -6,7 +6,7 @@ from uuid import RFC_4122, UUID
 
 import pytest
 
-from nsqdigest.delivery.ids import RANDOM_BITS, uuid7
+from nsqdigest.delivery.ids import RANDOM_BITS, RANDOM_BYTES, random_bits, uuid7
 
 pytestmark = pytest.mark.unit
 
@@ -40,3 +40,9 @@ def test_every_random_bit_is_in_the_id() -> None:
 def test_an_id_has_no_dot() -> None:
     """A signature joins id, timestamp and body with dots."""
     assert "." not in uuid7(NOW_MS, ALL_BITS)
+
+
+def test_the_bits_of_many_ids_are_drawn_at_once_and_each_id_has_its_own() -> None:
+    one, other = bytes([0xFF] * RANDOM_BYTES), bytes([*[0] * (RANDOM_BYTES - 1), 0b0100_0000])
+    assert random_bits(one + other) == [ALL_BITS, 1]
+    assert random_bits(b"") == []
