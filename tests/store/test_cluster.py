@@ -16,11 +16,13 @@ from nsqdigest.base.errors import Applied, StoreError, Unreachable
 from nsqdigest.config import Address, load
 from nsqdigest.delivery.sinks.table import KINDS
 from nsqdigest.store.answers import Ended
+from nsqdigest.store.digests import Opening
 from nsqdigest.store.head import Head
 from nsqdigest.store.schedule import Schedule
 from nsqdigest.store.servers.cluster import Cluster
 from nsqdigest.store.store import Store
 from support.daemon import toml
+from support.delivering import Delivering
 from support.ports import HOST
 from support.publishing import Background
 from support.redis_sets import ClusterServer, RedisCluster
@@ -74,6 +76,14 @@ def moves(cluster: RedisCluster, slot: int) -> tuple[ClusterServer, ClusterServe
     target.cli("CLUSTER", "SETSLOT", slot, "IMPORTING", source.identity)
     source.cli("CLUSTER", "SETSLOT", slot, "MIGRATING", target.identity)
     return source, target
+
+
+def half_of_its_keys_moved(cluster: RedisCluster, slot: int) -> ClusterServer:
+    """Returns where they are on their way to."""
+    source, target = moves(cluster, slot)
+    keys = sorted(source.cli("CLUSTER", "GETKEYSINSLOT", slot, 10_000))
+    source.cli("MIGRATE", HOST, target.port, "", 0, 5000, "KEYS", *keys[::2])
+    return target
 
 
 async def test_partitions_are_spread_over_the_servers(store: Store, cluster: RedisCluster) -> None:
@@ -188,6 +198,53 @@ async def test_keys_on_both_sides_are_tryagain_and_nothing_was_done(store: Store
     cluster.move_slot(slot, target)
     assert (await add(store, rec(b"l"), partition=2)).added == 1
     assert (await store.operations.ledger("r"))["added"] == 2
+
+
+async def test_calls_on_many_digests_wait_for_a_slot_that_moves_and_each_goes_out_once(
+    store: Store, cluster: RedisCluster
+) -> None:
+    partition, slot = 4, slot_of(4)
+    names = {f"t{number}" for number in range(20)}
+    await add(store, *(rec(timeline=name.encode()) for name in names), partition=partition)
+    claims = (await store.digests.claim(partition, [("r", 0)], [len(names)], 60_000)).claims
+    stage = Delivering(store.digests, store.dead, limit=len(names))
+    try:
+        target = half_of_its_keys_moved(cluster, slot)
+        opening = asyncio.create_task(stage.opener.open(partition, stage.deliveries(claims)))
+        await until(lambda: bool(stage.windows), 10, "open to be refused")
+        assert stage.sink.sent == []
+        cluster.move_slot(slot, target)
+        stage.sink.may_answer.clear()
+        await opening
+        await until(lambda: len(stage.sink.sent) == len(names), 10, "all to be sent")
+        refused = len(stage.windows)
+        target = half_of_its_keys_moved(cluster, slot)
+        stage.sink.may_answer.set()
+        await until(lambda: len(stage.windows) > refused, 10, "finish to be refused")
+        cluster.move_slot(slot, target)
+        await stage.quiet()
+    finally:
+        await stage.stop()
+    assert set(stage.sink.timelines) == names
+    assert len(stage.sink.sent) == len(names)
+    assert stage.metrics.total("digests_stale_total") == stage.metrics.total("store_errors_total") == 0
+    ledger = await store.operations.ledger("r")
+    assert (ledger["delivered"], ledger["snapshots"], ledger["open"]) == (len(names), 0, 0)
+
+
+async def test_records_are_read_on_both_sides_of_a_slot_that_moves(store: Store, cluster: RedisCluster) -> None:
+    partition, slot = 5, slot_of(5)
+    names = [f"t{number}" for number in range(20)]
+    await add(store, *(rec(timeline=name.encode()) for name in names), partition=partition)
+    claims = (await store.digests.claim(partition, [("r", 0)], [len(names)], 60_000)).claims
+    openings = [Opening(claim, claim.timeline) for claim in claims]
+    heads = await store.digests.open(partition, openings, {"r": [0]}, 60_000)
+    digests = [(claim, head) for claim, head in zip(claims, heads, strict=True) if isinstance(head, Head)]
+    target = half_of_its_keys_moved(cluster, slot)
+    try:
+        assert await store.digests.read(partition, digests) == [[(b"k", 1, b"{}")]] * len(names)
+    finally:
+        cluster.move_slot(slot, target)
 
 
 async def test_a_slot_of_nobody_is_clusterdown(store: Store, cluster: RedisCluster) -> None:
