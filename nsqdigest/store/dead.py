@@ -22,6 +22,7 @@ import msgspec
 from nsqdigest.store.head import Head
 from nsqdigest.store.keys import own_timeline, partition_limit
 from nsqdigest.store.packing import RECORDS_PER_CALL
+from nsqdigest.store.schedule import instant_ms
 
 if TYPE_CHECKING:
     from nsqdigest.store.namespace import Namespace
@@ -120,7 +121,7 @@ def _dead(partition: int, digest_id: bytes, since_ms: bytes, text: bytes | None)
         details = Details.decode(text)
     except Unreadable:
         return None
-    return Dead(partition, int(float(since_ms)), details) if details.head.id.encode() == digest_id else None
+    return Dead(partition, instant_ms(since_ms), details) if details.head.id.encode() == digest_id else None
 
 
 class DeadStore:

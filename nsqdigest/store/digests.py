@@ -25,7 +25,7 @@ from nsqdigest.store.keys import Keys
 from nsqdigest.store.namespace import Namespace
 from nsqdigest.store.record import StoredRecord
 from nsqdigest.store.route import StoreRoute
-from nsqdigest.store.schedule import Schedule
+from nsqdigest.store.schedule import Schedule, instant_ms
 from nsqdigest.store.servers.resp import Arguments, Command, packed, prefixed, reader
 
 _MEMORY_PER_CAPACITY = 2
@@ -98,7 +98,7 @@ class Digests:
         self._namespace.clock.observe(int(seconds) * 1000 + int(microseconds) // 1000)
         from_name = len(tag + b"waiting:")
         return {
-            waiting[from_name:].decode("utf-8", "replace"): int(float(due))
+            waiting[from_name:].decode("utf-8", "replace"): instant_ms(due)
             for waiting, due in zip(flat[::2], flat[1::2], strict=True)
         }
 
@@ -143,11 +143,11 @@ class Digests:
         )
         self._namespace.clock.observe(now_ms)
         claims = [
-            Claim(partition, routes[number - 1], timeline.decode(), int(float(due)), token)
+            Claim(partition, routes[number - 1], timeline.decode(), instant_ms(due), token)
             for number, timeline, due in zip(flat[::3], flat[1::3], flat[2::3], strict=True)
             if _is_text(timeline)  # else something else wrote it: it stays leased, and stops no other
         ]
-        return Claimed(claims, int(float(next_due)) if next_due else None)
+        return Claimed(claims, instant_ms(next_due) if next_due else None)
 
     # -- their digests
 

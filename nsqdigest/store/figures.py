@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nsqdigest.store.dead import Details, Unreadable
 from nsqdigest.store.packing import RECORDS_PER_CALL
+from nsqdigest.store.schedule import instant_ms
 
 if TYPE_CHECKING:
     from nsqdigest.store.namespace import Namespace
@@ -97,7 +98,7 @@ class StoreFigures:
             )
         answers = await self._namespace.send(partition, commands)
         return [
-            RouteFigures(waiting, leased, int(open_records or 0), overdue, int(float(first[1])) if first else None)
+            RouteFigures(waiting, leased, int(open_records or 0), overdue, instant_ms(first[1]) if first else None)
             for waiting, leased, open_records, overdue, first in zip(*(answers[n::5] for n in range(5)), strict=True)
         ]
 

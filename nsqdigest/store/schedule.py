@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from nsqdigest.config import Policy
 
 
+_FURTHEST_MS = 2**53
+
+
+def instant_ms(score: bytes | int) -> int:
+    """As Redis answers it. What no script wrote may be infinite: it is as far away as numbers go."""
+    return int(max(-_FURTHEST_MS, min(_FURTHEST_MS, float(score))))
+
+
 class Schedule(NamedTuple):
     base_ms: int
     bound_ms: int

@@ -59,6 +59,19 @@ async def test_the_agenda_names_each_route_with_its_first_instant_and_tells_the_
     assert abs(store.clock.now_ms() - time.time() * 1000) < 1000
 
 
+@pytest.mark.parametrize("infinite", ["inf", "-inf"])
+async def test_an_infinite_score_that_something_else_wrote_is_an_instant_far_away(
+    store: Store, plain: Scripts, infinite: str
+) -> None:
+    await add(store, rec(timeline=b"due"), route="s")
+    plain.command("ZADD", plain.key("agenda"), infinite, plain.key("waiting", "r"))
+    plain.command("ZADD", plain.key("waiting", "s"), "+inf", "never")
+    agenda = await store.digests.agenda(0, 1000)
+    assert agenda.get("r", 2**53) == (2**53 if infinite == "inf" else -(2**53))
+    claimed = await store.digests.claim(0, [("s", 0)], [9], 60_000)
+    assert ([claim.timeline for claim in claimed.claims], claimed.next_due_ms) == (["due"], 2**53)
+
+
 async def test_records_are_read_newest_first_with_their_instants_and_values(store: Store) -> None:
     await add(store, rec(b"a", 5, b"1"), rec(b"b", 7, b"2"), rec(b"c", 6, b"3"), route="s")
     claim = await claimed(store, "s")

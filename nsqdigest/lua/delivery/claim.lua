@@ -36,13 +36,6 @@ local function put_into_answer(number, timeline, due)
   answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = number, timeline, due
 end
 
-local function instants(packed)
-  if packed then
-    return struct.unpack(SCHEDULE, packed)
-  end
-  return now, now, 0 -- without it (never, unless data was lost) it is due now
-end
-
 -- What the claim with this token took, under a new lease.
 local function take_again(number)
   local _, leased, tokens, schedules = keys_of_route(number)
@@ -51,7 +44,7 @@ local function take_again(number)
     if owners[place + 1] == token then
       begin_writes(agenda)
       redis.call('ZADD', leased, lease_until, owners[place])
-      put_into_answer(number, owners[place], (instants(redis.call('HGET', schedules, owners[place]))))
+      put_into_answer(number, owners[place], (unpack_schedule(redis.call('HGET', schedules, owners[place]), now)))
     end
   end
 end
@@ -81,7 +74,7 @@ local function take_first(number, most, places, increment)
   local known = redis.call('HMGET', schedules, unpack(names))
   local taken, leases, owners, kept, later = {}, {}, {}, {}, {}
   for place, timeline in ipairs(names) do
-    local base, bound, records = instants(known[place])
+    local base, bound, records = unpack_schedule(known[place], now)
     local due = due_ms(base, bound, increment, records)
     if due > now then
       later[#later + 1], later[#later + 2] = string.format('%d', due), timeline

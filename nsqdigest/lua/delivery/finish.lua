@@ -98,7 +98,7 @@ local function plan(number, route)
   local is_remembered = #route.memories > 0 and redis.call('EXISTS', unpack(route.memories)) > 0
   for place, entry in ipairs(route.entries) do
     entry.head = known_heads[place] or ''
-    entry.records = packed[place] and struct.unpack('>I4', packed[place], 17) or 0
+    _, _, entry.records = unpack_schedule(packed[place], now)
     local answer = refusal(entry, owners[place], is_remembered)
     answers[entry.number] = answer
     if not answer then

@@ -134,10 +134,7 @@ end
 
 -- The records are counted by the schedule; what an add that was cut off had written, but not counted, is counted here.
 local function counted_by_schedule(entry)
-  local base, bound, counted = now, now, 0
-  if entry.packed then -- it is not where a delete was cut off
-    base, bound, counted = struct.unpack(SCHEDULE, entry.packed)
-  end
+  local base, bound, counted = unpack_schedule(entry.packed, now) -- it is not there where a delete was cut off
   return struct.pack(SCHEDULE, base, bound, 0), counted, math.max(0, entry.newer - counted)
 end
 

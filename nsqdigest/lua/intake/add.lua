@@ -76,7 +76,7 @@ for number = 1, #names do
   local index, values, schedule = keys[at], keys[at + 1], known[number]
   local second_kind, instants, held_before, refused, met_known_key = number > plain, first_instants, 0, false, false
   local held = 0
-  if schedule then
+  if schedule and #schedule == SCHEDULE_BYTES then
     instants, held_before = schedule, unpack_from('>I4', schedule, 17) -- base and bound stay packed as they are
     held = held_before
   else

@@ -2,7 +2,16 @@
 -- field of the route's schedule hash. While it waits, due = min(base + increment * records, bound). Nothing else moves
 -- it. The waiting zset holds an instant that is never after the due one: records only push it back, so add leaves the
 -- score alone (moving it is what costs most in Redis) and claim works out the exact one when the score comes up.
-local SCHEDULE = '>I8I8I4'
+local SCHEDULE, SCHEDULE_BYTES = '>I8I8I4', 20
+
+-- Returns base, bound and records. Where data was lost, or something else wrote it, the timeline is due at the given
+-- instant, and none of its records was counted.
+local function unpack_schedule(packed, otherwise)
+  if packed and #packed == SCHEDULE_BYTES then
+    return struct.unpack(SCHEDULE, packed)
+  end
+  return otherwise, otherwise, 0
+end
 
 local function due_ms(base, bound, increment, records)
   return math.min(base + increment * records, bound)

@@ -49,9 +49,9 @@ end
 tell('s', superseded + (field_of(head, 'superseded') or 0) + (lost[1] or 0))
 tell('c', over_capacity + (field_of(head, 'capacity') or 0) + (lost[2] or 0))
 
-local theirs, base, bound = redis.call('HGET', to_schedules, timeline), struct.unpack(SCHEDULE, known)
+local theirs, base, bound = redis.call('HGET', to_schedules, timeline), unpack_schedule(known, 0)
 if theirs then
-  base, bound = struct.unpack(SCHEDULE, theirs)
+  base, bound = unpack_schedule(theirs, 0)
 else
   local iteration = (field_of(head, 'iteration') or 0) - (in_snapshot > 0 and 1 or 0)
   redis.call('HSET', to_heads, timeline, with_number('', 'iteration', iteration))

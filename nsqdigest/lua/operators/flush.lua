@@ -21,7 +21,7 @@ end
 if not redis.call('ZSCORE', waiting, timeline) then
   return { 'leased' }
 end
-local base, bound, records = struct.unpack(SCHEDULE, known)
+local base, bound, records = unpack_schedule(known, now)
 if bound > now then
   begin_writes(agenda)
   redis.call('ZADD', waiting, math.min(base, now), timeline)

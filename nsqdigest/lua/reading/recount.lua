@@ -22,7 +22,7 @@ for number, timeline in ipairs(ARGV) do
   local index, values, snapshot, snapshot_values = unpack(KEYS, 4 * number + 1, 4 * number + 4)
   local known, counted = redis.call('HGET', schedules, timeline), -1
   if known and #known == struct.size(SCHEDULE) then
-    local _, _, records = struct.unpack(SCHEDULE, known)
+    local _, _, records = unpack_schedule(known, 0)
     counted = records
   end
   say((redis.call('ZSCORE', waiting, timeline) and 1 or 0) + (redis.call('ZSCORE', leased, timeline) and 1 or 0))

@@ -36,7 +36,7 @@ local function end_leases(waiting, leased, tokens, schedules)
   if #names > 0 then
     local packed, scores, first_due = redis.call('HMGET', schedules, unpack(names)), {}, math.huge
     for number = 1, #names do
-      local instant = packed[number] and struct.unpack(SCHEDULE, packed[number]) or now
+      local instant = unpack_schedule(packed[number], now)
       scores[#scores + 1], scores[#scores + 2] = instant, names[number]
       first_due = math.min(first_due, instant)
     end
@@ -59,7 +59,7 @@ local function bring_back(waiting, leased, schedules, longest)
   for _, timeline in ipairs(names) do
     local known = redis.call('HGET', schedules, timeline)
     if known then
-      local base, bound, records = struct.unpack(SCHEDULE, known)
+      local base, bound, records = unpack_schedule(known, now)
       redis.call('HSET', schedules, timeline,
         struct.pack(SCHEDULE, math.min(base, latest), math.min(bound, latest), records))
     end
@@ -75,7 +75,7 @@ local function look_over(waiting, leased, schedules, increment, cursor)
   local lost = 0
   for place = 1, #page[2], 2 do
     local timeline, packed = page[2][place], page[2][place + 1]
-    local base, bound, records = struct.unpack(SCHEDULE, packed)
+    local base, bound, records = unpack_schedule(packed, now)
     local due, score = due_ms(base, bound, increment, records), redis.call('ZSCORE', waiting, timeline)
     if score and tonumber(score) > due then
       redis.call('ZADD', waiting, due, timeline)

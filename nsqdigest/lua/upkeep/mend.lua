@@ -32,7 +32,7 @@ for number = 3, #ARGV do
   if not known then
     return { 'changed' }
   end
-  local base, bound, counted = struct.unpack(SCHEDULE, known)
+  local base, bound, counted = unpack_schedule(known, 0)
   if counted ~= records then
     redis.call('HSET', schedules, timeline, struct.pack(SCHEDULE, base, bound, records))
   end
