@@ -14,6 +14,7 @@ LONGEST_NAME = 253
 LONGEST_LABEL = 63
 
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?")
+_TWO_IDNAS = re.compile("[ßς\u200c\u200d]")
 _SCOPE = re.compile(r"[A-Za-z0-9_.-]+")
 
 
@@ -28,6 +29,11 @@ def is_url_host(text: str) -> bool:
         return is_host(text.encode("idna").decode())
     except UnicodeError:
         return False
+
+
+def has_two_names(text: str) -> bool:
+    """Whether the two standards for letters of other languages, IDNA 2003 and 2008, make different names of it."""
+    return _TWO_IDNAS.search(text) is not None
 
 
 def is_name(text: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsqdigest.base.host_names import is_host, is_name, is_url_host
+from nsqdigest.base.host_names import has_two_names, is_host, is_name, is_url_host
 
 pytestmark = pytest.mark.unit
 
@@ -35,6 +35,11 @@ def test_the_scope_of_an_ipv6_address_names_an_interface(scope: str) -> None:
 
 def test_an_ipv4_address_has_no_scope() -> None:
     assert not is_host("10.0.0.1%eth0")
+
+
+@pytest.mark.parametrize(("name", "has_two"), [("stra\u00dfe", True), ("a\u200cb", True), ("b\u00fccher", False)])
+def test_of_some_letters_two_standards_make_different_names(name: str, has_two: bool) -> None:
+    assert has_two_names(name) is has_two
 
 
 def test_a_url_may_have_letters_of_any_language() -> None:

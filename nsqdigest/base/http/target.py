@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-from nsqdigest.base.host_names import ip_version, is_host
+from nsqdigest.base.host_names import has_two_names, ip_version, is_host
 
 Headers = Mapping[str, str]
 
@@ -26,8 +26,6 @@ _ASCII = "".join(map(chr, range(0x21, 0x7F)))
 _MOST_GOOD_NAMES = 256
 _good_names: set[str] = set()
 """Those that were checked: most posts have the same."""
-_TWO_IDNAS = re.compile("[ßς\u200c\u200d]")
-"""IDNA 2003 and 2008 make different names of a host with one of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +109,7 @@ def _check_name(name: str) -> None:
 
 def _host_of(parts: SplitResult) -> str:
     given = unquote(parts.hostname or "")
-    if _TWO_IDNAS.search(given):
+    if has_two_names(given):
         raise ValueError("the host has a letter for which there are two standards; write its name as xn--...")
     try:
         host = given if ip_version(given) else given.encode("idna").decode()

@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import nsqdigest
 from nsqdigest.base.errors import Unreachable
 from nsqdigest.base.findings import Finding, Reached, State, from_message
-from nsqdigest.base.host_names import is_url_host
+from nsqdigest.base.host_names import has_two_names, is_url_host
 from nsqdigest.base.http.errors import NoHttp, Overdue, PostFailed, StaleConnection
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.config import Secret, Sink, rules, texts
@@ -99,6 +99,8 @@ def webhook_url(text: str) -> str:
         raise Wrong("is not the URL of a webhook", f"write one like {_EXAMPLE}")
     if not parts.hostname:
         raise Wrong("names no host", f"write one like {_EXAMPLE}")
+    if has_two_names(unquote(parts.hostname)):
+        raise Wrong("has a host with a letter for which there are two standards", "write its name as xn--…")
     if not is_url_host(parts.hostname):
         raise Wrong("has a host that is neither a name nor an IP address", f"write one like {_EXAMPLE}")
     if "@" in parts.netloc:
