@@ -23,11 +23,11 @@ def word_command(word: str, done: str, unchanged: str, short_help: str, help_tex
 
         from nsqdigest.admin import client
 
-        told = client.post(config, f"/api/{word}", {"kind": kind, "name": name})
+        answer = client.post(config, f"/api/{word}", {"kind": kind, "name": name})
         if as_json:
-            click.echo(json.dumps(told))
+            click.echo(json.dumps(answer))
         else:
-            click.echo(f"{kind} {name} {done if told['changed'] else unchanged}")
+            click.echo(f"{kind} {name} {done if answer['changed'] else unchanged}")
 
     return command
 

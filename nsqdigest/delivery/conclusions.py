@@ -1,6 +1,6 @@
 """After a digest was sent, or could not be: decides what follows, ends it in the store, counts and logs it.
 
-The decision is `verdicts`'; the sink's health hears of an outcome before the store does: meanwhile others may ask what
+The decision is `verdicts`'; the sink's health takes in an outcome before the store does: meanwhile others may ask what
 room there is. What Redis then answers is counted for all digests of a call at once.
 """
 

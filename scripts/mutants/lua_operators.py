@@ -1,6 +1,6 @@
 """Every small way to break a Lua script's text (pure): operators.py for Lua, which Python cannot parse.
 
-The text is cut into tokens, and what a change needs of the grammar is told from them: where a statement begins (a name
+The text is cut into tokens, and what a change needs of the grammar is read off them: where a statement begins (a name
 behind the end of an expression begins one), which brackets belong together, in which function a token stands. Comments
 are left alone. It knows no script: only Lua, and what Redis' commands look like.
 """

@@ -1,4 +1,4 @@
-"""Of which scripts mutants are generated, and which tests should catch them: told from what the folders hold.
+"""Of which scripts mutants are generated, and which tests should catch them: found by what the folders hold.
 
 A suite is `lua:delivery/claim`, by the file below lua/. The tests of a script are its own (tests/lua/test_claim.py),
 every other one in tests/lua that calls it, those of scripts that are cut off in the middle, and last the model of the

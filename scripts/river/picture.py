@@ -62,7 +62,7 @@ def _stages_of(stage: _Stage, depth: int, package: Path) -> Iterator[tuple[str, 
     """The lines of each."""
     asked = dict.fromkeys(_short(each.step) for each in stage.stages if not each.stages)
     file = f"{'  ' * depth}{stage.step.file}"
-    lines = [f"{file:{FILE_COLUMNS}}{_call(stage.step, package)}"]
+    lines = [f"{file:{FILE_COLUMNS - 1}} {_call(stage.step, package)}"]
     for number, name in enumerate(asked):
         more = f"{'   · ' if not number else ', '}{name}"
         if len(lines[-1] + more) > WIDTH:

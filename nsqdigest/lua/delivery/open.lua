@@ -247,7 +247,7 @@ local function merge(number, route, entry)
 end
 
 -- As it was. Where a call that was cut off had moved the index and not the values, they follow, under a new id: nobody
--- was told of that one.
+-- has seen that one.
 local function take_up(number, entry)
   local _, _, _, _, heads = keys_of_route(number)
   if redis.call('EXISTS', entry.snapshot_values) == 0

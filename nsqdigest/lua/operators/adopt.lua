@@ -1,5 +1,5 @@
 -- adopt: a timeline goes over to another route, all its records into the open set there. A digest that was under way
--- ends so: what its receiver would be told names the route, so they go out under a new id.
+-- ends so: what its receiver would see names the route, so they go out under a new id.
 --
 -- KEYS  as lib/timeline_keys.lua has them, of the route it leaves; then the same of the route it goes to
 -- ARGV  1 timeline   2 capacity of the route it goes to (records)
@@ -41,13 +41,13 @@ local records = redis.call('ZCARD', to_index)
 
 local head = redis.call('HGET', heads, timeline)
 local lost = redis.call('HMGET', losses, 's' .. timeline, 'c' .. timeline)
-local function tell(letter, by)
+local function add_losses(letter, by)
   if by ~= 0 then
     redis.call('HINCRBY', to_losses, letter .. timeline, by)
   end
 end
-tell('s', superseded + (field_of(head, 'superseded') or 0) + (lost[1] or 0))
-tell('c', over_capacity + (field_of(head, 'capacity') or 0) + (lost[2] or 0))
+add_losses('s', superseded + (field_of(head, 'superseded') or 0) + (lost[1] or 0))
+add_losses('c', over_capacity + (field_of(head, 'capacity') or 0) + (lost[2] or 0))
 
 local theirs, base, bound = redis.call('HGET', to_schedules, timeline), unpack_schedule(known, 0)
 if theirs then

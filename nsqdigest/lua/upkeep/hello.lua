@@ -20,11 +20,11 @@ end
 local stored = redis.call('HMGET', layout, 'schema', 'partitions', 'epoch')
 if stored[1] == ARGV[2] and stored[2] == ARGV[3] then
   for first = 5, #ARGV, PER_CALL do
-    local heard = {}
+    local pairs_to_set = {}
     for number = first, math.min(first + PER_CALL - 1, #ARGV) do
-      heard[#heard + 1], heard[#heard + 2] = ARGV[number], now
+      pairs_to_set[#pairs_to_set + 1], pairs_to_set[#pairs_to_set + 2] = ARGV[number], now
     end
-    redis.call('HSET', routes, unpack(heard))
+    redis.call('HSET', routes, unpack(pairs_to_set))
   end
 end
 return stored
