@@ -13,13 +13,25 @@ import pytest
 
 from nsqdigest.base import log
 from nsqdigest.base.log_counts import Repeats
-from nsqdigest.delivery import opener, outlet
+from nsqdigest.delivery import opener, outlet, verdicts
 from nsqdigest.store.answers import Ended, NotOpened
 from nsqdigest.store.dead import Details
 from nsqdigest.store.digests import READ_WHOLE_RECORDS
 from nsqdigest.store.packing import BYTES_PER_CALL
 from nsqdigest.store.record import StoredRecord
-from support.delivering import DAMAGE, HEAD, LEASE_MS, NOW_MS, RECORD, Delivering, ToldDigests, failure, now_s, simulate
+from support.delivering import (
+    DAMAGE,
+    HEAD,
+    LEASE_MS,
+    NOW_MS,
+    RECORD,
+    Delivering,
+    ToldDigests,
+    ToldSink,
+    failure,
+    now_s,
+    simulate,
+)
 from support.simulated import simulated
 
 pytestmark = pytest.mark.unit
@@ -488,6 +500,36 @@ async def test_a_bug_is_fenced_logged_and_leaves_nothing_held(
     await stage.carry("a", "b")
     assert logged("scheduler.digest.bug") == 2
     assert (stage.ended, stage.outlet.held) == (["a", "b"], 0)
+
+
+@simulated
+async def test_a_bug_behind_one_that_is_concluded_is_not_logged_of_that_one(
+    logged: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(verdicts, "expired", broken)
+    stage = Delivering(ToldDigests(heads={"empty": NotOpened.EMPTY}))
+    await stage.carry("empty", "a")
+    assert logged("scheduler.digest.bug") == 1
+    assert stage.ended == ["empty", "a"]
+
+
+@simulated
+async def test_a_bug_behind_one_that_waits_for_its_sink_already_does_not_end_that_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("a bug")
+
+    sinks = {"out": ToldSink(), "other": ToldSink()}
+    stage = Delivering(ToldDigests(), sinks=sinks, routes={"r": "out", "s": "other"})
+    monkeypatch.setattr(stage.outlets["other"], "put", broken)
+    await stage.opener.open(0, stage.deliveries([*stage.claims("a"), *stage.claims("b", route="s")]))
+    await asyncio.sleep(1)  # simulated: all that can happen has happened
+    assert stage.ended.count("a") == 1
+    assert (stage.sink.timelines, stage.digests.all_finished()) == (["a"], [("close", "a")])
 
 
 @simulated
