@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -142,6 +143,12 @@ def test_any_text_in_names_comes_out_as_it_was(text: str) -> None:
     assert (digest["records"][0]["key"], digest["timeline"], digest["route"]) == (text, text, text)
 
 
+@pytest.mark.parametrize("code", range(128))
+def test_any_character_of_a_key_comes_out_as_it_was_and_changes_no_other(code: int) -> None:
+    records: Records = [(b"before", 3, b"{}"), (b"a%cb" % code, 2, b"{}"), (b"behind", 1, b"{}")]
+    assert [record["key"] for record in data(records)["records"]] == ["before", f"a{chr(code)}b", "behind"]
+
+
 some_records = st.lists(
     st.tuples(st.text(max_size=20), st.integers(0, 2**53), st.dictionaries(st.text(), st.text())), max_size=8
 )
@@ -242,6 +249,71 @@ def test_thousands_of_small_records_are_counted_with_what_stands_between_them(gr
     assert len(body(records, group=group, max_body_bytes=65_536)) <= 65_536
 
 
+@pytest.mark.parametrize("group", ["", "g"])
+def test_a_list_that_is_a_little_too_long_is_cut(group: str) -> None:
+    records: Records = [(b"k", 1, b"{}")] * 3_000
+    whole_bytes = len(body(records, group=group, max_body_bytes=1 << 20))
+    for limit_bytes in range(whole_bytes - 6_000, whole_bytes, 500):
+        assert len(body(records, group=group, max_body_bytes=limit_bytes)) <= limit_bytes
+
+
+def first_limits(records: Records, group: str) -> list[int]:
+    """The smallest limit at which the first of them is shown, the first two, and so on."""
+    found: list[int] = []
+    for limit_bytes in range(1_024, 2_048):
+        shown = data(records, group=group, max_body_bytes=limit_bytes)["shown"]
+        found += [limit_bytes] * (shown - len(found))
+    assert len(found) == len(records)
+    return found
+
+
+def lengths(records: Records, group: str) -> list[int]:
+    """Of the bodies of the first of them, of the first two, and so on."""
+    return [len(body(records[:count], group=group)) for count in range(1, len(records) + 1)]
+
+
+def differences(numbers: list[int]) -> list[int]:
+    return [later - earlier for earlier, later in itertools.pairwise(numbers)]
+
+
+@pytest.mark.parametrize("key", [b"k", b'k"'], ids=["plain", "escaped"])
+@pytest.mark.parametrize("group", ["", "g"])
+def test_each_further_record_is_shown_from_as_many_bytes_on_as_it_adds_to_the_body(key: bytes, group: str) -> None:
+    """The last one too, with which the list is whole and is taken at once."""
+    records: Records = [(key, 1, b'{"g":1,"x":"%s"}' % (b"x" * length)) for length in (3, 0, 11, 2, 7, 5)]
+    assert differences(first_limits(records, group)) == differences(lengths(records, group))
+
+
+def test_all_but_names_and_records_has_a_kibibyte_for_itself() -> None:
+    """Who changes it has digests that were cut go out with other bytes when they are tried again."""
+    names, record = b'"events""user:42""out"', b'{"group":,"records":[]},{"key":"k","timestamp":1,"value":{}},'
+    assert first_limits([(b"k", 1, b"{}")], "") == [1_024 + len(names) + len(record)]
+
+
+def test_each_further_group_is_shown_from_about_as_many_bytes_on_as_it_adds_to_the_body() -> None:
+    records: Records = [(b"k", 1, b'{"g":"%s"}' % (b"x" * length)) for length in (3, 0, 11, 2, 7, 5)]
+    needs, adds = differences(first_limits(records, "g")), differences(lengths(records, "g"))
+    assert {need - added for need, added in zip(needs, adds, strict=True)} <= {0, 1}
+
+
+@pytest.mark.parametrize("group", ["", "g"])
+@pytest.mark.parametrize("at_once", [1, 7])
+def test_a_body_that_is_filled_page_by_page_is_as_long_as_its_limit_allows_and_no_longer(
+    at_once: int, group: str
+) -> None:
+    limit_bytes = 16_384
+    builder = Builder(HEAD, NAMES, limit_bytes, (group,) if group else ())
+    for start in range(0, 700, at_once):
+        numbers = range(start, start + at_once)
+        builder.add([StoredRecord(b"k%d" % number, 1_000 - number, b'{"g":"%s"}' % (b"x" * 40)) for number in numbers])
+    assert builder.is_full
+    whole = builder.body(FIRST_MS, LAST_MS)
+    digest = json.loads(whole)["data"]
+    assert limit_bytes // 2 < len(whole) <= limit_bytes
+    records = digest["groups"][0]["records"] if group else digest["records"]
+    assert [record["key"] for record in records] == [f"k{number}" for number in range(digest["shown"])]
+
+
 def test_what_does_not_fit_is_left_out_and_the_totals_stay() -> None:
     head = HEAD._replace(total=500)
     digest = data([(b"k%d" % number, number, b"{}") for number in range(500)], head, max_body_bytes=4_096)
@@ -259,6 +331,16 @@ def test_the_newest_are_shown_and_nothing_behind_the_first_that_does_not_fit() -
     small, large = b'{"x":1}', b'{"x":"%s"}' % (b"x" * 4_000)
     digest = data([(b"a", 3, small), (b"b", 2, large), (b"c", 1, small)], max_body_bytes=4_096)
     assert [record["key"] for record in digest["records"]] == ["a"]
+
+
+@pytest.mark.parametrize("group", ["", "g"])
+def test_of_the_pages_behind_one_that_did_not_fit_nothing_is_shown(group: str) -> None:
+    builder = Builder(HEAD, NAMES, 4_096, (group,) if group else ())
+    for key, value in ((b"a", b"{}"), (b"b", b'{"x":"%s"}' % (b"x" * 4_000)), (b"c", b"{}")):
+        builder.add([StoredRecord(key, 1, value)])
+    whole = builder.body(FIRST_MS, LAST_MS)
+    assert (whole.count(b'"key":"a"'), whole.count(b'"key":')) == (1, 1)
+    assert json.loads(whole)["data"]["shown"] == 1
 
 
 def test_a_builder_that_is_full_says_so() -> None:

@@ -7,18 +7,31 @@ import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from nsqdigest.base import log
 from nsqdigest.base.log_counts import Repeats
-from nsqdigest.delivery import opener, outlet
+from nsqdigest.delivery import opener, outlet, verdicts
 from nsqdigest.store.answers import Ended, NotOpened
 from nsqdigest.store.dead import Details
 from nsqdigest.store.digests import READ_WHOLE_RECORDS
 from nsqdigest.store.packing import BYTES_PER_CALL
 from nsqdigest.store.record import StoredRecord
-from support.delivering import DAMAGE, HEAD, LEASE_MS, NOW_MS, RECORD, Delivering, ToldDigests, failure, now_s, simulate
+from support.delivering import (
+    DAMAGE,
+    HEAD,
+    LEASE_MS,
+    NOW_MS,
+    RECORD,
+    Delivering,
+    ToldDigests,
+    ToldSink,
+    failure,
+    now_s,
+    simulate,
+)
 from support.simulated import simulated
 
 pytestmark = pytest.mark.unit
@@ -77,6 +90,8 @@ async def test_each_digest_has_an_id_of_its_own_and_its_routes_instants() -> Non
     assert len({opening.new_id for opening in openings}) == 3
     assert (partition, lease_ms) == (0, LEASE_MS)
     assert next_earliest_ms == {"r": [NOW_MS + 60_000], "s": [NOW_MS + 60_000]}
+    assert {UUID(opening.new_id).int >> 80 for opening in openings} == {NOW_MS}
+    assert [opening.claim.timeline for opening in openings] == ["a", "b", "c"]
 
 
 @simulated
@@ -89,6 +104,24 @@ async def test_what_is_read_at_once_is_bounded_by_what_records_have_weighed(monk
     assert [call[1] for _, call in stage.digests.called("read")] == [names(2), names(5)[2:]]
     await stage.carry(*names(12))
     assert [len(call[1]) for _, call in stage.digests.called("read")][2:] == [5, 5, 2]
+
+
+@simulated
+async def test_as_many_as_fit_are_read_at_once_to_the_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opener, "READ_BYTES", 2 * 2 * 2048)
+    value = b'"' + b"x" * 2046 + b'"'
+    stage = Delivering(ToldDigests(records={name: many(2, value) for name in names(6)}), limit=20)
+    await stage.carry(*names(6))
+    assert [call[1] for _, call in stage.digests.called("read")] == [names(6)[:2], names(6)[2:4], names(6)[4:]]
+
+
+@pytest.mark.parametrize(("count", "call"), [(READ_WHOLE_RECORDS, "read"), (READ_WHOLE_RECORDS + 1, "page")])
+@simulated
+async def test_up_to_so_many_records_are_read_whole_and_more_page_by_page(count: int, call: str) -> None:
+    stage = Delivering(ToldDigests(records={"a": many(count)}))
+    await stage.carry("a")
+    assert {each.name for each in stage.digests.calls} & {"read", "page"} == {call}
+    assert stage.sink.sent[0].body.count(b'"key"') == count
 
 
 @simulated
@@ -249,6 +282,16 @@ async def test_a_value_that_redis_lost_is_logged_and_the_others_go_out(
     assert logged("scheduler.digest.values_missing") == 1
 
 
+@pytest.mark.parametrize("count", [1, READ_WHOLE_RECORDS + 1])
+@simulated
+async def test_of_a_digest_with_all_its_values_nothing_is_logged_as_missing(
+    count: int, logged: Callable[[str], int]
+) -> None:
+    stage = Delivering(ToldDigests(records={"a": many(count)}))
+    await stage.carry("a")
+    assert logged("scheduler.digest.values_missing") == 0
+
+
 @pytest.mark.parametrize("count", [2, READ_WHOLE_RECORDS + 1])
 @simulated
 async def test_a_digest_without_any_value_is_buried_and_is_no_fault_of_the_receivers(
@@ -260,6 +303,15 @@ async def test_a_digest_without_any_value_is_buried_and_is_no_fault_of_the_recei
     assert stage.metrics.value("digests_buried_total", sink="out", reason="values-lost") == 1
     assert stage.outlet.history.buried_since == 0
     assert logged("scheduler.digest.values_missing") == 1
+
+
+@simulated
+async def test_a_digest_without_any_value_is_buried_once_whatever_its_sink_does_meanwhile() -> None:
+    stage = Delivering(ToldDigests(records={"a": [None, None]}, takes_s={"read": 2}))
+    asyncio.get_running_loop().call_later(1, stage.step_back)
+    await stage.carry("a", "b")
+    assert stage.digests.all_finished() == [("bury", "a"), ("wait", "b")]
+    assert sorted(stage.ended) == ["a", "b"]
 
 
 # -- what is not opened
@@ -304,6 +356,7 @@ async def test_what_expired_is_buried_without_a_post_and_with_our_own_word() -> 
     (ending,) = stage.digests.endings()
     details = Details.decode(ending.details)
     assert (details.reason, details.detail, details.head.attempts) == ("too-many-attempts", "", 2)
+    assert [call.name for call in stage.digests.calls] == ["open", "finish"]
     assert stage.outlet.history.why == "too-many-attempts"
 
 
@@ -321,6 +374,7 @@ async def test_a_digest_that_is_gone_when_it_is_read_is_left_unsent() -> None:
     await stage.carry("a", "b")
     assert stage.sink.timelines == ["b"]
     assert stage.metrics.value("digests_stale_total", route="r") == 1
+    assert [call.name for call in stage.digests.calls] == ["open", "read", "finish"]  # and is not looked for again
 
 
 # -- Redis fails
@@ -417,6 +471,16 @@ async def test_a_record_that_cannot_be_rendered_stops_no_neighbour(logged: Calla
 
 
 @simulated
+async def test_a_record_that_cannot_be_rendered_is_left_once_whatever_its_sink_does_meanwhile() -> None:
+    bad = [StoredRecord(b"\xff", 1, b"{}")]
+    stage = Delivering(ToldDigests(records={"bad": bad}, takes_s={"read": 2}))
+    asyncio.get_running_loop().call_later(1, stage.step_back)
+    await stage.carry("bad", "b")
+    assert stage.digests.all_finished() == [("wait", "b")]
+    assert sorted(stage.ended) == ["b", "bad"]
+
+
+@simulated
 async def test_a_large_digest_that_cannot_be_rendered_stops_no_neighbour(logged: Callable[[str], int]) -> None:
     stage = Delivering(ToldDigests(records={"bad": [StoredRecord(b"\xff", 1, b"{}")] * 100}))
     await stage.carry("a", "bad", "b")
@@ -436,6 +500,36 @@ async def test_a_bug_is_fenced_logged_and_leaves_nothing_held(
     await stage.carry("a", "b")
     assert logged("scheduler.digest.bug") == 2
     assert (stage.ended, stage.outlet.held) == (["a", "b"], 0)
+
+
+@simulated
+async def test_a_bug_behind_one_that_is_concluded_is_not_logged_of_that_one(
+    logged: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(verdicts, "expired", broken)
+    stage = Delivering(ToldDigests(heads={"empty": NotOpened.EMPTY}))
+    await stage.carry("empty", "a")
+    assert logged("scheduler.digest.bug") == 1
+    assert stage.ended == ["empty", "a"]
+
+
+@simulated
+async def test_a_bug_behind_one_that_waits_for_its_sink_already_does_not_end_that_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("a bug")
+
+    sinks = {"out": ToldSink(), "other": ToldSink()}
+    stage = Delivering(ToldDigests(), sinks=sinks, routes={"r": "out", "s": "other"})
+    monkeypatch.setattr(stage.outlets["other"], "put", broken)
+    await stage.opener.open(0, stage.deliveries([*stage.claims("a"), *stage.claims("b", route="s")]))
+    await asyncio.sleep(1)  # simulated: all that can happen has happened
+    assert stage.ended.count("a") == 1
+    assert (stage.sink.timelines, stage.digests.all_finished()) == (["a"], [("close", "a")])
 
 
 @simulated
