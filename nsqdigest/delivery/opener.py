@@ -276,8 +276,7 @@ class Opener:
             await work
         except StoreError as error:
             for each in some:
-                if each.body is None and not each.is_concluded:
-                    self._conclusions.unread(each, error)
+                self._conclusions.unread(each, error)
         except Exception as error:
             self._leave_with_bug([each for each in some if each.body is None], error)
 
