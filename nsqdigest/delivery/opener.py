@@ -36,6 +36,7 @@ from nsqdigest.store.packing import first_page, next_page
 if TYPE_CHECKING:
     from nsqdigest.delivery.conclusions import Conclusions
     from nsqdigest.delivery.delivery import Delivery
+    from nsqdigest.delivery.outlet import Outlet
     from nsqdigest.store.digests import Digests
     from nsqdigest.store.record import StoredRecord
 
@@ -89,7 +90,7 @@ class Opener:
                 await self._fenced(wanted, self._read_and_put(partition, wanted))
         for delivery in opened:
             if delivery.body is None and not delivery.is_concluded:
-                delivery.outlet.put([delivery])
+                self._put(delivery.outlet, [delivery])
 
     # -- open
 
@@ -175,7 +176,7 @@ class Opener:
             elif self._is_rendered(delivery, records):
                 ready[delivery.outlet.name].append(delivery)
         for name, deliveries in ready.items():
-            outlets[name].put(deliveries)
+            self._put(outlets[name], deliveries)
 
     async def _read_many(
         self, partition: int, part: Sequence[Delivery]
@@ -268,6 +269,12 @@ class Opener:
             return False
         delivery.lease.renewed(asked_at_s)
         return True
+
+    def _put(self, outlet: Outlet, deliveries: Sequence[Delivery]) -> None:
+        try:
+            outlet.put(deliveries)
+        except Exception as error:
+            self._leave_with_bug([each for each in deliveries if not outlet.has_ready(each)], error)
 
     # -- what goes wrong
 

@@ -187,6 +187,9 @@ class Outlet:
                 self.ready_bytes += len(delivery.body or b"")
         self._wake()
 
+    def has_ready(self, delivery: Delivery) -> bool:
+        return delivery in self._ready
+
     def put_back_ready(self) -> None:
         back = []
         while self._ready:

@@ -503,6 +503,25 @@ async def test_a_bug_is_fenced_logged_and_leaves_nothing_held(
 
 
 @simulated
+async def test_a_bug_of_one_sinks_queue_leaves_its_digests_and_another_sink_gets_its_own(
+    logged: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("a bug")
+
+    sinks = {"bad": ToldSink(), "good": ToldSink()}
+    digests = ToldDigests(records={"read later": many(65)})
+    stage = Delivering(digests, sinks=sinks, routes={"r": "bad", "s": "good"})
+    monkeypatch.setattr(stage.outlets["bad"], "put", broken)
+    made = stage.deliveries([*stage.claims("a", "read later"), *stage.claims("b", "c", route="s")])
+    await stage.opener.open(0, made)
+    await stage.quiet()
+    assert (sinks["bad"].timelines, sorted(sinks["good"].timelines)) == ([], ["b", "c"])
+    assert logged("scheduler.digest.bug") == 2
+    assert [outlet.held for outlet in stage.outlets.values()] == [0, 0]
+
+
+@simulated
 async def test_a_bug_behind_one_that_is_concluded_is_not_logged_of_that_one(
     logged: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
