@@ -109,15 +109,17 @@ class Conclusions:
         """Reports each to the sink's controller once, before its end goes to the store."""
         now_s, now_ms = time.monotonic(), self._digests.now_ms()
         conclusions = []
-        try:
-            for delivery, outcome in results:
+        for delivery, outcome in results:
+            try:
                 outlet = delivery.outlet
                 if outlet.health.observe(outcome, delivery, now_s):
                     self._on_decision(outlet)
                 conclusions.append(self._concluded(delivery, outcome, now_ms))
                 delivery.is_concluded = True
-        finally:  # whatever a bug breaks off, the others are ended; the caller leaves those that are not concluded
-            self._put(conclusions)
+            except Exception as error:
+                _log.error("scheduler.digest.bug", **delivery.log_fields, error=error, exc_info=error)
+                self.left(delivery)
+        self._put(conclusions)
 
     def _lose_probe(self, delivery: Delivery) -> None:
         """Nothing was learnt of the sink."""

@@ -63,7 +63,7 @@ class Builder:
         return self._is_full
 
     def add(self, records: Sequence[StoredRecord]) -> None:
-        if self._is_full:
+        if self._is_full or not records:
             return
         if _is_plain(b"".join([key for key, _, _ in records])):
             texts = [b'{"key":"%s","timestamp":%d,"value":%s}' % record for record in records]
@@ -75,7 +75,7 @@ class Builder:
         if self._group:
             self._add_one_by_one(texts, [_group_of(value, self._group) for _, _, value in records])
             return
-        cost = sum(map(len, texts)) + len(texts) + _GROUP_BYTES
+        cost = sum(map(len, texts)) + len(texts) + (0 if b"" in self._groups else _GROUP_BYTES)
         if cost > self._room_bytes:
             self._add_one_by_one(texts, repeat(b""))
             return

@@ -173,7 +173,12 @@ class Digests:
         opened: list[Head | NotOpened] = []
         for opening, (word, *rest) in zip(openings, answers, strict=True):
             if word == b"burying":
-                await self._bury_again(opening.claim, rest[0].decode(), int(rest[1]))
+                try:
+                    digest_id, next_ms = rest[0].decode(), int(rest[1])
+                except (IndexError, ValueError):
+                    opened.append(NotOpened.DAMAGED)
+                    continue
+                await self._bury_again(opening.claim, digest_id, next_ms)
                 opened.append(NotOpened.STALE)
             else:
                 opened.append(_head_of(rest[0]) if word in _OPENED else NotOpened(word.decode()))
@@ -336,7 +341,7 @@ def _timestamp_ms(score: bytes) -> int:
     try:
         return -int(score) // 1000
     except ValueError:  # Redis writes the largest with an exponent
-        return -int(float(score)) // 1000
+        return -instant_ms(score) // 1000
 
 
 def _records(head: Head, members: Any, flat_values: Any) -> list[StoredRecord | None] | None:

@@ -116,4 +116,4 @@ def is_own(timeline: str) -> bool:
 
 def shown_timeline(timeline: str) -> str:
     """The name to show: for a revived digest, the name of the timeline it came from."""
-    return timeline.split(_OWN, 2)[2] if is_own(timeline) else timeline
+    return timeline.split(_OWN, 2)[-1] if is_own(timeline) else timeline

@@ -3,6 +3,7 @@ lost, a full Redis; in open, read and finish of many digests in one call, agains
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -199,3 +200,39 @@ async def test_a_full_redis_opens_and_ends_digests_all_the_same(
     field = {Verdict.DELIVERED: "delivered", Verdict.AGAIN: "snapshots", Verdict.REFUSED: "buried"}[verdict]
     assert ledger[field] == len(GOOD)
     await stage.stop()
+
+
+@pytest.mark.parametrize("score", ["inf", "-inf"])
+async def test_an_infinite_timestamp_that_something_else_wrote_stops_no_neighbour(
+    stage: Delivering, store: Store, plain: Scripts, monkeypatch: pytest.MonkeyPatch, score: str
+) -> None:
+    before(monkeypatch, "read", lambda: plain.command("ZADD", plain.key("digest", "r", b"bad"), score, "0"))
+    await go(stage, store)
+    assert set(GOOD) <= sent(stage)
+    assert stage.held == 0
+
+
+HEADS = [
+    "", " ", " id=", " closed=", "\x00\x01", " id=x\nopened=1", " id=x total=-1", " id=x since=abc",
+    " id=x burying=x", " id=x burying=x next=abc", " id=x attempts=z tries=q", " iteration=abc", " iteration=-5",
+    " iteration=1e300", " iteration=1 id=x merging=abc", " id=x opened=99999999999999999999 total=1 next=1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("planted", [*itertools.product(HEADS, ["open", "read", "finish"], [False, True])], ids=repr)
+async def test_a_head_that_something_else_wrote_stops_no_neighbour(
+    stage: Delivering, store: Store, plain: Scripts, monkeypatch: pytest.MonkeyPatch, planted: tuple[str, str, bool]
+) -> None:
+    head, call, has_snapshot = planted
+
+    def plant() -> None:
+        if has_snapshot:
+            plain.command("ZADD", plain.key("digest", "r", b"bad"), -1, "0")
+            plain.command("HSET", plain.key("digest-values", "r", b"bad"), "0", "{}")
+        plain.command("HSET", plain.key("heads", "r"), "bad", head)
+
+    before(monkeypatch, call, plant)
+    await go(stage, store)
+    assert set(GOOD) <= sent(stage)
+    assert stage.held == 0
+    assert set(plain.tokens("s")) <= {b"bad"}

@@ -343,6 +343,18 @@ def test_of_the_pages_behind_one_that_did_not_fit_nothing_is_shown(group: str) -
     assert json.loads(whole)["data"]["shown"] == 1
 
 
+def test_a_body_does_not_depend_on_the_pages_that_its_records_came_in() -> None:
+    records = [StoredRecord(b"%d" % n, 10_000 - n, b'"%s"' % (b"x" * 100)) for n in range(64)]
+    for limit_bytes in range(2_000, 12_000, 7):
+        bodies = set()
+        for pages in ([records], [records[:16], [], records[16:50], records[50:]], [[], *([each] for each in records)]):
+            builder = Builder(HEAD, NAMES, limit_bytes)
+            for page in pages:
+                builder.add(page)
+            bodies.add(builder.body(FIRST_MS, LAST_MS))
+        assert len(bodies) == 1, limit_bytes
+
+
 def test_a_builder_that_is_full_says_so() -> None:
     builder = Builder(HEAD, NAMES, 2_048)
     assert not builder.is_full

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 import time
+from contextlib import suppress
 
 import pytest
 import redis
@@ -14,6 +16,8 @@ from nsqdigest.store.head import Head
 from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Schedule
 from nsqdigest.store.store import Store
+from support.cutting_off import CutOff, Interruptible
+from support.store import Claim as PlainClaim
 from support.store import Scripts
 from support.stores import OpenStore, add, open_store, rec
 
@@ -175,3 +179,29 @@ async def test_claims_name_their_routes(store: Store) -> None:
         await add(store, rec(timeline=f"of {route}".encode()), route=route)
     taken = await store.digests.claim(0, [("s", 0), ("r", 1), ("m", 0)], [5, 5], LEASE_MS)
     assert {claim.timeline: claim.route for claim in taken.claims} == {"of r": "r", "of s": "s", "of m": "m"}
+
+
+@pytest.mark.parametrize("writes", range(1, 16))
+async def test_a_digest_whose_burial_was_cut_off_is_sent_again_or_is_dead_with_its_details(
+    store: Store, redis_client: redis.Redis, writes: int
+) -> None:
+    await add(store, rec(b"a"), route="s")
+    claim = await claimed(store, "s")
+    head = await opened(store, claim)
+    assert isinstance(head, Head)
+    details = Details(head, "s", claim.timeline, "out", "refused", "why").encode()
+    cut = Interruptible(redis_client)
+    cut.now_ms = None
+    cut.cut_off_after(writes)
+    with suppress(CutOff):
+        cut.finish(cut.burying(PlainClaim("s", claim.timeline.encode(), 0, claim.token), head.id, details=details))
+    for kind in ("waiting", "leased"):  # its daemon is gone, its lease has run out, and it is due
+        cut.command("ZADD", cut.key(kind, "s"), "XX", 1, claim.timeline)
+    if schedule := cut.schedule(claim.timeline.encode(), "s"):
+        cut.command("HSET", cut.key("schedule", "s"), claim.timeline, struct.pack(">QQI", 1, 1, schedule[2]))
+    await store.upkeep.maintain(0, ["s"], LEASE_MS)
+    for again in (await store.digests.claim(0, [("s", 0)], [5], LEASE_MS)).claims:
+        if getattr(await opened(store, again), "id", None) == head.id:
+            return  # it is sent again
+    (dead,) = await store.dead.page(0, 0)
+    assert (dead.id, dead.details.reason, cut.client.zcard(cut.key("dead-set", head.id))) == (head.id, "refused", 1)

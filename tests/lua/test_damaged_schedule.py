@@ -11,7 +11,7 @@ from support.store import NOW_MS, Rec, Scripts
 pytestmark = pytest.mark.script
 
 BAD, GOOD = b"bad", b"good"
-GARBAGE = [b"", b"planted", b"x" * 19, b"x" * 21]
+GARBAGE = [b"", b"planted", b"x" * 19, b"x" * 21, b"\xff" * 20]
 
 
 def planted(store: Scripts, garbage: bytes) -> None:
@@ -50,6 +50,17 @@ def test_one_that_is_planted_between_two_calls_is_put_right(store: Scripts, garb
     words, _ = store.finish(*(store.closing(claim, claim.timeline.decode()) for claim in claims))
     assert words == ["closed", "closed"]
     assert store.schedule(BAD) == (NOW_MS + 1000, NOW_MS + 1000, 0)
+
+
+def test_as_many_as_a_claim_looks_at_are_in_the_way_of_none(store: Scripts) -> None:
+    bad = [b"bad%d" % number for number in range(40)]
+    store.is_sound = False
+    store.add(*(Rec(name, b"k", NOW_MS) for name in bad), base_ms=NOW_MS - 1)
+    store.add(Rec(GOOD, b"k", NOW_MS))
+    for name in bad:
+        store.command("HSET", store.key("schedule", "r"), name, b"\xff" * 20)
+    found = [name for number in range(50) for name in store.claim(budgets=[1], token=str(number)).timelines]
+    assert sorted(found) == sorted([*bad, GOOD])
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)

@@ -223,3 +223,7 @@ def test_a_revived_digest_has_a_timeline_of_its_own_and_shows_the_one_it_came_fr
     own = own_timeline("0193-id", timeline)
     assert own != timeline
     assert shown_timeline(own) == shown_timeline(timeline) == timeline
+
+
+def test_a_name_that_only_begins_like_a_revived_ones_is_shown_too() -> None:
+    assert [shown_timeline(name) for name in ("\x01planted", "\x01", "\x01a\x01b")] == ["planted", "", "b"]

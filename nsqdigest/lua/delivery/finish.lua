@@ -142,11 +142,17 @@ local function close(entries, route)
   redis.call('UNLINK', unpack(gone))
 end
 
+-- Before the heads say that they are being buried: who ends what was cut off here has no details.
+local function keep_details(buried)
+  for _, entry in ipairs(buried) do
+    if redis.call('HEXISTS', dead_details, entry.id) == 0 then
+      redis.call('HSET', dead_details, entry.id, entry.more)
+    end
+  end
+end
+
 -- A redelivered event is in the dead digest already: shown in the next one, too, it would come twice with a revival.
 local function bury(entry, route)
-  if redis.call('HEXISTS', dead_details, entry.id) == 0 then
-    redis.call('HSET', dead_details, entry.id, entry.more)
-  end
   redis.call('ZADD', dead, now, entry.id)
   remember_keys(entry, route, false)
   move(entry.snapshot, entry.dead_index)
@@ -206,6 +212,7 @@ local function finish(number, route)
   end
   if #buried > 0 then
     begin_count(ledger, 'buried')
+    keep_details(buried)
     set_heads(heads, buried, marked_as_burying)
   end
   if #closed > 0 then

@@ -54,7 +54,7 @@ local function routes_of_call()
       number = number, timeline = ARGV[at + 1], token = ARGV[at + 2], new_id = ARGV[at + 3],
       index = index, values = values, snapshot = snapshot, snapshot_values = snapshot_values,
       head = '', id = false, is_merging = false, packed = false, has_values = true,
-      newer = 0, total = 0, lost_superseded = 0, lost_capacity = 0,
+      newer = 0, total = 0, lacks_values = false, lost_superseded = 0, lost_capacity = 0,
     }
     route.names[place], route.values[place] = ARGV[at + 1], values
     at = at + ARGUMENTS_OF_TIMELINE
@@ -82,17 +82,19 @@ local function refusal(entry, owner)
   if owner ~= entry.token then
     return { 'stale' }
   end
-  local newer, total = redis.pcall('ZCARD', entry.index), 0
+  local newer, total, texts = redis.pcall('ZCARD', entry.index), 0, 0
   if entry.id then
-    total = redis.pcall('ZCARD', entry.snapshot)
+    total, texts = redis.pcall('ZCARD', entry.snapshot), redis.pcall('HLEN', entry.snapshot_values)
   end
-  if type(newer) == 'table' or type(total) == 'table' then
-    return { 'damaged', (type(newer) == 'table' and newer or total).err }
+  local damage = type(newer) == 'table' and newer or type(total) == 'table' and total
+    or type(texts) == 'table' and texts
+  if damage then
+    return { 'damaged', damage.err }
   end
   if entry.id and field_of(entry.head, 'burying') == entry.id and field_of(entry.head, 'closed') ~= entry.id then
     return { 'burying', entry.id, field_of(entry.head, 'next') }
   end
-  entry.newer, entry.total = newer, total
+  entry.newer, entry.total, entry.lacks_values = newer, total, texts < total
 end
 
 local function action(entry, capacity)
@@ -219,6 +221,16 @@ local function open(number, route, fresh)
     { 'superseded', 0, 'added', uncounted, 'open', uncounted - opened, 'snapshots', opened })
 end
 
+-- Where a call that was cut off had moved the index and not the values, they follow. Returns whether the snapshot is
+-- another one now, and how many records of it were superseded meanwhile.
+local function complete(entry)
+  if not entry.lacks_values then
+    return false, 0
+  end
+  local found, gone = take_back_values(entry.index, entry.values, entry.snapshot, entry.snapshot_values)
+  return found + gone > 0, gone
+end
+
 -- A digest left over takes in what came since, and becomes a new one.
 local function merge(number, route, entry)
   local _, _, _, schedules, heads, losses, ledger = keys_of_route(number)
@@ -229,6 +241,7 @@ local function merge(number, route, entry)
   head = with_number(with_number(with_number(head, 'merging', total), 'opened', now), 'attempts', 0)
   begin_count(ledger, 'superseded')
   redis.call('HSET', heads, entry.timeline, head)
+  complete(entry)
   unite(entry.index, entry.values, entry.snapshot, entry.snapshot_values)
   local united = redis.call('ZCARD', entry.snapshot)
   local trimmed = route.capacity > 0 and trim(entry.snapshot, entry.snapshot_values, route.capacity) or 0
@@ -246,13 +259,19 @@ local function merge(number, route, entry)
   answers[1 + entry.number] = { 'merged', head }
 end
 
--- As it was. Where a call that was cut off had moved the index and not the values, they follow, under a new id: nobody
--- has seen that one.
-local function take_up(number, entry)
+-- As it was. What is not as it was goes under a new id: nobody has seen that one.
+local function take_up(number, route, entry)
   local _, _, _, _, heads = keys_of_route(number)
-  if redis.call('EXISTS', entry.snapshot_values) == 0
-    and take_back_values(entry.index, entry.values, entry.snapshot, entry.snapshot_values) then
-    entry.head = with_field(entry.head, 'id', entry.new_id)
+  local is_changed, gone = complete(entry)
+  local left = entry.total - gone
+  if left == 0 then -- all of it came anew since
+    entry.lost_superseded = entry.lost_superseded + gone
+    return open(number, route, { entry })
+  end
+  if is_changed or (tonumber(field_of(entry.head, 'total')) or left) ~= left then
+    local superseded = (tonumber(field_of(entry.head, 'superseded')) or 0) + gone
+    entry.head = with_number(with_field(entry.head, 'id', entry.new_id), 'total', left)
+    entry.head = with_number(entry.head, 'superseded', superseded)
     redis.call('HSET', heads, entry.timeline, entry.head)
   end
   answers[1 + entry.number] = { 'again', entry.head }
@@ -277,7 +296,7 @@ for number, route in ipairs(routes) do
       merge(number, route, entry)
     end
     for _, entry in ipairs(what.again) do
-      take_up(number, entry)
+      take_up(number, route, entry)
     end
     forget(number, what.forget)
   end

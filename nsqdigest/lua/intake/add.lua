@@ -78,6 +78,9 @@ for number = 1, #names do
   local held = 0
   if schedule and #schedule == SCHEDULE_BYTES then
     instants, held_before = schedule, unpack_from('>I4', schedule, 17) -- base and bound stay packed as they are
+    if held_before >= capacity then -- an open that was cut off may have taken some
+      held_before = math.min(held_before, call('ZCARD', index))
+    end
     held = held_before
   else
     held = left_by_another(index, values)

@@ -2,13 +2,16 @@
 -- field of the route's schedule hash. While it waits, due = min(base + increment * records, bound). Nothing else moves
 -- it. The waiting zset holds an instant that is never after the due one: records only push it back, so add leaves the
 -- score alone (moving it is what costs most in Redis) and claim works out the exact one when the score comes up.
-local SCHEDULE, SCHEDULE_BYTES = '>I8I8I4', 20
+local SCHEDULE, SCHEDULE_BYTES, FURTHEST = '>I8I8I4', 20, 2 ^ 53
 
 -- Returns base, bound and records. Where data was lost, or something else wrote it, the timeline is due at the given
 -- instant, and none of its records was counted.
 local function unpack_schedule(packed, otherwise)
   if packed and #packed == SCHEDULE_BYTES then
-    return struct.unpack(SCHEDULE, packed)
+    local base, bound, records = struct.unpack(SCHEDULE, packed)
+    if base < FURTHEST and bound < FURTHEST then
+      return base, bound, records
+    end
   end
   return otherwise, otherwise, 0
 end

@@ -41,24 +41,37 @@ local function unite(index, values, into_index, into_values)
   return met, copied_before
 end
 
--- The values of a snapshot whose index was moved by a call that was cut off before it moved them too. Returns whether
--- any was there.
+-- The values of a snapshot whose index was moved by a call that was cut off before it moved them too. A record whose
+-- key came anew since is superseded, for its value is not there any more: it leaves the snapshot. Returns how many
+-- values were found, and how many records left.
 local function take_back_values(index, values, snapshot, snapshot_values)
-  local found = false
-  for start = 0, redis.call('ZCARD', snapshot) - 1, PER_CALL do
+  local found, gone = 0, 0
+  local start = 0
+  while true do
     local keys = redis.call('ZRANGE', snapshot, start, start + PER_CALL - 1)
-    local own, present = redis.call('HMGET', values, unpack(keys)), redis.call('ZMSCORE', index, unpack(keys))
+    if #keys == 0 then
+      return found, gone
+    end
+    local here, own = redis.call('HMGET', snapshot_values, unpack(keys)), redis.call('HMGET', values, unpack(keys))
+    local present = redis.call('ZMSCORE', index, unpack(keys))
+    local texts, taken, superseded = {}, {}, {}
     for number, key in ipairs(keys) do
-      if own[number] then
-        found = true
-        redis.call('HSET', snapshot_values, key, own[number])
-        if not present[number] then
-          redis.call('HDEL', values, key)
-        end
+      if not here[number] and present[number] then
+        superseded[#superseded + 1] = key
+      elseif not here[number] and own[number] then
+        texts[#texts + 1], texts[#texts + 2] = key, own[number]
+        taken[#taken + 1] = key
       end
     end
+    if #taken > 0 then
+      redis.call('HSET', snapshot_values, unpack(texts))
+      redis.call('HDEL', values, unpack(taken))
+    end
+    if #superseded > 0 then
+      redis.call('ZREM', snapshot, unpack(superseded))
+    end
+    found, gone, start = found + #taken, gone + #superseded, start + #keys - #superseded
   end
-  return found
 end
 
 -- The newest stay. Returns how many went.
