@@ -21,7 +21,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/intake/test_rdy_machine.py",
         "tests/intake/test_fleet_machine.py",
     ),
-    "delivery.verdicts": ("tests/delivery/test_verdicts.py",),
+    "delivery.verdicts": ("tests/delivery/test_verdicts.py", "tests/delivery/test_bounds.py"),
     "delivery.digest": ("tests/delivery/test_digest.py",),
     "intake.routing": ROUTING,
     "intake.shapes": ROUTING,
@@ -39,7 +39,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "intake.letter_queue": ("tests/intake/test_letter_queue.py",),
     "intake.late_answers": ("tests/intake/test_late_answers.py",),
     "delivery.timer": ("tests/delivery/test_timer.py",),
-    "delivery.claims": ("tests/delivery/test_timer.py", "tests/delivery/test_claims.py"),
+    "delivery.claims": (
+        "tests/delivery/test_claims_told.py",
+        "tests/delivery/test_timer.py",
+        "tests/delivery/test_claims.py",
+    ),
     "delivery.opener": (
         "tests/delivery/test_bounds.py",
         "tests/delivery/test_opener.py",
@@ -52,5 +56,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "delivery.conclusions": ("tests/delivery/test_conclusions.py", "tests/delivery/test_outlet.py"),
     "delivery.finisher": ("tests/delivery/test_finisher.py",),
-    "store.digests": ("tests/delivery/test_digests_in_redis.py", "tests/delivery/test_delivery.py"),
+    "store.digests": (
+        "tests/delivery/test_digests_in_redis.py",
+        "tests/delivery/test_bad_neighbours.py",
+        "tests/delivery/test_delivery.py",
+        "tests/store/test_timelines.py",
+    ),
 }

@@ -350,6 +350,17 @@ async def test_after_a_failure_the_calls_that_follow_are_not_made(
     assert batch.timelines_of(written.not_stored) == [b"first", b"second", b"third"]
 
 
+async def test_a_call_that_went_well_before_a_failure_does_not_let_the_calls_behind_it_be_made(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = let_add_fail(monkeypatch, store, {b"second": "redis-timeout"})
+    of_each = [name for name in (b"first", b"second", b"third") for _ in range(RECORDS_PER_CALL)]
+    batch = Batch(*of_each)
+    written = await batch.write(store)
+    assert asked == [{b"first"}, {b"second"}]
+    assert batch.timelines_of(written.not_stored) == [b"second", b"third"]
+
+
 # -- what is counted
 
 
