@@ -34,7 +34,7 @@ def chosen(known: Sequence[LaneT], wanted: str) -> list[LaneT]:
 
 
 def interleaved(
-    keys: Sequence[str], rounds: int, run: Mapping[str, Callable[[], RoundT]], said: Callable[[RoundT], str]
+    keys: Sequence[str], rounds: int, run: Mapping[str, Callable[[], RoundT]], summary: Callable[[RoundT], str]
 ) -> dict[str, list[RoundT]]:
     """a, b, c, a, b, c …, so that a slow minute of the machine is shared."""
     done: dict[str, list[RoundT]] = {key: [] for key in keys}
@@ -44,7 +44,7 @@ def interleaved(
             result = run[key]()
             done[key].append(result)
             took_s = time.monotonic() - began_s
-            print(f"round {number}/{rounds}  {key:<8}{said(result)}   {took_s:.0f} s in all", flush=True)
+            print(f"round {number}/{rounds}  {key:<8}{summary(result)}   {took_s:.0f} s in all", flush=True)
     return done
 
 

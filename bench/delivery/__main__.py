@@ -50,7 +50,7 @@ def machine(rounds: int) -> dict[str, str]:
     return facts | {"BullMQ": ", ".join(f"{name} {release}" for name, release in pinned.items())}
 
 
-def said(one: Round) -> str:
+def summary(one: Round) -> str:
     return (
         f"{one.events_per_s:>10,.0f} digests/s   CPU per digest: consumer {one.consumer_us:.0f} "
         f"Redis {one.redis_us:.0f} receiver {one.receiver_us:.0f} µs   {one.commands:.1f} commands   "
@@ -61,7 +61,7 @@ def said(one: Round) -> str:
 def run_lanes(lanes: Sequence[Lane], rounds: int, digests: int, folder: Path) -> dict[str, LaneRounds]:
     backlog = made(folder, digests) if any(lane.uses_backlog for lane in lanes) else None
     run = {lane.key: partial(run_round, lane, lane.times * digests, backlog) for lane in lanes}
-    done = interleaved([lane.key for lane in lanes], rounds, run, said)
+    done = interleaved([lane.key for lane in lanes], rounds, run, summary)
     return {lane.key: LaneRounds(lane.key, lane.title, 0, tuple(done[lane.key])) for lane in lanes}
 
 

@@ -59,8 +59,8 @@ class Connection(asyncio.Protocol):
             self._transport.write(ACCEPTED)
             return
         counts = self._counts
-        told = counts.waits_us if b" /waits " in head else {"posts": counts.posts, "ids": len(counts.ids)}
-        answer = json.dumps(told).encode()
+        facts = counts.waits_us if b" /waits " in head else {"posts": counts.posts, "ids": len(counts.ids)}
+        answer = json.dumps(facts).encode()
         self._transport.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(answer), answer))
 
 

@@ -53,12 +53,12 @@ def machine(lanes: list[Lane], rounds: int) -> dict[str, str]:
 
 def run_all(lanes: list[Lane], rounds: int) -> dict[str, LaneRounds]:
     done = interleaved(
-        [lane.key for lane in lanes], rounds, {lane.key: partial(run_round, lane) for lane in lanes}, said
+        [lane.key for lane in lanes], rounds, {lane.key: partial(run_round, lane) for lane in lanes}, summary
     )
     return {lane.key: LaneRounds(lane.key, lane.title, lane.event_bytes, tuple(done[lane.key])) for lane in lanes}
 
 
-def said(one: Round) -> str:
+def summary(one: Round) -> str:
     return (
         f"{one.events_per_s:>10,.0f} events/s   CPU per event: consumer {one.consumer_us:.1f} "
         f"Redis {one.redis_us:.1f} nsqd {one.nsqd_us:.1f} µs   {one.peak_rss_bytes / 2**20:.0f} MiB"

@@ -85,12 +85,12 @@ def markdown(lanes: Mapping[str, LaneRounds], machine: Mapping[str, str]) -> str
 
 def run_all(lanes: list[Lane], rounds: int) -> dict[str, LaneRounds]:
     done = interleaved(
-        [lane.key for lane in lanes], rounds, {lane.key: partial(run_round, lane) for lane in lanes}, said
+        [lane.key for lane in lanes], rounds, {lane.key: partial(run_round, lane) for lane in lanes}, summary
     )
     return {lane.key: LaneRounds(lane.key, lane.title, lane.event_bytes, tuple(done[lane.key])) for lane in lanes}
 
 
-def said(one: Round) -> str:
+def summary(one: Round) -> str:
     return (
         f"{one.events_per_s:>10,.0f} messages/s   CPU per message: consumer {one.consumer_us:.2f} "
         f"nsqd {one.nsqd_us:.2f} µs   {one.peak_rss_bytes / MIB:.0f} MiB   in flight at most {one.most_in_flight}"

@@ -161,7 +161,7 @@ class Digests:
         """
         claims = [opening.claim for opening in openings]
         routes = self._numbers_of(claims)
-        keys = [*self._shared_keys(partition, routes), *self._own_keys(claims, lambda keys: keys.opened_by)]
+        keys = [*self._shared_keys(partition, routes), *self._own_keys(claims, lambda keys: keys.to_open)]
         arguments: list[bytes | str | int] = [b"", lease_ms, len(routes)]
         for name in routes:
             route, instants = self._routes[name], next_earliest_ms[name]
@@ -200,7 +200,7 @@ class Digests:
         claims = [ending.claim for ending in endings]
         routes = self._numbers_of(claims)
         dead = self._namespace.dead_keys[partition]
-        keys = [*self._shared_keys(partition, routes), *self._own_keys(claims, lambda keys: keys.ended_by)]
+        keys = [*self._shared_keys(partition, routes), *self._own_keys(claims, lambda keys: keys.to_finish)]
         keys += (dead.dead, dead.details)
         arguments: list[bytes | str | int] = [b"", len(routes), len(endings)]
         for name in routes:

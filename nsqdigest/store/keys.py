@@ -44,24 +44,15 @@ class Keys:
             tag + kind + b":" + name + b":" for kind in (b"set", b"values", b"digest", b"digest-values", b"shown")
         )
         self.name_from = len(self.index)
-        self.opened_by = self.index, self.values, self.snapshot, self.snapshot_values
-        """What lua/delivery/open.lua takes of each timeline."""
-        self.ended_by = self.snapshot, self.snapshot_values, self.memory
-        """What lua/delivery/finish.lua takes of each timeline."""
-
-    def of_timeline(self, timeline: bytes) -> tuple[bytes, ...]:
-        """Its own keys, in the order in which every script takes them."""
-        return (
-            self.index + timeline,
-            self.values + timeline,
-            self.snapshot + timeline,
-            self.snapshot_values + timeline,
-            self.memory + timeline,
-        )
+        self.to_open = self.index, self.values, self.snapshot, self.snapshot_values
+        """Prefixes of the keys that lua/delivery/open.lua takes of each timeline."""
+        self.to_finish = self.snapshot, self.snapshot_values, self.memory
+        """Prefixes of the keys that lua/delivery/finish.lua takes of each timeline."""
 
     def of(self, timeline: bytes) -> list[bytes]:
         """The keys of a script on one timeline, in the order of lua/lib/timeline_keys.lua."""
-        return [*self.fixed, *self.of_timeline(timeline)]
+        own = self.index, self.values, self.snapshot, self.snapshot_values, self.memory
+        return [*self.fixed, *(prefix + timeline for prefix in own)]
 
 
 class DeadKeys:

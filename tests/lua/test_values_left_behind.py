@@ -4,6 +4,7 @@ comes meanwhile, and what the next open makes of both: each record is shown once
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 import redis
@@ -15,6 +16,28 @@ pytestmark = pytest.mark.script
 
 T = b"t"
 OLD = {(b"a", b"old"), (b"b", b"other")}
+
+
+def cut_off_opens(
+    redis_client: redis.Redis, *, merge_capacity: int, capacity: int = 100
+) -> Iterator[tuple[int, Interruptible, Claim]]:
+    """Two old records in one timeline, whose open is cut off after its first write, its second, … and not at all."""
+    for writes in range(1, 40):
+        store = Interruptible(redis_client)
+        store.add(Rec(T, b"a", NOW_MS, b"old"), Rec(T, b"b", NOW_MS, b"other"), capacity=capacity)
+        (claim,) = store.claim().claims
+        store.cut_off_after(writes)
+        was_cut_off = True
+        try:
+            store.open(claim, "id-1", merge_capacity=merge_capacity)
+            was_cut_off = False
+        except CutOff:
+            pass
+        yield writes, store, claim
+        redis_client.flushall()
+        if not was_cut_off:
+            return
+    raise AssertionError("no end of its writes")
 
 
 def shown(store: Scripts, claim: Claim) -> set[tuple[bytes, bytes]]:
@@ -43,17 +66,7 @@ def deliver_all(store: Scripts, claim: Claim, merge_capacity: int) -> list[tuple
 def test_each_record_is_shown_once_wherever_the_open_was_cut_off(
     redis_client: redis.Redis, merge_capacity: int, came: list[bytes]
 ) -> None:
-    for writes in range(1, 40):
-        store = Interruptible(redis_client)
-        store.add(Rec(T, b"a", NOW_MS, b"old"), Rec(T, b"b", NOW_MS, b"other"))
-        (claim,) = store.claim().claims
-        store.cut_off_after(writes)
-        was_cut_off = True
-        try:
-            store.open(claim, "id-1", merge_capacity=merge_capacity)
-            was_cut_off = False
-        except CutOff:
-            pass
+    for writes, store, claim in cut_off_opens(redis_client, merge_capacity=merge_capacity):
         new = [Rec(T, key, NOW_MS + 1, b"new") for key in came]
         if new:
             store.add(*new)
@@ -64,10 +77,6 @@ def test_each_record_is_shown_once_wherever_the_open_was_cut_off(
         superseded = {record for record in OLD if record[0] in came}
         assert newer | (OLD - superseded) <= times.keys() <= newer | OLD, (writes, digests)
         assert set(times.values()) == {1}, (writes, digests)
-        redis_client.flushall()
-        if not was_cut_off:
-            return
-    raise AssertionError("no end of its writes")
 
 
 def test_a_snapshot_that_lost_a_record_goes_out_with_the_others_under_a_new_id(store: Scripts) -> None:
@@ -85,22 +94,8 @@ def test_a_snapshot_that_lost_a_record_goes_out_with_the_others_under_a_new_id(s
 def test_records_come_in_wherever_an_open_of_a_full_timeline_was_cut_off(
     redis_client: redis.Redis, capacity: int, merge_capacity: int
 ) -> None:
-    for writes in range(1, 40):
-        store = Interruptible(redis_client)
-        store.add(Rec(T, b"a", NOW_MS), Rec(T, b"b", NOW_MS), capacity=capacity)
-        (claim,) = store.claim().claims
-        store.cut_off_after(writes)
-        was_cut_off = True
-        try:
-            store.open(claim, "id-1", merge_capacity=merge_capacity)
-            was_cut_off = False
-        except CutOff:
-            pass
+    for _, store, _ in cut_off_opens(redis_client, merge_capacity=merge_capacity, capacity=capacity):
         assert store.add(Rec(T, b"new", NOW_MS + 1), capacity=capacity).added == 1
-        redis_client.flushall()
-        if not was_cut_off:
-            return
-    raise AssertionError("no end of its writes")
 
 
 def test_a_full_timeline_whose_set_is_gone_takes_records(store: Scripts) -> None:

@@ -45,8 +45,7 @@ end
 -- key came anew since is superseded, for its value is not there any more: it leaves the snapshot. Returns how many
 -- values were found, and how many records left.
 local function take_back_values(index, values, snapshot, snapshot_values)
-  local found, gone = 0, 0
-  local start = 0
+  local found, gone, start = 0, 0, 0
   while true do
     local keys = redis.call('ZRANGE', snapshot, start, start + PER_CALL - 1)
     if #keys == 0 then

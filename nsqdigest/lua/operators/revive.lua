@@ -39,7 +39,7 @@ redis.call('ZADD', waiting, now, timeline)
 put_down(agenda, waiting, now)
 -- The whole head anew: it may have been revived and buried before, and its timeline not yet forgotten.
 redis.call('HSET', heads, timeline, string.format(
-  ' iteration=%s id=%s opened=%s total=%d superseded=%s capacity=%s next=%s since=%.0f attempts=%s tries=0',
+  ' iteration=%s id=%s opened=%s total=%d superseded=%s capacity=%s next=%s since=%d attempts=%s tries=0',
   ARGV[6], id, ARGV[5], redis.call('ZCARD', records), ARGV[7], ARGV[8], ARGV[9], now, ARGV[4]))
 redis.call('HSET', schedules, timeline, struct.pack(SCHEDULE, now, now, 0))
 if not known then

@@ -61,6 +61,6 @@ if difference < 0 then
   counted_as, by = #possible == 1 and possible[1] or 'dropped:unknown', -difference
 end
 local counted = (redis.call('HGET', ledger, counted_as) or 0) + by
-changes[#changes + 1], changes[#changes + 2] = counted_as, string.format('%.0f', counted)
+changes[#changes + 1], changes[#changes + 2] = counted_as, string.format('%d', counted)
 redis.call('HSET', ledger, unpack(changes))
 return { 'mended', difference }
