@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import chain, groupby
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from nsqdigest.store.answers import Claim, Claimed, Ended, NotOpened
@@ -292,13 +292,12 @@ class Digests:
             prefixed(
                 prefixes_of(self._namespace.keys(partition, route)), [claim.timeline.encode() for claim in of_route]
             )
-            for (partition, route), of_route in groupby(claims, itemgetter(0, 1))
+            for (partition, route), of_route in groupby(claims, attrgetter("partition", "route"))
         ]
 
 
 def new_token() -> str:
-    """Of a claim. Redis searches a hash of few and short values from end to end: one value of more than 64 bytes spares
-    the hash of all tokens that."""
+    """Of a claim. It is longer than 64 bytes: Redis searches a hash of short values from end to end."""
     return secrets.token_hex(33)
 
 
