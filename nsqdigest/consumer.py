@@ -6,8 +6,8 @@ gets how much of it, and which messages are worked on). This module carries them
 Invariants:
 - While nothing may be in flight, messages that still arrive go back unprocessed: RDY 0 takes effect late.
 - While probing, one message on the one armed connection is processed, and nothing else.
-- The controller gets the verdict of a batch before its FINs and REQs go out: were a probe finished before its RDY is
-  lowered, nsqd would hand over the next message.
+- RDY is lowered before FINs and REQs go out: for each of them nsqd would hand over another message. So the controller
+  gets the verdict of a batch before nsqd gets its answers.
 - Messages of a closed connection count against the limit until they are finished or given back.
 
 Connections come from `nsq.connections`. Messages go to `intake.batches` and come back as a `BatchResult`; dead letters
@@ -391,9 +391,9 @@ class Consumer:
             return False
         if not self._draining:  # `paused` is what an operator did, and a drain speaks for itself
             report_decision(_log, self._metrics, "consumer.topic", self._controller, topic=self.topic)
+        self._apply()  # first: for each message that goes back nsqd would hand over another, up to RDY
         if self.decision.limit == 0:
             self._batches.give_back_waiting()
-        self._apply()
         return True
 
     def _apply(self) -> None:

@@ -48,6 +48,9 @@ _log = log.get("connection")
 
 ANSWERED_WITHIN_S = 5.0
 """nsqd has so long to answer a command. Its heartbeats go on without an answer, so that silence cannot show it."""
+LAST_MESSAGE_S = 0.1
+"""nsqd may still hand over the one message that it held in hand when CLS came. Sent to a side that has hung up, nobody
+could give it back: it would be in flight for a whole msg_timeout."""
 TURN_BYTES = 256 * 1024
 """After so much a reader whose socket always has data yields to the event loop."""
 UNREAD_BYTES = 32 << 20
@@ -321,10 +324,12 @@ class NsqConnection:
             self._goodbye.add_done_callback(_looked_at)
 
     async def say_goodbye(self) -> None:
-        """CLS, and nsqd's CLOSE_WAIT. The caller limits the wait: what comes meanwhile has to be given back."""
+        """CLS, nsqd's CLOSE_WAIT, and the message that may come behind it. The caller limits the wait: what comes
+        meanwhile has to be given back."""
         self.cls()
         if self._goodbye is not None:
             await asyncio.shield(self._goodbye)  # a caller that was cancelled may wait again
+            await asyncio.sleep(LAST_MESSAGE_S)
 
     async def hang_up(self) -> None:
         """Shuts the writing side once all is written, reads to the end, closes. No command that was sent is lost."""

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.unit
 TOPIC = "events"
 MAX_IN_FLIGHT = 10
 TIMEOUT_S = 60.0
+WAITING_GO_BACK = ("REQ", "those that no write was begun for")
 SETTINGS = replace(settings.NSQ, max_in_flight=MAX_IN_FLIGHT)
 
 
@@ -76,13 +77,14 @@ class Batches:
     """In the place of the real ones."""
 
     arrivals: list[Arrival] = field(default_factory=list)
-    given_back_waiting: int = 0
+
+    commands: list[tuple[Any, ...]] = field(default_factory=list)
 
     def put(self, arrival: Arrival) -> None:
         self.arrivals.append(arrival)
 
     def give_back_waiting(self) -> None:
-        self.given_back_waiting += 1
+        self.commands.append(WAITING_GO_BACK)
 
 
 @dataclass
@@ -113,7 +115,7 @@ class Stage:
             uniform=lambda low, high: (low + high) / 2,
             on_due=self._on_due,
         )
-        self.batches, self.letters = Batches(), Letters()
+        self.batches, self.letters = Batches(commands=self.commands), Letters()
         self.consumer._batches = cast(Any, self.batches)
         self.consumer._letters = self.consumer._oversize._letters = cast(Any, self.letters)
         self.connections = [Connection(name, self.commands) for name in names or ("a",)]
@@ -147,18 +149,17 @@ def _simulated_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @simulated
-async def test_rdy_is_lowered_before_the_batch_that_failed_is_answered() -> None:
+async def test_rdy_is_lowered_before_a_batch_that_failed_and_what_waits_behind_it_go_back() -> None:
     stage = Stage("a", "b")
     one, two = stage.bring(2)
     a, b = stage.connections
     a.rdy = b.rdy = 5
     result = stage.result(Verdict.FAILED, finish=[(a, [one])], give_back=[(a, [two])])
     stage.consumer.on_batch_result(result)
-    assert stage.names() == [("RDY", "a"), ("RDY", "b"), ("FIN", "a"), ("REQ", "a")]
-    assert stage.commands[2:] == [("FIN", "a", one), ("REQ", "a", (two, 500))]
+    assert stage.names() == [("RDY", "a"), ("RDY", "b"), WAITING_GO_BACK, ("FIN", "a"), ("REQ", "a")]
+    assert stage.commands[3:] == [("FIN", "a", one), ("REQ", "a", (two, 500))]
     assert (a.rdy, b.rdy, a.in_flight) == (0, 0, 0)
     assert stage.controller.decision.state is State.BACKOFF
-    assert stage.batches.given_back_waiting == 1
 
 
 @simulated
@@ -320,6 +321,7 @@ async def test_an_oversize_probe_leads_to_the_next_probe() -> None:
 async def test_while_paused_what_arrives_goes_back_unprocessed() -> None:
     stage = Stage()
     assert stage.consumer.pause()
+    assert stage.names()[-1] == WAITING_GO_BACK
     (message,) = stage.bring(1)
     assert stage.commands[-1] == ("REQ", "a", (message, 500))
     assert stage.batches.arrivals == []

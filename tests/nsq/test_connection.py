@@ -294,6 +294,23 @@ async def test_a_goodbye_that_nobody_waits_for_any_more_can_be_waited_for_again(
     assert len(client.params_of("CLS")) == 1
 
 
+async def test_a_message_that_nsqd_held_in_hand_when_the_goodbye_came_is_not_missed(
+    embedded: EmbeddedNsqd, topic: str, to: Make, recorder: Recorder
+) -> None:
+    """A real nsqd hands one over behind CLOSE_WAIT in one of twenty ends under load."""
+    embedded.script.answer = lambda _, name, __: b"" if name == "CLS" else None
+    connection = await subscribed(to(embedded), topic)
+    goodbye = asyncio.create_task(connection.say_goodbye())
+    (client,) = embedded.connections
+    await embedded.until(lambda: client.params_of("CLS"))
+    embedded.send_raw(client, frame(FrameType.RESPONSE, b"CLOSE_WAIT"))
+    await until(lambda: connection._goodbye is not None and connection._goodbye.done(), PATIENCE_S, "CLOSE_WAIT")
+    embedded.send_raw(client, message_frame(Message(b"0" * 16, 1, 1, b"x")))
+    await recorder.take(1)
+    assert not goodbye.done()
+    await goodbye
+
+
 async def test_after_cls_nothing_new_comes_and_what_is_in_flight_can_be_finished(
     server: Server, to: Make, recorder: Recorder, topic: str
 ) -> None:
