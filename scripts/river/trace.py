@@ -3,6 +3,9 @@
 Run by its path, as a process of its own: it imports nothing of this folder. A call is written down when its function
 begins to run; a coroutine that goes on after an await is none. The caller is the nearest function of the package below
 it on the stack, but not past the event loop: what the loop calls has no caller and begins a turn.
+
+A comprehension or generator expression is no call: it is a part of the function in which it stands. (From Python 3.12
+on most of them run in its frame; before, each had one of its own.)
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from nsqdigest.cli import main
 _PACKAGE = str(Path(sys.modules["nsqdigest"].__file__ or "").parent) + "/"
 _LOOP = "/asyncio/base_events.py"
 _GENERATORS = 0x20 | 0x80 | 0x200  # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR
+
+_PARTS_OF_A_FUNCTION = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 Call = tuple[int, bool, str, str, str, int]
 """Instant (ns), whether it begins a turn, the caller's file ('' of the loop), the file, the function, its line."""
@@ -50,12 +55,12 @@ def _caller_of(frame: FrameType) -> str | None:
 
 
 def _profile(frame: FrameType, event: str, argument: Any) -> None:
-    if event != "call" or not frame.f_code.co_filename.startswith(_PACKAGE):
+    code = frame.f_code
+    if event != "call" or not code.co_filename.startswith(_PACKAGE) or code.co_name in _PARTS_OF_A_FUNCTION:
         return
     caller, is_beginning = _caller_of(frame), _is_beginning(frame)
     if caller is not None and not is_beginning:
         return
-    code = frame.f_code
     file = code.co_filename.removeprefix(_PACKAGE)
     _calls.append((time.monotonic_ns(), is_beginning, caller or "", file, code.co_qualname, code.co_firstlineno))
 
