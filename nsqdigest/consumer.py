@@ -87,6 +87,11 @@ class Consumer:
         self._limits = limits
         self._controller = controller
         self._metrics = metrics
+        self._received = metrics.number("messages_received_total", topic=topic)
+        self._finished = metrics.number("messages_finished_total", topic=topic)
+        self._requeued = metrics.number("messages_requeued_total", topic=topic)
+        self._ages_s = metrics.histogram("message_age_seconds", topic=topic)
+        self._sizes = metrics.histogram("batch_messages", topic=topic)
         self._uniform = uniform
         self._on_due = on_due
         """Called when a timeline is due that was not before."""
@@ -203,13 +208,17 @@ class Consumer:
 
     def pause(self) -> bool:
         """Nothing is asked for until `resume`, and what waits here goes back. Returns whether it was not paused yet."""
-        return self._carry_out(self._controller.pause(time.monotonic()))
+        if is_news := self._controller.pause(time.monotonic()):
+            self._carry_out()
+        return is_news
 
     def resume(self) -> bool:
         """Goes on where `pause` stopped it. Returns whether it was paused."""
         if self._draining or self.decision.state is not State.PAUSED:
             return False
-        return self._carry_out(self._controller.resume(time.monotonic()))
+        if is_news := self._controller.resume(time.monotonic()):
+            self._carry_out()
+        return is_news
 
     # -- from the connections
 
@@ -220,7 +229,7 @@ class Consumer:
 
     def on_messages(self, connection: NsqConnection, messages: list[Message]) -> None:
         now_s = time.monotonic()
-        self._metrics.add("messages_received_total", len(messages), topic=self.topic)
+        self._received.value += len(messages)
         received_s, timeout_s = self._received_s(connection, now_s), connection.msg_timeout_s
         is_any_oversize = max([len(message.body) for message in messages]) > self._limits.event_bytes
         decision = self.decision
@@ -252,8 +261,9 @@ class Consumer:
     def on_refused(self, connection: NsqConnection, error: NsqdRefused) -> None:
         self._metrics.add("messages_refused_total", 1, topic=self.topic, reason=error.code)
         epoch = self._late_answers.refused(connection, refused_id(error.detail))
-        if epoch is not None:  # the store was too slow for it, or this process was
-            self._carry_out(self._controller.failed(epoch, time.monotonic()))
+        # The store was too slow for it, or this process was.
+        if epoch is not None and self._controller.failed(epoch, time.monotonic()):
+            self._carry_out()
         _log.counted(
             "warning",
             "consumer.message.too_late",
@@ -269,8 +279,8 @@ class Consumer:
             return
         self._connections_changed()
         self._late_answers.forget(connection)
-        if connection is self._planner.armed:
-            self._carry_out(self._controller.lost(self.decision.epoch, time.monotonic()))
+        if connection is self._planner.armed and self._controller.lost(self.decision.epoch, time.monotonic()):
+            self._carry_out()
         self._apply()
 
     def _connections_changed(self) -> None:
@@ -285,13 +295,18 @@ class Consumer:
         """Answers nsqd for a whole batch. Where this raises, the groups without an answer are left in the result."""
         if result.is_timeline_due:
             self._on_due()
-        self._carry_out(self._judge(result))
+        if self._judge(result):
+            self._carry_out()
         for arrival in result.late:
             self._late_answers.remember(arrival)
         while result.letters:
             self._letters.put(*result.letters[-1])
             result.letters.pop()
-        self._observe(result)
+        now_ns = time.time_ns()
+        ages_s = [(now_ns - message.timestamp_ns) / NS_PER_S for _, messages in result.finish for message in messages]
+        if ages_s:
+            self._ages_s.observe(*ages_s)
+            self._sizes.observe(len(ages_s))
         while result.finish:
             self.finish(*result.finish[-1])
             result.finish.pop()
@@ -312,16 +327,9 @@ class Consumer:
                 decided |= self._controller.lost(epoch, now_s)
         return decided
 
-    def _observe(self, result: BatchResult) -> None:
-        now_ns = time.time_ns()
-        ages_s = [(now_ns - message.timestamp_ns) / NS_PER_S for _, messages in result.finish for message in messages]
-        if ages_s:
-            self._metrics.observe("message_age_seconds", *ages_s, topic=self.topic)
-            self._metrics.observe("batch_messages", len(ages_s), topic=self.topic)
-
     def finish(self, connection: NsqConnection, messages: list[Message]) -> None:
         connection.fin(messages)
-        self._metrics.add("messages_finished_total", len(messages), topic=self.topic)
+        self._finished.value += len(messages)
         self._arm_if_idle(connection)
 
     def give_back(self, connection: NsqConnection, messages: Sequence[Message], about_s: float | None = None) -> None:
@@ -330,7 +338,7 @@ class Consumer:
         if self._draining:
             low_ms = high_ms = 0.0
         connection.requeue([(message, int(self._uniform(low_ms, high_ms))) for message in messages])
-        self._metrics.add("messages_requeued_total", len(messages), topic=self.topic)
+        self._requeued.value += len(messages)
         self._arm_if_idle(connection)
 
     def _arm_if_idle(self, connection: NsqConnection) -> None:
@@ -341,7 +349,8 @@ class Consumer:
 
     def store_answered(self) -> None:
         """Redis, which had failed, has answered another part of the daemon: a backoff ends soon."""
-        self._carry_out(self._controller.answered(time.monotonic()))
+        if self._controller.answered(time.monotonic()):
+            self._carry_out()
 
     # -- from the clock
 
@@ -385,16 +394,13 @@ class Consumer:
 
     # -- the decision, carried out
 
-    def _carry_out(self, decided: bool) -> bool:
-        """Reports and applies the decision, if the controller decided anew."""
-        if not decided:
-            return False
+    def _carry_out(self) -> None:
+        """Reports and applies the new decision of the controller."""
         if not self._draining:  # `paused` is what an operator did, and a drain speaks for itself
             report_decision(_log, self._metrics, "consumer.topic", self._controller, topic=self.topic)
         self._apply()  # first: for each message that goes back nsqd would hand over another, up to RDY
         if self.decision.limit == 0:
             self._batches.give_back_waiting()
-        return True
 
     def _apply(self) -> None:
         """Sends the differences between the wanted RDY and the RDY that is set."""
@@ -415,7 +421,9 @@ class Consumer:
             self._wake = loop.call_later(max(0.0, wake_at_s - time.monotonic()), tick)
 
     def _tick(self) -> None:
-        if not self._carry_out(self._controller.tick(time.monotonic())):
+        if self._controller.tick(time.monotonic()):
+            self._carry_out()
+        else:
             self._apply()
 
 

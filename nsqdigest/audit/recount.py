@@ -75,7 +75,7 @@ class Auditor:
         )
 
     async def _ledgers(self, partition: int, routes: Sequence[str]) -> _Ledgers:
-        of_routes = [self._namespace.keys(partition, route) for route in routes]
+        of_routes = [self._namespace.keys[partition, route] for route in routes]
         keys = [
             self._namespace.tags[partition] + b"count",
             *(key for of in of_routes for key in (of.ledger, of.schedules, of.waiting, of.leased)),
@@ -121,7 +121,7 @@ class Auditor:
 
     async def _count_timelines(self, partition: int, route: str, sums: _Sums) -> None:
         """HSCAN returns every timeline that exists all the while, some of them twice."""
-        schedules = self._namespace.keys(partition, route).schedules
+        schedules = self._namespace.keys[partition, route].schedules
         seen: set[bytes] = set()
         cursor: bytes = b"0"
         while True:
@@ -143,7 +143,7 @@ class Auditor:
                 return
 
     async def _count_page(self, partition: int, route: str, names: Sequence[bytes]) -> list[Found]:
-        of = self._namespace.keys(partition, route)
+        of = self._namespace.keys[partition, route]
         keys = [of.waiting, of.leased, of.schedules, of.heads]
         for name in names:
             keys += [of.index + name, of.values + name, of.snapshot + name, of.snapshot_values + name]

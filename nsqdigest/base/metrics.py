@@ -3,8 +3,12 @@
 `metric_table` declares them all. A series whose labels are known beforehand exists from the start, at 0: an alert on an
 increase then fires at the first one, too.
 
-The values are kept in plain dictionaries, which are cheap to change; prometheus-client reads them at each scrape. Each
-`Metrics` has a registry of its own: several daemons in one process do not mix.
+Each series is a `Number` or a `Histogram`, which prometheus-client reads at each scrape. Code that runs for every
+message or batch takes its series once (`number`, `histogram`) and adds to it directly: `received.value += count` is no
+call and looks up no label. All other code names the metric and its labels at each change (`add`, `set`, `observe`).
+Both ways lead to the same series, and it is exact at any moment.
+
+Each `Metrics` has a registry of its own: several daemons in one process do not mix.
 """
 
 from __future__ import annotations
@@ -22,17 +26,41 @@ from nsqdigest.base.metric_table import METRICS, PREFIX, STARTS_UNKNOWN, Declare
 
 
 @dataclass(slots=True)
-class _Observations:
-    counts: list[int]
-    total: float = 0.0
+class Number:
+    """One series of a counter or gauge. What changes it adds to `value`; that of a counter never falls."""
+
+    value: float = 0.0
+
+
+class Histogram:
+    """One series of observations."""
+
+    def __init__(self, buckets: Sequence[float]) -> None:
+        self._buckets = buckets
+        self.counts = [0] * (len(buckets) + 1)
+        """Of each bucket alone; the last one is that of all beyond."""
+        self.total = 0.0
+
+    def observe(self, *values: float) -> None:
+        """Any number of observations at once: the cost of a batch is that of sorting it."""
+        self.total += sum(values)
+        if len(values) == 1:
+            self.counts[bisect_left(self._buckets, values[0])] += 1
+            return
+        ordered, before = sorted(values), 0
+        for number, upper in enumerate(self._buckets):
+            upto = bisect_right(ordered, upper, before)
+            self.counts[number] += upto - before
+            before = upto
+        self.counts[-1] += len(ordered) - before
 
 
 @dataclass(slots=True)
 class _Series:
     """Of one metric: by the values of its labels."""
 
-    values: dict[Labels, float] = field(default_factory=dict)
-    observations: dict[Labels, _Observations] = field(default_factory=dict)
+    numbers: dict[Labels, Number] = field(default_factory=dict)
+    histograms: dict[Labels, Histogram] = field(default_factory=dict)
 
 
 class Metrics:
@@ -49,49 +77,55 @@ class Metrics:
                     self._begin(name, labels)
 
     def _begin(self, name: str, labels: Labels) -> None:
-        declared, series = METRICS[name], self._series[name]
-        if declared.kind == "histogram":
-            series.observations[labels] = _Observations([0] * (len(declared.buckets) + 1))
+        if METRICS[name].kind == "histogram":
+            self._histogram(name, labels)
         else:
-            series.values[labels] = 0.0
+            self._number(name, labels)
+
+    def _number(self, name: str, key: Labels) -> Number:
+        numbers = self._series[name].numbers
+        if key not in numbers:
+            numbers[key] = Number()
+        return numbers[key]
+
+    def _histogram(self, name: str, key: Labels) -> Histogram:
+        histograms = self._series[name].histograms
+        if key not in histograms:
+            histograms[key] = Histogram(METRICS[name].buckets)
+        return histograms[key]
 
     # -- for the daemon
 
+    def number(self, name: str, /, **labels: str) -> Number:
+        """The series itself, for code that changes it often. It exists from now on, and is never to be cleared."""
+        return self._number(name, _key(name, labels))
+
+    def histogram(self, name: str, /, **labels: str) -> Histogram:
+        return self._histogram(name, _key(name, labels))
+
     def add(self, name: str, amount: float = 1, /, **labels: str) -> None:
-        values, key = self._series[name].values, _key(name, labels)
-        values[key] = values.get(key, 0) + amount
+        self._number(name, _key(name, labels)).value += amount
 
     def set(self, name: str, value: float, /, **labels: str) -> None:
-        self._series[name].values[_key(name, labels)] = value
+        self._number(name, _key(name, labels)).value = value
 
     def clear(self, name: str, /, **labels: str) -> None:
         """Removes the series: its value is unknown."""
-        self._series[name].values.pop(_key(name, labels), None)
+        self._series[name].numbers.pop(_key(name, labels), None)
 
     def observe(self, name: str, /, *values: float, **labels: str) -> None:
-        """Any number of observations at once: the cost of a batch is that of sorting it."""
-        key, observations = _key(name, labels), self._series[name].observations
-        if key not in observations:
-            self._begin(name, key)
-        seen, buckets = observations[key], METRICS[name].buckets
-        seen.total += sum(values)
-        if len(values) == 1:
-            seen.counts[bisect_left(buckets, values[0])] += 1
-            return
-        ordered, before = sorted(values), 0
-        for number, upper in enumerate(buckets):
-            upto = bisect_right(ordered, upper, before)
-            seen.counts[number] += upto - before
-            before = upto
-        seen.counts[-1] += len(ordered) - before
+        self._histogram(name, _key(name, labels)).observe(*values)
 
     def total(self, name: str) -> float:
         """Over all labels; of a histogram the number of observations."""
         series = self._series[name]
-        return sum(series.values.values()) + sum(sum(seen.counts) for seen in series.observations.values())
+        return sum(number.value for number in series.numbers.values()) + sum(
+            sum(seen.counts) for seen in series.histograms.values()
+        )
 
     def value(self, name: str, /, **labels: str) -> float | None:
-        return self._series[name].values.get(_key(name, labels))
+        number = self._series[name].numbers.get(_key(name, labels))
+        return None if number is None else number.value
 
     # -- for Prometheus
 
@@ -114,13 +148,13 @@ class Metrics:
         for name, declared in METRICS.items():
             series = self._series[name]
             if declared.kind == "histogram":
-                yield _histogram_family(name, declared, series.observations)
+                yield _histogram_family(name, declared, series.histograms)
                 continue
             family = (CounterMetricFamily if declared.kind == "counter" else GaugeMetricFamily)(
                 PREFIX + name, declared.help, labels=declared.labels
             )
-            for labels, value in series.values.items():
-                family.add_metric(labels, value)
+            for labels, number in series.numbers.items():
+                family.add_metric(labels, number.value)
             yield family
 
 
@@ -146,12 +180,10 @@ def _beforehand(declared: Declared, known: Values) -> Iterator[Labels]:
         yield tuple(str(value) for part in found for value in part)
 
 
-def _histogram_family(
-    name: str, declared: Declared, observations: Mapping[Labels, _Observations]
-) -> HistogramMetricFamily:
+def _histogram_family(name: str, declared: Declared, histograms: Mapping[Labels, Histogram]) -> HistogramMetricFamily:
     family = HistogramMetricFamily(PREFIX + name, declared.help, labels=declared.labels)
     bounds = [*(f"{bound:g}" for bound in declared.buckets), "+Inf"]
-    for labels, seen in observations.items():
+    for labels, seen in histograms.items():
         family.add_metric(labels, list(zip(bounds, _running(seen.counts), strict=True)), seen.total)
     return family
 

@@ -72,7 +72,7 @@ def build(config: Config, kinds: SinkKinds = KINDS, uniform: Uniform = random.un
     options = options_of(config.nsq)
     store_is_back = StoreIsBack()
     store = build_store(config, plans)
-    store.namespace.time_scripts(lambda script, took_s: metrics.observe("store_request_seconds", took_s, script=script))
+    store.namespace.time_scripts(metrics)
     outlets = build_outlets(config, kinds, SinkContext(options, metrics), uniform)
     scheduler = Scheduler(
         config.scheduler,

@@ -76,6 +76,8 @@ class Batch:
     """Decoded arrivals, on their way to the store."""
 
     arrivals: list[Arrival]
+    now_ms: int
+    """When they were decoded, by Redis' clock."""
     records: list[Record] = field(default_factory=list)
     letters: dict[Message, Letter] = field(default_factory=dict)
     result: BatchResult | None = None

@@ -149,7 +149,7 @@ class Batches:
                 # Since it was decoded the process stood still, or the writes before it took their time.
                 for record in batch.records:
                     record.possible_repeat = True
-            written = await self._writer.write(batch.records)
+            written = await self._writer.write(batch.records, batch.now_ms)
             if written.failure is not None:
                 self._report_failure(written.failure, len(written.not_stored))
             self._owner.on_batch_result(batch.conclude(written, time.monotonic()))

@@ -38,9 +38,9 @@ class Decoder:
         self._metrics = metrics
 
     def decode(self, arrivals: list[Arrival]) -> Batch:
-        batch = Batch(arrivals)
-        unmatched: list[Message] = []
         now_ms = self._clock.now_ms()
+        batch = Batch(arrivals, now_ms)
+        unmatched: list[Message] = []
         now_s = time.monotonic()
         records_of, add_record = self._router.records_of, batch.records.append
         for arrival in arrivals:

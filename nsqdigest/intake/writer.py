@@ -23,8 +23,7 @@ from nsqdigest.base import log
 from nsqdigest.base.errors import StoreError
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.intake.routing import IntakeRoute
-from nsqdigest.store.answers import Added
-from nsqdigest.store.packing import calls_of
+from nsqdigest.store.packing import BYTES_PER_CALL, RECORDS_PER_CALL
 from nsqdigest.store.record import Record
 from nsqdigest.store.timelines import Timelines
 
@@ -45,8 +44,6 @@ class WriteResult(NamedTuple):
     @staticmethod
     def merged(results: Sequence[WriteResult]) -> WriteResult:
         """The first failure stands for all."""
-        if len(results) == 1:
-            return results[0]
         return WriteResult(
             frozenset().union(*(each.not_stored for each in results)),
             {source: why for each in results for source, why in each.refused.items()},
@@ -64,6 +61,8 @@ class _Call(NamedTuple):
 
     route: IntakeRoute
     partition: int
+    now_ms: int
+    """By Redis' clock: what begins with these records begins now."""
     records: Sequence[Record]
 
     @property
@@ -80,29 +79,38 @@ class StoreWriter:
         self._routes = {route.number: route for route in routes}
         self._store = store
         self._metrics = metrics
+        self._added = {
+            number: metrics.number("records_added_total", route=route.settings.name)
+            for number, route in self._routes.items()
+        }
         self._only_route = routes[0] if len(routes) == 1 and store.partitions == 1 else None
 
-    async def write(self, records: Sequence[Record]) -> WriteResult:
-        groups = self._groups(records)
+    async def write(self, records: Sequence[Record], now_ms: int) -> WriteResult:
+        """`now_ms`: by Redis' clock, when the batch was decoded. A timeline that begins with it begins then."""
+        groups = self._groups(records, now_ms)
         if len(groups) == 1:
             return await self._write_group(groups[0])
         async with asyncio.TaskGroup() as together:
             tasks = [together.create_task(self._write_group(group)) for group in groups]
         return WriteResult.merged([task.result() for task in tasks])
 
-    def _groups(self, records: Sequence[Record]) -> list[_Call]:
+    def _groups(self, records: Sequence[Record], now_ms: int) -> list[_Call]:
         if self._only_route is not None:
-            return [_Call(self._only_route, 0, records)] if records else []
+            return [_Call(self._only_route, 0, now_ms, records)] if records else []
         groups: dict[tuple[int, int], list[Record]] = {}
         for record in records:
             groups.setdefault((record.route, self._store.partition_of(record.timeline)), []).append(record)
-        return [_Call(self._routes[route], partition, theirs) for (route, partition), theirs in groups.items()]
+        return [_Call(self._routes[route], partition, now_ms, theirs) for (route, partition), theirs in groups.items()]
 
     async def _write_group(self, group: _Call) -> WriteResult:
         """Call after call; after a failure the rest is not sent."""
-        results: list[WriteResult] = []
-        for records in calls_of(group.records):
-            if results and results[-1].failure is not None:
+        first, *others = calls_of(group.records)
+        result = await self._write_call(group._replace(records=first))
+        if not others:
+            return result
+        results = [result]
+        for records in others:
+            if results[-1].failure is not None:
                 results.append(_failed(records, results[-1].failure))
             else:
                 results.append(await self._write_call(group._replace(records=records)))
@@ -115,9 +123,15 @@ class StoreWriter:
             return await self._split(call, error) if error.is_damage else _failed(call.records, error)
 
     async def _add(self, call: _Call) -> WriteResult:
-        first = call.route.plan.beginning(self._store.clock.now_ms())
-        added = await self._store.add(call.route.settings.name, call.partition, call.records, first)
-        self._count(call.route.settings.name, added)
+        name, first = call.route.settings.name, call.route.plan.beginning(call.now_ms)
+        added = await self._store.add(name, call.partition, call.records, first)
+        self._added[call.route.number].value += added.added
+        not_kept = {
+            "superseded": added.superseded, "capacity": added.dropped_capacity, "timelines": added.dropped_timelines,
+            "duplicate": added.dropped_duplicate, "repeated": added.repeated,
+        }  # fmt: skip
+        if any(not_kept.values()):
+            self._report_not_kept(name, not_kept)
         return WriteResult(timelines_due=added.due_at_once)
 
     # -- a call that the script failed
@@ -175,30 +189,35 @@ class StoreWriter:
         detail = ", ".join(wrong.own) or str(error)
         return WriteResult(refused={record.source: detail for record in call.records})
 
-    # -- counting
+    # -- what was not kept
 
-    def _count(self, route: str, added: Added) -> None:
-        self._metrics.add("records_added_total", added.added, route=route)
-        for reason, count in _not_kept(added):
+    def _report_not_kept(self, route: str, not_kept: Mapping[str, int]) -> None:
+        for reason, count in not_kept.items():
             if count:
                 self._metrics.add("records_not_kept_total", count, route=route, reason=reason)
-        if added.dropped_timelines:
+        if not_kept["timelines"]:
             _log.counted(
                 "error",
                 "consumer.timelines.limit_reached",
                 by=("route",),
                 adds=("records_dropped",),
                 route=route,
-                records_dropped=added.dropped_timelines,
+                records_dropped=not_kept["timelines"],
                 hint="raise limits.timelines, or look for a timeline template that names too many",
             )
 
 
-def _not_kept(added: Added) -> Iterable[tuple[str, int]]:
-    return (
-        ("superseded", added.superseded),
-        ("capacity", added.dropped_capacity),
-        ("timelines", added.dropped_timelines),
-        ("duplicate", added.dropped_duplicate),
-        ("repeated", added.repeated),
-    )
+def calls_of(records: Sequence[Record]) -> list[Sequence[Record]]:
+    """Splits records into what one call may carry: so many records, so many bytes (one record is always allowed)."""
+    if len(records) <= RECORDS_PER_CALL and sum([len(record.value) for record in records]) <= BYTES_PER_CALL:
+        return [records] if records else []
+    calls: list[Sequence[Record]] = []
+    start = size = 0
+    for position, record in enumerate(records):
+        if position > start and (position - start == RECORDS_PER_CALL or size + len(record.value) > BYTES_PER_CALL):
+            calls.append(records[start:position])
+            start, size = position, 0
+        size += len(record.value)
+    if start < len(records):
+        calls.append(records[start:])
+    return calls

@@ -12,45 +12,43 @@ Invariants:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import NamedTuple
 
 
 class Known(NamedTuple):
     """What was known of a ledger when a call was sent."""
 
-    generation: int
+    generation: int = 0
     """How many losses were found in it before."""
-    records: int
+    records: int = 0
 
 
 class AcknowledgedCounts:
     def __init__(self) -> None:
-        self._known: dict[tuple[str, int], Known] = {}
+        self.known: defaultdict[tuple[str, int], Known] = defaultdict(Known)
+        """By route and partition: to be read before a call is sent, and handed back with its answer."""
         self._lost: dict[str, int] = {}
-
-    def known(self, route: str, partition: int) -> Known:
-        """To be read before a call is sent, and handed back with its answer."""
-        return self._known.get((route, partition), Known(0, 0))
 
     def on_answer(self, route: str, partition: int, when_sent: Known, before: int, after: int) -> bool:
         """A call that is acknowledged now found `before` records in the ledger and left `after`. Returns whether
         records were lost."""
         if self.compare(route, partition, when_sent, before):
-            self._known[route, partition] = Known(when_sent.generation + 1, after)
+            self.known[route, partition] = Known(when_sent.generation + 1, after)
             return True
-        now = self.known(route, partition)
+        now = self.known[route, partition]
         if now.generation == when_sent.generation and after > now.records:
-            self._known[route, partition] = Known(now.generation, after)
+            self.known[route, partition] = Known(now.generation, after)
         return False
 
     def compare(self, route: str, partition: int, when_sent: Known, records: int) -> bool:
         """The ledger was read and has `records`, of which some may not be acknowledged yet: it raises no count.
         Returns whether records were lost."""
         lost = when_sent.records - records
-        if lost <= 0 or self.known(route, partition).generation != when_sent.generation:
+        if lost <= 0 or self.known[route, partition].generation != when_sent.generation:
             return False
         self._lost[route] = self._lost.get(route, 0) + lost
-        self._known[route, partition] = Known(when_sent.generation + 1, records)
+        self.known[route, partition] = Known(when_sent.generation + 1, records)
         return True
 
     def take_lost(self) -> dict[str, int]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nsqdigest.base.errors import StoreError
 from nsqdigest.store.keys import is_own, shown_timeline
 
 
 class Added(NamedTuple):
-    """What became of the records of one call."""
+    """What became of the records of one call, in the order of lua/intake/add.lua."""
 
     now_ms: int
     added: int
@@ -25,12 +25,6 @@ class Added(NamedTuple):
     """Timelines that began with this call and are due already."""
     counted: int
     """How many records were ever presented to the route in this partition, those of this call included."""
-
-    @classmethod
-    def of(cls, answer: list[Any]) -> Added:
-        """As lua/intake/add.lua returns it."""
-        now_ms, added, superseded, capacity, timelines, duplicate, repeated, due_at_once, counted = answer
-        return cls(now_ms, added, superseded, capacity, timelines, duplicate, repeated, len(due_at_once), counted)
 
 
 class WrongTypes(NamedTuple):

@@ -155,7 +155,7 @@ class DeadStore:
 
     async def revive(self, dead: Dead) -> Revival:
         """Makes the digest due now, independently of its timeline. Age and tries begin again, attempts go on."""
-        head, of = dead.details.head, self._namespace.keys(dead.partition, dead.route)
+        head, of = dead.details.head, self._namespace.keys[dead.partition, dead.route]
         own = own_timeline(head.id, dead.details.timeline).encode()
         answer = await self._namespace.run(
             dead.partition,
@@ -175,7 +175,7 @@ class DeadStore:
         return await self._drop(old.partition, old.id, old.route, self._limit_per_partition)
 
     async def _drop(self, partition: int, digest_id: str, route: str, may_stay: bytes | int) -> int:
-        keys = [*self._namespace.dead_keys[partition].of(digest_id), self._namespace.keys(partition, route).ledger]
+        keys = [*self._namespace.dead_keys[partition].of(digest_id), self._namespace.keys[partition, route].ledger]
         answer = await self._namespace.run(partition, "drop_dead", keys, [digest_id, may_stay])
         return int(answer[1]) if answer[0] == b"dropped" else 0
 

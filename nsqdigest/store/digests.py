@@ -26,7 +26,7 @@ from nsqdigest.store.namespace import Namespace
 from nsqdigest.store.record import StoredRecord
 from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Schedule, instant_ms
-from nsqdigest.store.servers.resp import Arguments, Command, packed, prefixed, reader
+from nsqdigest.store.servers.resp import Arguments, Command, packed, reader
 
 _MEMORY_PER_CAPACITY = 2
 READ_WHOLE_RECORDS = 64
@@ -133,7 +133,7 @@ class Digests:
         budgets: Sequence[int],
         of_routes: Iterable[tuple[int, int]],
     ) -> Claimed:
-        of = [self._namespace.keys(partition, route) for route in routes]
+        of = [self._namespace.keys[partition, route] for route in routes]
         keys = [key for each in of for key in (each.waiting, each.leased, each.tokens, each.schedules)]
         now_ms, next_due, *flat = await self._namespace.run(
             partition,
@@ -229,7 +229,7 @@ class Digests:
             by_route.setdefault(claim.route, []).append(number)
         for route, numbers in by_route.items():
             names = [digests[number][0].timeline for number in numbers]
-            commands.append([b"HMGET", self._namespace.keys(partition, route).heads, *names])
+            commands.append([b"HMGET", self._namespace.keys[partition, route].heads, *names])
         answers = await self._namespace.send(partition, commands)
         heads = dict(zip(chain(*by_route.values()), chain(*answers[2 * len(digests) :]), strict=True))
         return [
@@ -275,7 +275,7 @@ class Digests:
     # -- below
 
     def _of(self, claim: Claim) -> tuple[Keys, bytes]:
-        return self._namespace.keys(claim.partition, claim.route), claim.timeline.encode()
+        return self._namespace.keys[claim.partition, claim.route], claim.timeline.encode()
 
     # The keys of a script on many timelines, in the order of lua/lib/route_keys.lua.
 
@@ -284,13 +284,13 @@ class Digests:
         return {name: number for number, name in enumerate(dict.fromkeys([claim.route for claim in claims]), 1)}
 
     def _shared_keys(self, partition: int, routes: Iterable[str]) -> list[bytes | Arguments]:
-        of = [self._namespace.keys(partition, name) for name in routes]
+        of = [self._namespace.keys[partition, name] for name in routes]
         return [*chain.from_iterable(each.of_route for each in of), *of[0].of_partition]
 
     def _own_keys(self, claims: Sequence[Claim], prefixes_of: Callable[[Keys], Sequence[bytes]]) -> list[Arguments]:
         return [
-            prefixed(
-                prefixes_of(self._namespace.keys(partition, route)), [claim.timeline.encode() for claim in of_route]
+            Arguments(
+                [claim.timeline.encode() for claim in of_route], prefixes_of(self._namespace.keys[partition, route])
             )
             for (partition, route), of_route in groupby(claims, attrgetter("partition", "route"))
         ]

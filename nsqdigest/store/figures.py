@@ -88,7 +88,7 @@ class StoreFigures:
 
     async def _routes_of(self, partition: int, routes: Sequence[str], now_ms: int) -> list[RouteFigures]:
         commands: list[list[bytes | str | int]] = []
-        for of in (self._namespace.keys(partition, name) for name in routes):
+        for of in (self._namespace.keys[partition, name] for name in routes):
             commands += (
                 [b"ZCARD", of.waiting],
                 [b"ZCARD", of.leased],

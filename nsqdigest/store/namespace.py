@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
@@ -25,12 +25,14 @@ from nsqdigest.store import scripts
 from nsqdigest.store.keys import SCHEMA, DeadKeys, Keys, mismatch
 from nsqdigest.store.servers.client import RedisClient
 from nsqdigest.store.servers.facts import ServerFacts, StoreFacts
+from nsqdigest.store.servers.resp import script_call
 from nsqdigest.store.servers.rights import Rights
 
 if TYPE_CHECKING:
+    from nsqdigest.base.metrics import Metrics
     from nsqdigest.config import Redis as RedisSettings
     from nsqdigest.store.servers.facts import RedisClock
-    from nsqdigest.store.servers.resp import Command
+    from nsqdigest.store.servers.resp import Command, Words
 
 _CONNECTIONS_TO_READ = 8
 
@@ -42,6 +44,18 @@ class Layout(NamedTuple):
     partitions: int
 
 
+class _KeysOfRoutes(dict[tuple[int, str], Keys]):
+    """Made when they are first asked for."""
+
+    def __init__(self, tags: Sequence[bytes]) -> None:
+        self._tags = tags
+
+    def __missing__(self, place: tuple[int, str]) -> Keys:
+        partition, route = place
+        self[place] = Keys(self._tags[partition], route)
+        return self[place]
+
+
 class Namespace:
     def __init__(self, settings: RedisSettings, connections: int, *, read_only: bool = False) -> None:
         self._settings = settings
@@ -49,7 +63,8 @@ class Namespace:
         self.partitions = settings.partition_count
         self.tags = [f"{{{settings.namespace}:{partition}}}:".encode() for partition in range(self.partitions)]
         self.dead_keys = [DeadKeys(tag) for tag in self.tags]
-        self._keys: dict[tuple[int, str], Keys] = {}
+        self.keys: Mapping[tuple[int, str], Keys] = _KeysOfRoutes(self.tags)
+        """By partition and route, configured or not."""
         self.epochs: list[str] = []
         """A random text of each partition, written when it was empty. It changes when the partition was emptied."""
         self.layout: Layout | None = None
@@ -107,8 +122,8 @@ class Namespace:
 
     async def _agree(self, partition: int, routes: Iterable[str]) -> str:
         tag = self.tags[partition]
-        arguments: Command = [b"", SCHEMA, self.partitions, uuid4().hex, *routes]
-        stored = await self._client.run(tag, "hello", [tag + b"layout", tag + b"routes"], arguments)
+        arguments: Words = [b"", SCHEMA, self.partitions, uuid4().hex, *routes]
+        stored = await self._run(tag, "hello", [tag + b"layout", tag + b"routes"], arguments)
         self._refuse_mismatch(Layout(int(stored[0]), int(stored[1])))
         return str(stored[2].decode())
 
@@ -121,25 +136,22 @@ class Namespace:
     def partition_of(self, timeline: bytes) -> int:
         return 0 if self.partitions == 1 else zlib.crc32(timeline) % self.partitions
 
-    def keys(self, partition: int, route: str) -> Keys:
-        """Of any route, configured or not."""
-        found = self._keys.get((partition, route))
-        if found is None:
-            found = self._keys[partition, route] = Keys(self.tags[partition], route)
-        return found
-
     # -- calls to one partition
 
     async def run(
-        self, partition: int, script: str, keys: Command, arguments: Command, *, durable: bool = False
+        self, partition: int, name: str, keys: Words, arguments: Words, *, durable: bool = False
     ) -> list[Any]:
         """Runs a script on keys of one partition. `durable`: the caller will FIN, or send a digest, on this answer, so
         wait for the replicas that redis.durability asks for. Raises `StoreError` unsent while the store is unfit."""
         if self._unfit:
             raise StoreError("redis-unfit", self._unfit, Applied.NO)
-        if self._read_only and not scripts.only_reads(script):
-            raise AssertionError(f"{script} writes, and the namespace is read-only")
-        return await self._client.run(self.tags[partition], script, keys, arguments, durable=durable)
+        if self._read_only and not scripts.only_reads(name):
+            raise AssertionError(f"{name} writes, and the namespace is read-only")
+        return await self._run(self.tags[partition], name, keys, arguments, durable=durable)
+
+    async def _run(self, tag: bytes, name: str, keys: Words, arguments: Words, *, durable: bool = False) -> list[Any]:
+        script = scripts.load(name)
+        return await self._client.run(tag, script, script_call(script.sha, keys, arguments), durable=durable)
 
     async def send(self, partition: int, commands: Sequence[Command]) -> list[Any]:
         """Commands that read keys of one partition, in one round trip."""
@@ -160,9 +172,9 @@ class Namespace:
         """Set when the servers should be checked: one did not answer as it should, or has lost something."""
         return self._client.needs_check
 
-    def time_scripts(self, on_script: Callable[[str, float], None]) -> None:
-        """From now on reports each script's name and how many seconds it took, failures included."""
-        self._client.on_request = on_script
+    def time_scripts(self, metrics: Metrics) -> None:
+        """From now on observes how many seconds each script takes, failures included."""
+        self._client.times = {name: metrics.histogram("store_request_seconds", script=name) for name in scripts.names()}
 
     async def facts(self) -> list[ServerFacts]:
         """Of every primary, whether a daemon could use it or not."""

@@ -64,7 +64,7 @@ class Operations:
         return RouteCounts(*map(sum, zip(*found, strict=True)))
 
     async def _counts(self, partition: int, route: str) -> RouteCounts:
-        of = self._namespace.keys(partition, route)
+        of = self._namespace.keys[partition, route]
         waiting, leased, (records, in_snapshots) = await self._namespace.send(
             partition,
             [[b"ZCARD", of.waiting], [b"ZCARD", of.leased], [b"HMGET", of.ledger, b"open", b"snapshots"]],
@@ -76,7 +76,7 @@ class Operations:
         total: dict[str, int] = {}
         answers = await asyncio.gather(
             *(
-                self._namespace.send(partition, [[b"HGETALL", self._namespace.keys(partition, route).ledger]])
+                self._namespace.send(partition, [[b"HGETALL", self._namespace.keys[partition, route].ledger]])
                 for partition in range(self._namespace.partitions)
             )
         )
@@ -97,7 +97,7 @@ class Operations:
         """Makes the timeline due now, whatever its policy. Changes nothing where a digest of it is being delivered."""
         name, partition = timeline.encode(), self._partition_of(timeline)
         answer = await self._namespace.run(
-            partition, "flush", self._namespace.keys(partition, route).of(name), [b"", name]
+            partition, "flush", self._namespace.keys[partition, route].of(name), [b"", name]
         )
         return Flushed(answer[0].decode())
 
@@ -106,7 +106,7 @@ class Operations:
         return await self._delete(self._partition_of(timeline), route, timeline.encode())
 
     async def _delete(self, partition: int, route: str, name: bytes) -> int | None:
-        answer = await self._namespace.run(partition, "delete", self._namespace.keys(partition, route).of(name), [name])
+        answer = await self._namespace.run(partition, "delete", self._namespace.keys[partition, route].of(name), [name])
         return int(answer[1]) if answer[0] == b"deleted" else None
 
     def _partition_of(self, timeline: str) -> int:
@@ -131,14 +131,14 @@ class Operations:
         return await self._step(partition, route, most, lambda name: self._adopt(partition, route, to, capacity, name))
 
     async def _adopt(self, partition: int, route: str, to: str, capacity: int, name: bytes) -> int | None:
-        keys = [*self._namespace.keys(partition, route).of(name), *self._namespace.keys(partition, to).of(name)]
+        keys = [*self._namespace.keys[partition, route].of(name), *self._namespace.keys[partition, to].of(name)]
         answer = await self._namespace.run(partition, "adopt", keys, [name, capacity])
         return int(answer[1]) if answer[0] == b"adopted" else None
 
     async def _step(
         self, partition: int, route: str, most: int, work: Callable[[bytes], Awaitable[int | None]]
     ) -> Step:
-        of, last = self._namespace.keys(partition, route), min(most, RECORDS_PER_CALL) - 1
+        of, last = self._namespace.keys[partition, route], min(most, RECORDS_PER_CALL) - 1
         waiting, leased = await self._namespace.send(
             partition, [[b"ZRANGE", of.waiting, 0, last], [b"ZRANGE", of.leased, 0, last]]
         )

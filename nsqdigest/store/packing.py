@@ -1,4 +1,4 @@
-"""Cuts records into calls and packs them for lua/intake/add.lua; sizes the pages of a digest (pure)."""
+"""Packs the records of a call for lua/intake/add.lua; sizes calls and the pages of a digest (pure)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from nsqdigest.store.keys import Keys
 from nsqdigest.store.record import Record
-from nsqdigest.store.servers.resp import Arguments, arguments, prefixed
+from nsqdigest.store.servers.resp import Arguments
 
 RECORDS_PER_CALL = 500
 BYTES_PER_CALL = 1 << 20
@@ -48,10 +48,10 @@ def pack_batch(keys: Keys, records: Sequence[Record]) -> tuple[list[Arguments], 
         *[_FLAGS[record.possible_repeat] for record in of_second.records],
     ]
     declared = [
-        prefixed((keys.index, keys.values), of_plain.timelines),
-        prefixed((keys.index, keys.values, keys.snapshot, keys.memory), of_second.timelines),
+        Arguments(of_plain.timelines, (keys.index, keys.values)),
+        Arguments(of_second.timelines, (keys.index, keys.values, keys.snapshot, keys.memory)),
     ]
-    values = arguments([record.value for record in ordered])
+    values = Arguments([record.value for record in ordered])
     return declared, [len(of_plain.timelines), b"".join(packed), values]
 
 
@@ -82,22 +82,6 @@ def _scores(records: Sequence[Record]) -> list[bytes]:
     # None has more than 17 characters, and hardly any has less: to format all with a width takes three times as long.
     is_short = len(b"".join(scores)) < 17 * len(scores)
     return [score.zfill(17) for score in scores] if is_short else scores
-
-
-def calls_of(records: Sequence[Record]) -> list[Sequence[Record]]:
-    """Splits records into what one call may carry: so many records, so many bytes (one record is always allowed)."""
-    if len(records) <= RECORDS_PER_CALL and sum([len(record.value) for record in records]) <= BYTES_PER_CALL:
-        return [records] if records else []
-    calls: list[Sequence[Record]] = []
-    start = size = 0
-    for position, record in enumerate(records):
-        if position > start and (position - start == RECORDS_PER_CALL or size + len(record.value) > BYTES_PER_CALL):
-            calls.append(records[start:position])
-            start, size = position, 0
-        size += len(record.value)
-    if start < len(records):
-        calls.append(records[start:])
-    return calls
 
 
 def first_page(total: int) -> int:

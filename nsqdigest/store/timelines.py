@@ -38,10 +38,10 @@ class Timelines:
 
     async def add(self, route: str, partition: int, records: Sequence[Record], first: Schedule) -> Added:
         """At most RECORDS_PER_CALL records of one route and partition."""
-        settings, of = self._routes[route], self._namespace.keys(partition, route)
+        settings, of = self._routes[route], self._namespace.keys[partition, route]
         keys, batch = pack_batch(of, records)
-        known = self._acknowledged.known(route, partition)
-        answer = await self._namespace.run(
+        known = self._acknowledged.known[route, partition]
+        *counts, due_at_once, counted = await self._namespace.run(
             partition,
             "add",
             [*of.fixed, *keys],
@@ -49,7 +49,7 @@ class Timelines:
              of.name_from, *batch],
             durable=True,
         )  # fmt: skip
-        added = Added.of(answer)
+        added = Added._make([*counts, len(due_at_once), counted])
         self.clock.observe(added.now_ms)
         if self._acknowledged.on_answer(route, partition, known, added.counted - added.added, added.counted):
             self._namespace.needs_check.set()
@@ -60,19 +60,19 @@ class Timelines:
         await asyncio.gather(*(self._compare_partition(number) for number in range(self.partitions)))
 
     async def _compare_partition(self, partition: int) -> None:
-        known = [(route, self._acknowledged.known(route, partition)) for route in self._routes]
+        known = [(route, self._acknowledged.known[route, partition]) for route in self._routes]
         known = [(route, when_sent) for route, when_sent in known if when_sent.records]
         if not known:
             return  # nothing was acknowledged, so nothing is lost
         answers = await self._namespace.send(
-            partition, [[b"HGET", self._namespace.keys(partition, route).ledger, b"added"] for route, _ in known]
+            partition, [[b"HGET", self._namespace.keys[partition, route].ledger, b"added"] for route, _ in known]
         )
         for (route, when_sent), answer in zip(known, answers, strict=True):
             self._acknowledged.compare(route, partition, when_sent, int(answer or 0))
 
     async def wrong_types(self, route: str, partition: int, timeline: bytes) -> WrongTypes:
         """Keys that hold another type than theirs: those that an add shares with its neighbours, and its own."""
-        of = self._namespace.keys(partition, route)
+        of = self._namespace.keys[partition, route]
         shared = {of.waiting: b"zset", of.schedules: b"hash", of.ledger: b"hash", of.losses: b"hash",
                   of.timelines: b"string", of.agenda: b"zset"}  # fmt: skip
         own = {of.index: b"zset", of.values: b"hash", of.snapshot: b"zset", of.memory: b"zset"}

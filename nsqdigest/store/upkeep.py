@@ -81,7 +81,7 @@ class Upkeep:
         )
 
     async def _maintain_page(self, partition: int, routes: Sequence[str], lease_ms: int) -> _Page:
-        of_routes = [self._namespace.keys(partition, route) for route in routes]
+        of_routes = [self._namespace.keys[partition, route] for route in routes]
         keys = [*(key for of in of_routes for key in of.of_route), *of_routes[0].of_partition]
         each = [
             argument
@@ -109,7 +109,7 @@ class Upkeep:
 
     async def _mend(self, partition: int, route: str) -> Mended | None:
         """Returns None where the route changed meanwhile or is too big for one call. The next turn tries again."""
-        of = self._namespace.keys(partition, route)
+        of = self._namespace.keys[partition, route]
         known, had = await self._namespace.send(partition, [[b"HLEN", of.schedules], [b"HGET", of.ledger, b"buried"]])
         if known > MENDED_TIMELINES:
             return None
@@ -138,7 +138,7 @@ class Upkeep:
     async def _count_timelines(self, partition: int) -> int:
         """Sets the partition's count of timelines right, over all routes that ever were. Returns how far it was off."""
         routes = sorted({*await self._operations.routes(), *self._routes})
-        of_routes = [self._namespace.keys(partition, route) for route in routes]
+        of_routes = [self._namespace.keys[partition, route] for route in routes]
         keys = [of_routes[0].timelines, of_routes[0].agenda, *(of.schedules for of in of_routes)]
         (off,) = await self._namespace.run(partition, "census", keys, [])
         return int(off)

@@ -114,7 +114,7 @@ async def test_a_head_that_something_else_wrote_is_damaged_and_its_neighbour_is_
 
 async def test_a_name_that_is_no_text_stops_no_claim_and_no_agenda(store: Store, redis_client: redis.Redis) -> None:
     await add(store, rec(timeline=b"a"))
-    keys = store.digests._namespace.keys(0, "r")
+    keys = store.digests._namespace.keys[0, "r"]
     redis_client.zadd(keys.waiting, {b"\xff": 0})
     redis_client.zadd(keys.agenda, {keys.waiting + b"\xff": 0})
     assert "r" in await store.digests.agenda(0, 1000)

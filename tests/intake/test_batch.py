@@ -18,6 +18,7 @@ pytestmark = pytest.mark.unit
 
 A, B = cast(Any, "first nsqd"), cast(Any, "second nsqd")
 REPEAT_S, EXPIRED_S = 45.0, 60.0
+NOW_MS = 1_700_000_000_000
 FAILURE = StoreError("redis-timeout", "as the test says")
 
 
@@ -31,7 +32,8 @@ def batch_of(*arrivals: tuple[Any, list[Message]], epochs: tuple[int, ...] = (1,
         [
             Arrival(connection, arrived, epoch, REPEAT_S, EXPIRED_S)
             for (connection, arrived), epoch in zip(arrivals, epochs, strict=False)
-        ]
+        ],
+        NOW_MS,
     )
     for _, arrived in arrivals:
         batch.records += [Record(0, b"t", message.id, 1, b"{}", False, message) for message in arrived]

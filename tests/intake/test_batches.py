@@ -100,7 +100,7 @@ class Writer:
     most_at_a_time: int = 0
     answers: list[Answer] = field(default_factory=list)
 
-    async def write(self, records: Sequence[Record]) -> WriteResult:
+    async def write(self, records: Sequence[Record], now_ms: int) -> WriteResult:
         self.written.append((now_s(), [record.possible_repeat for record in records]))
         self.at_a_time += 1
         self.most_at_a_time = max(self.most_at_a_time, self.at_a_time)

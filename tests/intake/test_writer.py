@@ -10,10 +10,10 @@ import redis
 
 from nsqdigest.base.errors import StoreError
 from nsqdigest.base.metrics import Metrics
-from nsqdigest.intake.writer import StoreWriter, WriteResult
+from nsqdigest.intake.writer import StoreWriter, WriteResult, calls_of
 from nsqdigest.nsq.frames import Message
 from nsqdigest.store.answers import Added
-from nsqdigest.store.packing import RECORDS_PER_CALL
+from nsqdigest.store.packing import BYTES_PER_CALL, RECORDS_PER_CALL
 from nsqdigest.store.record import Record
 from nsqdigest.store.schedule import Schedule
 from nsqdigest.store.store import Store
@@ -61,7 +61,8 @@ class Batch:
 
     async def write(self, store: Store, routes: Sequence[str] = ("r",)) -> WriteResult:
         intake_routes = [intake_route(number=number, name=name, policy=POLICY) for number, name in enumerate(routes)]
-        return await StoreWriter(intake_routes, store.timelines, self.metrics).write(self.records)
+        writer = StoreWriter(intake_routes, store.timelines, self.metrics)
+        return await writer.write(self.records, store.clock.now_ms())
 
 
 def plant(plain: Scripts, kind: str, timeline: bytes | None = None) -> None:
@@ -359,6 +360,31 @@ async def test_a_call_that_went_well_before_a_failure_does_not_let_the_calls_beh
     written = await batch.write(store)
     assert asked == [{b"first"}, {b"second"}]
     assert batch.timelines_of(written.not_stored) == [b"second", b"third"]
+
+
+# -- what one call carries
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([], []),
+        ([1], [1]),
+        ([1] * 500, [500]),
+        ([1] * 501, [500, 1]),
+        ([1] * 1200, [500, 500, 200]),
+        ([BYTES_PER_CALL], [1]),
+        ([BYTES_PER_CALL, 1], [1, 1]),
+        ([BYTES_PER_CALL + 9, BYTES_PER_CALL + 9], [1, 1]),
+        ([BYTES_PER_CALL // 2] * 5, [2, 2, 1]),
+    ],
+)
+def test_records_are_split_into_calls(sizes: list[int], expected: list[int]) -> None:
+    values = {size: bytes(size) for size in sizes}
+    records = [rec(value=values[size]) for size in sizes]
+    split = calls_of(records)
+    assert [len(call) for call in split] == expected
+    assert [record for call in split for record in call] == records
 
 
 # -- what is counted

@@ -14,7 +14,7 @@ R, P = "r", 0
 
 
 def acknowledged(counts: AcknowledgedCounts, before: int, after: int) -> bool:
-    return counts.on_answer(R, P, counts.known(R, P), before, after)
+    return counts.on_answer(R, P, counts.known[R, P], before, after)
 
 
 def test_a_ledger_that_grows_is_no_loss() -> None:
@@ -35,23 +35,23 @@ def test_what_is_missing_before_a_call_is_lost_and_counted_once() -> None:
 def test_losses_add_up_by_route() -> None:
     counts = AcknowledgedCounts()
     for route, partition in (("r", 0), ("r", 1), ("s", 0)):
-        counts.on_answer(route, partition, counts.known(route, partition), 0, 10)
-        assert counts.compare(route, partition, counts.known(route, partition), 7)
+        counts.on_answer(route, partition, counts.known[route, partition], 0, 10)
+        assert counts.compare(route, partition, counts.known[route, partition], 7)
     assert counts.take_lost() == {"r": 6, "s": 3}
 
 
 def test_answers_that_overtake_each_other_are_no_loss() -> None:
     counts = AcknowledgedCounts()
-    first, second = counts.known(R, P), counts.known(R, P)
+    first, second = counts.known[R, P], counts.known[R, P]
     assert not counts.on_answer(R, P, second, 10, 20)
     assert not counts.on_answer(R, P, first, 0, 10)
-    assert counts.known(R, P).records == 20
+    assert counts.known[R, P].records == 20
 
 
 def test_calls_from_before_a_loss_do_not_count_it_again() -> None:
     counts = AcknowledgedCounts()
     acknowledged(counts, 0, 50)
-    both = [counts.known(R, P)] * 2
+    both = [counts.known[R, P]] * 2
     assert [counts.on_answer(R, P, when_sent, 40, 41) for when_sent in both] == [True, False]
     assert counts.take_lost() == {R: 10}
 
@@ -60,8 +60,8 @@ def test_a_look_promises_nothing() -> None:
     """It sees what others wrote and nobody acknowledged yet."""
     counts = AcknowledgedCounts()
     acknowledged(counts, 0, 50)
-    assert not counts.compare(R, P, counts.known(R, P), 80)
-    assert not counts.compare(R, P, counts.known(R, P), 50)
+    assert not counts.compare(R, P, counts.known[R, P], 80)
+    assert not counts.compare(R, P, counts.known[R, P], 50)
     assert counts.take_lost() == {}
 
 
@@ -71,7 +71,7 @@ def test_without_a_loss_no_order_of_answers_shows_one(calls: list[tuple[int, int
     counts, counted = AcknowledgedCounts(), 0
     under_way = []
     for delay, added in calls:
-        under_way.append((counts.known(R, P), counted, counted + added))
+        under_way.append((counts.known[R, P], counted, counted + added))
         counted += added
         for _ in range(min(delay, len(under_way))):
             answer = under_way.pop(data.draw(st.integers(0, len(under_way) - 1)))

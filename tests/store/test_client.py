@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from nsqdigest.base.errors import Applied, StoreError, Unreachable
+from nsqdigest.base.metrics import Histogram
 from nsqdigest.store import scripts
 from nsqdigest.store.servers.client import RedisClient
 from nsqdigest.store.servers.facts import ServerFacts
+from nsqdigest.store.servers.resp import script_call
 from support.ports import HOST
 from support.scripted_redis import HANG_UP, SILENCE, Answer, ScriptedRedis, Words
 from support.stores import redis_settings
@@ -42,7 +44,8 @@ async def opened(url: str, connections: int = 4, **settings: Any) -> AsyncIterat
 
 
 async def run(client: RedisClient, **options: Any) -> Any:
-    return await client.run(b"{test:0}", "hello", [b"{test:0}:k"], [b"argument"], **options)
+    call = script_call(SCRIPT.sha, [b"{test:0}:k"], [b"argument"])
+    return await client.run(b"{test:0}", SCRIPT, call, **options)
 
 
 async def refusal(client: RedisClient, **options: Any) -> StoreError:
@@ -82,16 +85,16 @@ def said_to(server: ScriptedRedis) -> list[Words]:
 
 
 async def test_a_call_is_one_command_on_one_connection_and_its_time_is_told() -> None:
-    told: list[tuple[str, float]] = []
+    times = Histogram([PATIENCE_S])
     async with ScriptedRedis(in_turn([b"answer", 7])) as server, opened(server.url) as client:
         assert await run(client) == [b"answer", 7]
-        client.on_request = lambda name, took_s: told.append((name, took_s))
+        client.times = {"hello": times}
         assert await run(client, durable=True) == [b"answer", 7]  # durability is "reply": nothing to wait for
         server.answer = in_turn("-OOM command not allowed")
         await refusal(client)
         assert (server.asked, server.accepted) == ([CALL] * 3, 1)
-    assert [name for name, _ in told] == ["hello", "hello"]
-    assert all(0 < took_s < PATIENCE_S for _, took_s in told)
+    assert times.counts == [2, 0]
+    assert times.total > 0
 
 
 async def test_a_script_that_is_not_there_is_loaded_before_the_call_that_goes_again() -> None:

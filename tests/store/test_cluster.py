@@ -172,7 +172,7 @@ async def test_keys_that_went_ahead_are_asked_for_on_the_other_side(store: Store
     keys = [tag + b"layout", tag + b"routes"]
 
     async def hello(epoch: str) -> bytes:
-        said = await store.namespace._client.run(tag, "hello", keys, [b"", 1, 1, epoch, "r"])
+        said = await store.namespace._run(tag, "hello", keys, [b"", 1, 1, epoch, "r"])
         return bytes(said[2])
 
     assert await hello("first") == b"first"

@@ -7,9 +7,9 @@ import struct
 import pytest
 
 from nsqdigest.store.keys import Keys
-from nsqdigest.store.packing import BYTES_PER_CALL, RECORDS_PER_CALL, calls_of, pack_batch
+from nsqdigest.store.packing import pack_batch
 from nsqdigest.store.record import Record
-from nsqdigest.store.servers.resp import arguments, encode
+from nsqdigest.store.servers.resp import Arguments, encode
 
 pytestmark = pytest.mark.unit
 
@@ -41,7 +41,7 @@ def test_records_of_a_timeline_stand_together_in_the_order_in_which_they_came() 
     assert plain == 2
     head = struct.pack(">HH", 1, 2)
     assert batch == head + b"\0\x012" + score() + b"\0\x011" + score() + b"\0\x0233" + score()
-    assert values == encode([arguments([b"b", b"a", b"c"])])
+    assert values == encode([Arguments([b"b", b"a", b"c"])])
 
 
 def test_a_timeline_with_a_possible_repeat_is_of_the_second_kind() -> None:
@@ -52,19 +52,9 @@ def test_a_timeline_with_a_possible_repeat_is_of_the_second_kind() -> None:
     assert plain == 1
     head, flags = struct.pack(">HH", 1, 2), b"\x01\x00"
     assert batch == head + b"\0\x012" + score() + b"\0\x011" + score() + b"\0\x013" + score() + flags
-    assert values == encode([arguments([b"b", b"a", b"c"])])
+    assert values == encode([Arguments([b"b", b"a", b"c"])])
 
 
 def test_a_score_always_has_17_characters() -> None:
     _, _, batch, _ = packed(record(b"t", b"1", at_us=5), record(b"t", b"2", at_us=0))
     assert batch == b"\0\x02" + b"\0\x011" + b"-0000000000000005" + b"\0\x012" + b"00000000000000000"
-
-
-def test_what_fits_into_one_call_is_one() -> None:
-    records = [record(b"t", b"%d" % number) for number in range(RECORDS_PER_CALL)]
-    assert calls_of(records) == [records]
-    assert calls_of([*records, records[0]]) == [records, [records[0]]]
-    assert calls_of([]) == []
-    large = record(b"t", b"k", b" " * BYTES_PER_CALL)
-    assert calls_of([large]) == [[large]]
-    assert calls_of([large, large]) == [[large], [large]]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqdigest.store.servers.resp import Arguments, Command, arguments, count_of, encode, prefixed
+from nsqdigest.store.servers.resp import Arguments, Words, count_of, encode, script_call
 
 pytestmark = pytest.mark.unit
 
@@ -23,19 +23,29 @@ def test_a_command_is_written_as_the_driver_writes_it(command: list[bytes | str 
 
 
 @given(TEXTS, TEXTS)
-def test_arguments_that_were_packed_before_are_arguments_like_others(some: list[bytes], others: list[bytes]) -> None:
-    command: Command = [b"MSET", arguments(some), 7, arguments(others), b"last"]
+def test_arguments_that_are_named_together_are_arguments_like_others(some: list[bytes], others: list[bytes]) -> None:
+    command: Words = [b"MSET", Arguments(some), 7, Arguments(others), b"last"]
     assert encode(command) == driver((b"MSET", *some, 7, *others, b"last"))
     assert count_of(command) == 3 + len(some) + len(others)
 
 
 def test_each_text_stands_behind_each_prefix() -> None:
-    packed = prefixed((b"a:", b"bb:"), [b"x", b"yy", b"z" * 5000])
+    prefixed = Arguments([b"x", b"yy", b"z" * 5000], (b"a:", b"bb:"))
     keys = (b"a:x", b"bb:x", b"a:yy", b"bb:yy", b"a:" + b"z" * 5000, b"bb:" + b"z" * 5000)
-    assert encode([b"DEL", packed]) == driver((b"DEL", *keys))
-    assert packed.size == len(keys)
+    assert encode([b"DEL", prefixed]) == driver((b"DEL", *keys))
+    assert count_of([prefixed]) == len(keys)
 
 
 def test_texts_of_one_length_are_no_special_case() -> None:
-    assert encode([b"DEL", prefixed((b"a:", b"b:"), [b"x", b"y"])]) == driver((b"DEL", b"a:x", b"b:x", b"a:y", b"b:y"))
-    assert prefixed((b"a:", b"b:"), []) == Arguments(0, [])
+    prefixed = Arguments([b"x", b"y"], (b"a:", b"b:"))
+    assert encode([b"DEL", prefixed]) == driver((b"DEL", b"a:x", b"b:x", b"a:y", b"b:y"))
+
+
+def test_of_no_texts_there_are_no_arguments() -> None:
+    assert encode([b"DEL", Arguments([], (b"a:", b"b:")), Arguments([])]) == driver((b"DEL",))
+
+
+def test_a_call_of_a_script_counts_its_keys() -> None:
+    keys: Words = [b"k", Arguments([b"x", b"y"], (b"a:", b"b:"))]
+    called = (b"EVALSHA", b"sha", 5, b"k", b"a:x", b"b:x", b"a:y", b"b:y", b"first", 7)
+    assert script_call(b"sha", keys, [b"first", 7]) == driver(called)

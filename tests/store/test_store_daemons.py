@@ -48,7 +48,7 @@ from nsqdigest.store.store import Store
 from support.servers import RedisServer
 from support.settings import POLICY
 from support.store import NOW_MS, head_of, inconsistencies
-from support.store_daemons import Account, Daemon, Event, Fate, Key, TimedClient, World, newest_held
+from support.store_daemons import Account, Daemon, Event, Fate, Key, TimedClient, TimedNamespace, World, newest_held
 from support.stores import bury_digest, close_digest, defer_digest, fail_digest, open_digest
 from support.wire import Saved, Wire, WiredScripts
 
@@ -456,7 +456,7 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
         for partition, store in enumerate(self.stores):
             for route in ROUTES:
                 added = int(self.wire.command("HGET", store.key("ledger", route), "added") or 0)
-                lost[route] += max(0, daemon.store.acknowledged.known(route, partition).records - added)
+                lost[route] += max(0, daemon.store.acknowledged.known[route, partition].records - added)
         return {route: count for route, count in lost.items() if count}
 
     # -- always
@@ -518,6 +518,7 @@ async def _of(work: Awaitable[T]) -> T:
 def machine(redis_factory: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
     """On a Redis of the test's own, which is emptied and put back. Yields what it has seen."""
     monkeypatch.setattr(namespace, "RedisClient", TimedClient)
+    monkeypatch.setattr("nsqdigest.store.store.Namespace", TimedNamespace)
     of = DaemonsBesideAnAccount
     with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as runner:  # the path of a socket has to be short
         path = Path(folder) / "redis.sock"

@@ -13,7 +13,7 @@ from nsqdigest.store.answers import Claim, Ended, NotOpened
 from nsqdigest.store.dead import Details
 from nsqdigest.store.head import Head
 from nsqdigest.store.keys import partition_limit
-from nsqdigest.store.packing import BYTES_PER_CALL, RECORDS_PER_CALL, calls_of, first_page, next_page
+from nsqdigest.store.packing import BYTES_PER_CALL, RECORDS_PER_CALL, first_page, next_page
 from nsqdigest.store.record import Record, StoredRecord
 from nsqdigest.store.schedule import Schedule
 from nsqdigest.store.servers.facts import RedisClock
@@ -372,28 +372,6 @@ async def test_every_answer_tells_the_time(store: Store, plain: Scripts) -> None
 
 
 # -- how much a call carries
-
-
-@pytest.mark.parametrize(
-    ("sizes", "expected"),
-    [
-        ([], []),
-        ([1], [1]),
-        ([1] * 500, [500]),
-        ([1] * 501, [500, 1]),
-        ([1] * 1200, [500, 500, 200]),
-        ([BYTES_PER_CALL], [1]),
-        ([BYTES_PER_CALL, 1], [1, 1]),
-        ([BYTES_PER_CALL + 9, BYTES_PER_CALL + 9], [1, 1]),
-        ([BYTES_PER_CALL // 2] * 5, [2, 2, 1]),
-    ],
-)
-def test_records_are_split_into_calls(sizes: list[int], expected: list[int]) -> None:
-    values = {size: bytes(size) for size in sizes}
-    records = [rec(value=values[size]) for size in sizes]
-    split = calls_of(records)
-    assert [len(call) for call in split] == expected
-    assert [record for call in split for record in call] == records
 
 
 def test_pages_are_as_large_as_the_records_before_allow() -> None:

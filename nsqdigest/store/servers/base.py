@@ -30,6 +30,9 @@ DISCOVERY_S = 1.0
 
 
 class Servers(ABC):
+    only: Node | None = None
+    """The server that has every slot for good, where there is one: nobody has to be asked for it."""
+
     @abstractmethod
     async def server_for(self, slot: int) -> Node:
         """The server that has this hash slot. Raises `StoreError` where it is not known."""

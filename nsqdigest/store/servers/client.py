@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from redis import exceptions as redis_errors
@@ -24,18 +24,19 @@ from redis.crc import key_slot
 
 from nsqdigest.base.errors import Applied, StoreError, Unreachable
 from nsqdigest.config import redis_urls
-from nsqdigest.store import scripts
 from nsqdigest.store.servers.base import Servers
 from nsqdigest.store.servers.cluster import Cluster
 from nsqdigest.store.servers.facts import RedisClock, ServerFacts
 from nsqdigest.store.servers.node import Node
-from nsqdigest.store.servers.resp import Command, count_of
 from nsqdigest.store.servers.sentinel import Sentinels
 from nsqdigest.store.servers.single import SingleServer
 from nsqdigest.store.servers.translation import translate
 
 if TYPE_CHECKING:
+    from nsqdigest.base.metrics import Histogram
     from nsqdigest.config import Redis as RedisSettings
+    from nsqdigest.store.scripts import Script
+    from nsqdigest.store.servers.resp import Command
 
 _A_SENTINEL = "is a Sentinel; write redis+sentinel://HOST,HOST/NAME/0 in redis.url"
 MAX_HOPS = 4
@@ -68,8 +69,8 @@ class RedisClient:
         self._under_way: set[asyncio.Task[list[Any]]] = set()
         self._together: dict[Node, tuple[list[Sequence[Command]], asyncio.Task[list[list[Any]]]]] = {}
         self.clock = RedisClock()
-        self.on_request: Callable[[str, float], None] | None = None
-        """Called after each script with its name and how many seconds it took, failures included."""
+        self.times: Mapping[str, Histogram] = {}
+        """By the name of the script: how many seconds each call took, failures included."""
         self.needs_check = asyncio.Event()
         """Set when a server did not answer as it should: another may have its place, or it may have lost something."""
 
@@ -126,14 +127,12 @@ class RedisClient:
 
     # -- calls
 
-    async def run(
-        self, tag: bytes, name: str, keys: Command, arguments: Command, *, durable: bool = False
-    ) -> list[Any]:
-        """Runs a script of lua/ on keys of the partition that the tag names. `durable`: the caller will FIN, or send a
-        digest, on this answer, so wait for the replicas that redis.durability asks for. Every durable script writes at
-        each call, a repeated one too: WAIT returns at once on a connection that wrote nothing."""
-        script = scripts.load(name)
-        unit: list[Command] = [[b"EVALSHA", script.sha, count_of(keys), *keys, *arguments]]
+    async def run(self, tag: bytes, script: Script, call: bytes, *, durable: bool = False) -> list[Any]:
+        """Runs a script of lua/ on keys of the partition that the tag names. `call`: its EVALSHA. `durable`: the caller
+        will FIN, or send a digest, on this answer, so wait for the replicas that redis.durability asks for. Every
+        durable script writes at each call, a repeated one too: WAIT returns at once on a connection that wrote
+        nothing."""
+        unit: list[Command] = [call]
         waits = durable and self._replicas > 0
         if waits:
             unit.append([b"WAIT", self._replicas, self._wait_ms])
@@ -141,11 +140,11 @@ class RedisClient:
         try:
             answers = await self._in_a_task(self._call(self._slot(tag), unit, script))
         finally:
-            if self.on_request is not None:
-                self.on_request(name, time.perf_counter() - sent_s)
+            if script.name in self.times:
+                self.times[script.name].observe(time.perf_counter() - sent_s)
         if waits and answers[1] < self._replicas:
             confirmed = f"{answers[1]} of {self._replicas} replicas confirmed within {self._wait_ms} ms"
-            raise StoreError("redis-replicas", f"{name}: {confirmed}")
+            raise StoreError("redis-replicas", f"{script.name}: {confirmed}")
         return answers[0]  # type: ignore[no-any-return]
 
     async def send(self, tag: bytes, commands: Sequence[Command]) -> list[Any]:
@@ -182,14 +181,14 @@ class RedisClient:
             task.exception()  # marks it as retrieved: nobody may be waiting any more
 
     async def _read(self, slot: int, commands: Sequence[Command]) -> list[Any]:
-        answers = await self._exchange(await self._servers.server_for(slot), commands)
+        answers = await self._exchange(self._servers.only or await self._servers.server_for(slot), commands)
         for number, answer in enumerate(answers):
             if isinstance(answer, redis_errors.AskError):
                 answers[number] = (await self._call(slot, commands[number : number + 1]))[0]
         return _raise_first(answers)
 
     async def _read_together(self, slot: int, commands: Sequence[Command]) -> list[Any]:
-        node = await self._servers.server_for(slot)
+        node = self._servers.only or await self._servers.server_for(slot)
         if node not in self._together:
             self._together[node] = [], asyncio.ensure_future(self._exchange_parts(node))
         parts, exchange = self._together[node]
@@ -206,15 +205,17 @@ class RedisClient:
         answers = iter(await self._exchange(node, [command for commands in parts for command in commands]))
         return [[next(answers) for _ in commands] for commands in parts]
 
-    async def _call(self, slot: int, unit: Sequence[Command], script: scripts.Script | None = None) -> list[Any]:
+    async def _call(self, slot: int, unit: Sequence[Command], script: Script | None = None) -> list[Any]:
         """Sends commands that must stay together: one, or a script and its WAIT. The answer to the first decides."""
-        node = await self._servers.server_for(slot)
+        node = self._servers.only or await self._servers.server_for(slot)
         before: list[Command] = []
         answers: list[Any] = []
         for _ in range(MAX_HOPS):
             answered = await self._exchange(node, [*before, *unit], script)
-            _raise_first(answered[: len(before)], script)
             answers = answered[len(before) :]
+            if not any(isinstance(each, Exception) for each in answered):
+                return answers
+            _raise_first(answered[: len(before)], script)
             refusal = answers[0]
             if isinstance(refusal, redis_errors.AskError):
                 is_moved = isinstance(refusal, redis_errors.MovedError)
@@ -227,9 +228,7 @@ class RedisClient:
                 break
         return _raise_first(answers, script)
 
-    async def _exchange(
-        self, node: Node, commands: Sequence[Command], script: scripts.Script | None = None
-    ) -> list[Any]:
+    async def _exchange(self, node: Node, commands: Sequence[Command], script: Script | None = None) -> list[Any]:
         """One exchange; a refused command has its error among the answers."""
         try:
             answers = await node.exchange(commands)
@@ -248,7 +247,7 @@ class RedisClient:
             await self._servers.mark_stale(node)
 
 
-def _raise_first(answers: list[Any], script: scripts.Script | None = None) -> list[Any]:
+def _raise_first(answers: list[Any], script: Script | None = None) -> list[Any]:
     """The answers, unless one of them is an error."""
     for answer in answers:
         if isinstance(answer, Exception):

@@ -78,11 +78,12 @@ class Node:
         try:
             if self._generation_of.setdefault(connection, generation) != self._generation:
                 await self._reconnect(connection)
-            await connection.send_packed_command([encode(command) for command in commands], check_health=False)
-            # One time-out for all answers: the driver's own is a timer for each.
+            packed = [each if isinstance(each, bytes) else encode(each) for each in commands]
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    answers = await _answers_of(connection, len(commands))
+                    await _write(connection, packed)
+                async with asyncio.timeout(self._timeout_s):
+                    answers = await _answers_of(connection, len(packed))
             except TimeoutError:
                 raise redis_errors.TimeoutError(f"no answer within {self._timeout_s:g} s") from None
             is_clean = True
@@ -131,6 +132,18 @@ class _Parser(DefaultParser):  # type: ignore[misc, valid-type]
             else:
                 found.append(answer)
         return found
+
+
+# Not by the driver's own methods: before Python 3.12 they make a task for every write, and they have a timer for each
+# answer.
+
+
+async def _write(connection: AbstractConnection, packed: Sequence[bytes]) -> None:
+    try:
+        connection._writer.writelines(packed)  # type: ignore[union-attr]
+        await connection._writer.drain()  # type: ignore[union-attr]
+    except OSError as error:
+        raise redis_errors.ConnectionError(f"the connection broke: {error}") from error
 
 
 async def _answers_of(connection: AbstractConnection, count: int) -> list[Any]:

@@ -8,7 +8,7 @@ from nsqdigest.store.servers.node import Node
 
 class SingleServer(Servers):
     def __init__(self, node: Node) -> None:
-        self._node = node
+        self.only = self._node = node
 
     async def server_for(self, slot: int) -> Node:
         return self._node

@@ -20,10 +20,11 @@ from nsqdigest.config import Redis as RedisSettings
 from nsqdigest.store.dead import Details
 from nsqdigest.store.head import Head
 from nsqdigest.store.keys import shown_timeline
+from nsqdigest.store.namespace import Namespace
 from nsqdigest.store.record import Record, StoredRecord
 from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.servers.client import RedisClient
-from nsqdigest.store.servers.resp import Command, count_of
+from nsqdigest.store.servers.resp import Command, Words, count_of
 from nsqdigest.store.store import Store
 from support.cutting_off import text_cut_off
 from support.store import NOW_MS
@@ -75,9 +76,17 @@ class TimedClient(RedisClient):
         super().__init__(settings, connections)
         self.clock = LaggingClock(self.world, self.lag_ms)  # type: ignore[assignment]
 
-    async def run(
-        self, tag: bytes, name: str, keys: Command, arguments: Command, *, durable: bool = False
-    ) -> list[Any]:
+    async def send_together(self, tag: bytes, commands: Sequence[Command]) -> list[Any]:
+        answers = await super().send_together(tag, commands)
+        seconds, milliseconds = divmod(self.world.now_ms, 1000)
+        time = [b"%d" % seconds, b"%d" % (1000 * milliseconds)]
+        return [time if command == [b"TIME"] else answer for command, answer in zip(commands, answers, strict=True)]
+
+
+class TimedNamespace(Namespace):
+    world: World
+
+    async def _run(self, tag: bytes, name: str, keys: Words, arguments: Words, *, durable: bool = False) -> list[Any]:
         """A script that asks for Redis' clock has '' as its first argument."""
         asks_for_time = bool(arguments) and arguments[0] == b""
         told = [b"%d" % self.world.now_ms, *arguments[1:]] if asks_for_time else arguments
@@ -87,23 +96,18 @@ class TimedClient(RedisClient):
         if fate is Fate.CUT_OFF:
             self.world.was_cut_off = True
             text = text_cut_off(name, self.world.writes)
-            (answer,) = await self.send(tag, [[b"EVAL", text, count_of(keys), *keys, *told]])
+            (answer,) = await self._client.send(tag, [[b"EVAL", text, count_of(keys), *keys, *told]])
             return list(answer)
-        answer = await super().run(tag, name, keys, told, durable=durable)
+        answer = await super()._run(tag, name, keys, told, durable=durable)
         if fate is Fate.UNHEARD:
             raise StoreError("redis-timeout", f"nobody heard the answer of {name}")
         return answer
-
-    async def send_together(self, tag: bytes, commands: Sequence[Command]) -> list[Any]:
-        answers = await super().send_together(tag, commands)
-        seconds, milliseconds = divmod(self.world.now_ms, 1000)
-        time = [b"%d" % seconds, b"%d" % (1000 * milliseconds)]
-        return [time if command == [b"TIME"] else answer for command, answer in zip(commands, answers, strict=True)]
 
 
 class Daemon:
     def __init__(self, world: World, url: str, plans: Sequence[StoreRoute], limit: int, lag_ms: int) -> None:
         TimedClient.world, TimedClient.lag_ms = world, lag_ms
+        TimedNamespace.world = world
         self.store = Store(redis_settings(url, partitions=2), plans, limit, connections=2)
         self.clock = self.store.clock
 
