@@ -330,7 +330,8 @@ class Consumer:
     def finish(self, connection: NsqConnection, messages: list[Message]) -> None:
         connection.fin(messages)
         self._finished.value += len(messages)
-        self._arm_if_idle(connection)
+        if self._controller.decision.state is State.PROBING:
+            self._arm_if_idle(connection)
 
     def give_back(self, connection: NsqConnection, messages: Sequence[Message], about_s: float | None = None) -> None:
         """Requeues each after its own delay: none while draining, so that the next consumer gets them at once."""
@@ -339,12 +340,13 @@ class Consumer:
             low_ms = high_ms = 0.0
         connection.requeue([(message, int(self._uniform(low_ms, high_ms))) for message in messages])
         self._requeued.value += len(messages)
-        self._arm_if_idle(connection)
+        if self._controller.decision.state is State.PROBING:
+            self._arm_if_idle(connection)
 
     def _arm_if_idle(self, connection: NsqConnection) -> None:
         """No connection was idle when the probe began; this one may be now. (In a turn of its own: once nsqd has its
         answer, finishing and giving back must not raise.)"""
-        if self.decision.state is State.PROBING and self._planner.armed is None and not connection.in_flight:
+        if self._planner.armed is None and not connection.in_flight:
             asyncio.get_running_loop().call_soon(tasks.guarded(self._apply, f"{self.topic} probe"))
 
     def store_answered(self) -> None:

@@ -144,6 +144,13 @@ class Batches:
 
     async def _write(self, batch: Batch) -> None:
         try:
+            await self._write_and_answer(batch)
+        except BaseException:
+            self._give_back(batch)  # what has no answer yet
+            raise
+
+    async def _write_and_answer(self, batch: Batch) -> None:
+        try:
             now_s = time.monotonic()
             if any(now_s >= arrival.repeat_at_s for arrival in batch.arrivals):
                 # Since it was decoded the process stood still, or the writes before it took their time.
@@ -157,8 +164,6 @@ class Batches:
             _log.error("consumer.commit.bug", topic=self._topic, error=error, exc_info=error)
             # Counted like a failure of the store: otherwise its messages would come back at once, again and again.
             self._owner.on_batch_result(batch.fail())
-        finally:
-            self._give_back(batch)
 
     def _report_failure(self, failure: StoreError, messages: int) -> None:
         _log.warning(

@@ -104,17 +104,16 @@ class StoreWriter:
 
     async def _write_group(self, group: _Call) -> WriteResult:
         """Call after call; after a failure the rest is not sent."""
-        first, *others = calls_of(group.records)
-        result = await self._write_call(group._replace(records=first))
-        if not others:
-            return result
-        results = [result]
-        for records in others:
-            if results[-1].failure is not None:
-                results.append(_failed(records, results[-1].failure))
+        results: list[WriteResult] = []
+        failure: StoreError | None = None
+        for records in calls_of(group.records):
+            if failure is None:
+                result = await self._write_call(group._replace(records=records))
+                failure = result.failure
             else:
-                results.append(await self._write_call(group._replace(records=records)))
-        return WriteResult.merged(results)
+                result = _failed(records, failure)
+            results.append(result)
+        return results[0] if len(results) == 1 else WriteResult.merged(results)
 
     async def _write_call(self, call: _Call) -> WriteResult:
         try:

@@ -41,6 +41,7 @@ from nsqdigest.nsq.negotiation import ConnectionOptions, Negotiated
 
 if TYPE_CHECKING:
     from nsqdigest.config import Address, Nsq
+    from nsqdigest.nsq.frames import FrameSplitter
 
 __all__ = ["ConnectionOptions", "NsqConnection", "Receiver", "options_of"]
 
@@ -255,11 +256,7 @@ class NsqConnection:
                     return  # it ended while this read was pending (a paused process): nsqd has these messages again
                 self._last_read_s = time.monotonic()
                 for piece in (data,) if stage is None else stage.decode(data):
-                    messages, others = splitter.feed(piece)
-                    if messages:
-                        self._on_messages(messages)
-                    for frame_type, payload in others:
-                        self._on_frame(frame_type, payload)
+                    self._pass_on(piece, splitter)
                     # Data that is there is read without a turn of the loop, and a little can unfold to very much.
                     read_bytes += len(piece)
                     if read_bytes >= TURN_BYTES:
@@ -277,12 +274,16 @@ class NsqConnection:
         finally:
             self._end(reason)
 
-    def _on_messages(self, messages: list[Message]) -> None:
-        if not self.subscribed:  # nothing would count or finish them
-            raise ProtocolError(f"nsqd at {self.address} sent messages to a connection without a subscription")
-        self.in_flight += len(messages)
-        self.message_at_s = self._last_read_s
-        self._receiver.on_messages(self, messages)
+    def _pass_on(self, data: bytes, splitter: FrameSplitter) -> None:
+        messages, others = splitter.feed(data)
+        if messages:
+            if not self.subscribed:  # nothing would count or finish them
+                raise ProtocolError(f"nsqd at {self.address} sent messages to a connection without a subscription")
+            self.in_flight += len(messages)
+            self.message_at_s = self._last_read_s
+            self._receiver.on_messages(self, messages)
+        for frame_type, payload in others:
+            self._on_frame(frame_type, payload)
 
     def _on_frame(self, frame_type: int, payload: bytes) -> None:
         if frame_type == FrameType.RESPONSE:
