@@ -19,8 +19,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from nsqdigest.backoff import Controller, Decision, State
 from nsqdigest.base import log, tasks
@@ -39,6 +39,7 @@ from nsqdigest.intake.writer import StoreWriter
 from nsqdigest.nsq.connection import ConnectionOptions, NsqConnection
 from nsqdigest.nsq.connections import Connections
 from nsqdigest.nsq.directory import Directory
+from nsqdigest.nsq.farewell import part_from
 from nsqdigest.nsq.frames import refused_id
 
 if TYPE_CHECKING:
@@ -53,9 +54,6 @@ POSSIBLE_REPEAT_FRACTION = 0.75
 """Of msg_timeout: nsqd may hand a message over again that was held for so long."""
 SUSPECT_FOR_S = 1.0
 """After a standstill, messages that arrive for so long may have waited in the socket."""
-FAREWELL_S = 1.0
-"""nsqd gets so long to answer CLS, and to read the rest, when nothing else is waited for."""
-
 NS_PER_S = 1_000_000_000
 
 _log = log.get("consumer")
@@ -125,7 +123,7 @@ class Consumer:
         self._ticked_s = time.monotonic()
         self._suspect_until_s = 0.0
         self._shortest_repeat_s = math.inf
-        self.tasks: list[asyncio.Task[None]] = []
+        self.tasks = tasks.Tasks()
 
     # -- for status and metrics
 
@@ -157,18 +155,16 @@ class Consumer:
     # -- start and end
 
     def start(self) -> None:
-        self.tasks = [
-            tasks.start(self._batches.run(), f"{self.topic} batches"),
-            tasks.start(self._letters.run(), f"{self.topic} dead letters"),
-            tasks.start(self._keep_time(), f"{self.topic} clock"),
-            tasks.start(self.links.run(), f"{self.topic} links"),
-        ]
+        self.tasks.start(self._batches.run(), f"{self.topic} batches")
+        self.tasks.start(self._letters.run(), f"{self.topic} dead letters")
+        self.tasks.start(self._keep_time(), f"{self.topic} clock")
+        self.tasks.start(self.links.run(), f"{self.topic} links")
 
     async def drain(self, until_s: float) -> None:
         """Finishes what is being stored as the replies come, gives back what was not begun, then `stop`.
 
-        CLOSE_WAIT is not waited for here: `stop` gives it FAREWELL_S, so that an nsqd that answers nothing does not
-        hold up the drain.
+        CLOSE_WAIT is not waited for here: `stop` gives it a limited time, so that an nsqd that answers nothing does
+        not hold up the drain.
         """
         self._stop_intake()
         self._batches.give_back_waiting()
@@ -182,23 +178,15 @@ class Consumer:
         await self.stop()
 
     async def stop(self) -> None:
-        """At once: everything that is not finished goes back to nsqd, and the connections end in an order that loses
-        nothing that was sent. It may be cancelled anywhere and begun again: a message that was given back is not held
-        any more.
-
-        Closing right after a REQ would leave messages to nsqd's msg_timeout: it does not requeue on disconnect.
-        """
+        """At once: everything that is not finished goes back to nsqd, then the connections end. It may be cancelled
+        anywhere and begun again: a message that was given back is not held any more."""
         self._stop_intake()
         under_way = [*self._batches.abandon(), *self._letters.abandon()]
         await asyncio.gather(*under_way, return_exceptions=True)
-        goodbyes = [connection.say_goodbye() for connection in self.connections]
-        await _side_by_side(goodbyes, FAREWELL_S)
-        await _side_by_side([connection.hang_up() for connection in self.connections], FAREWELL_S)
-        for task in self.tasks:
-            task.cancel()
+        await part_from(self.connections)
         for connection in self.connections:
             connection.close("the daemon stops")
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.tasks.stop()
 
     def _stop_intake(self) -> None:
         """No new connections, RDY 0, and messages that still arrive go back."""
@@ -427,15 +415,3 @@ class Consumer:
             self._carry_out()
         else:
             self._apply()
-
-
-async def _side_by_side(works: Sequence[Coroutine[Any, Any, None]], within_s: float) -> None:
-    """Runs them until the time is over; then, or when it is cancelled itself, cancels them and waits for their end."""
-    ends = [asyncio.create_task(work) for work in works]
-    try:
-        if ends:
-            await asyncio.wait(ends, timeout=max(0.0, within_s))
-    finally:
-        for task in ends:
-            task.cancel()
-        await asyncio.gather(*ends, return_exceptions=True)

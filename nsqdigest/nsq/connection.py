@@ -17,7 +17,6 @@ import asyncio
 import socket
 import ssl
 import time
-from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
@@ -38,6 +37,7 @@ from nsqdigest.nsq.compression import Stage
 from nsqdigest.nsq.frames import HEARTBEAT, FrameType, Message
 from nsqdigest.nsq.handshake import READ_BYTES, Established, cause, shake_hands
 from nsqdigest.nsq.negotiation import ConnectionOptions, Negotiated
+from nsqdigest.nsq.requests import Requests
 
 if TYPE_CHECKING:
     from nsqdigest.config import Address, Nsq
@@ -106,7 +106,7 @@ class NsqConnection:
         self._heartbeat_s = options.heartbeat_interval_ms / 1000
         self._last_read_s = 0.0
         self._goodbye: asyncio.Future[bytes] | None = None
-        self._answers: deque[asyncio.Future[bytes]] = deque()
+        self._requests = Requests()
         self._closed = asyncio.Event()
         self._reason: NsqdError | None = None
 
@@ -224,8 +224,7 @@ class NsqConnection:
             ) from None
 
     def _ask(self, command: bytes) -> asyncio.Future[bytes]:
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._answers.append(answer)
+        answer = self._requests.add()
         self._write(command)
         return answer
 
@@ -291,8 +290,8 @@ class NsqConnection:
                 self._write(
                     commands.NOP if self.closing or not self.subscribed else commands.NOP + commands.rdy(self.rdy)
                 )
-            elif self._answers:
-                _answer(self._answers.popleft(), payload)
+            elif self._requests:
+                self._requests.answer_first(payload)
             else:
                 raise ProtocolError(f"nsqd at {self.address} sent an answer without a question: {payload[:64]!r}")
             return
@@ -300,10 +299,8 @@ class NsqConnection:
         if payload.startswith(_NOT_FATAL):
             self._receiver.on_refused(self, error)
             return
-        if self._answers:
-            waiting = self._answers.popleft()
-            if not waiting.done():
-                waiting.set_exception(error)
+        if self._requests:
+            self._requests.answer_first(error)
         raise error
 
     def _watch_silence(self) -> None:
@@ -365,13 +362,8 @@ class NsqConnection:
         if self._stream is not None:
             self._stream.close()
         # After a refusal nsqd reads no further: the commands behind the refused one never happened.
-        of_the_others = (
-            NotReached(f"{reason}, in answer to another command") if isinstance(reason, NsqdRefused) else reason
-        )
-        while self._answers:
-            waiting = self._answers.popleft()
-            if not waiting.done():
-                waiting.set_exception(of_the_others)
+        is_refused = isinstance(reason, NsqdRefused)
+        self._requests.fail_all(NotReached(f"{reason}, in answer to another command") if is_refused else reason)
         self._closed.set()
         self._receiver.on_closed(self, reason)
         return reason
@@ -401,11 +393,6 @@ def _looked_at(answer: asyncio.Future[bytes]) -> None:
     """Its failure is the connection's, which is logged there."""
     if not answer.cancelled():
         answer.exception()
-
-
-def _answer(waiting: asyncio.Future[bytes], payload: bytes) -> None:
-    if not waiting.done():
-        waiting.set_result(payload)
 
 
 def _close_its_socket(opening: asyncio.Task[Established]) -> None:

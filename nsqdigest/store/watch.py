@@ -46,17 +46,16 @@ class StoreWatch:
         self.figures = Figures()
         """As of the last read."""
         self._orphans_logged: set[str] = set()
-        self.tasks: list[asyncio.Task[None]] = []
+        self.tasks = tasks.Tasks()
 
     def start(self, servers: list[ServerFacts]) -> None:
         self._servers = {server.name: server for server in servers}
         self._epochs = self._store.namespace.epochs
-        self.tasks = [tasks.start(self._run(), "store watch"), tasks.start(self._count(), "store figures")]
+        self.tasks.start(self._run(), "store watch")
+        self.tasks.start(self._count(), "store figures")
 
     async def stop(self) -> None:
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.tasks.stop()
 
     async def _run(self) -> None:
         is_failing = False

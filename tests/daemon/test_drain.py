@@ -9,8 +9,8 @@ from functools import partial
 
 import pytest
 
-from nsqdigest.consumer import FAREWELL_S
 from nsqdigest.daemon.life import STORE_ENDS_WITHIN_S
+from nsqdigest.nsq.farewell import FAREWELL_S
 from support.daemon import Daemon
 from support.ports import HOST
 from support.publishing import Background
