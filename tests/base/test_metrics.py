@@ -70,6 +70,18 @@ def test_the_order_of_labels_at_a_call_makes_no_other_series() -> None:
     assert list(samples(metrics).values()) == [2]
 
 
+def test_a_series_that_is_changed_directly_is_the_one_that_is_named() -> None:
+    metrics = Metrics()
+    received = metrics.number("messages_received_total", topic="events")
+    assert metrics.value("messages_received_total", topic="events") == 0
+    received.value += 3
+    metrics.add("messages_received_total", topic="events")
+    assert metrics.value("messages_received_total", topic="events") == metrics.total("messages_received_total") == 4
+    metrics.histogram("batch_messages", topic="events").observe(7)
+    metrics.observe("batch_messages", 8, topic="events")
+    assert samples(metrics)["batch_messages_sum", (("topic", "events"),)] == 15
+
+
 def test_an_observation_counts_in_its_bucket_and_in_all_above() -> None:
     metrics = Metrics()
     metrics.observe("batch_messages", 5, topic="t")

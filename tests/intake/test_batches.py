@@ -34,6 +34,7 @@ pytestmark = pytest.mark.unit
 TIMEOUT_S, REPEAT_S = 60.0, 45.0
 GOOD, UNMATCHED, BAD = b'{"user":"u","kind":"a"}', b'{"user":"u","kind":"b"}', b"no json"
 EPOCH = 3
+NOW_MS = 1_700_000_000_000
 Answer = Callable[[Sequence[Record]], WriteResult]
 
 
@@ -96,12 +97,15 @@ class Writer:
     takes_s: float = 0.0
     written: list[tuple[float, list[bool]]] = field(default_factory=list)
     """When, and of each record whether it may be a repeat."""
+    decoded_ms: list[int] = field(default_factory=list)
+    """When each batch was decoded, as the writer got it."""
     at_a_time: int = 0
     most_at_a_time: int = 0
     answers: list[Answer] = field(default_factory=list)
 
     async def write(self, records: Sequence[Record], now_ms: int) -> WriteResult:
         self.written.append((now_s(), [record.possible_repeat for record in records]))
+        self.decoded_ms.append(now_ms)
         self.at_a_time += 1
         self.most_at_a_time = max(self.most_at_a_time, self.at_a_time)
         try:
@@ -113,7 +117,7 @@ class Writer:
 
 class Clock:
     def now_ms(self) -> int:
-        return 1_700_000_000_000
+        return NOW_MS
 
 
 class Stage:
@@ -186,6 +190,7 @@ async def test_the_owner_gets_the_result_of_a_batch_once() -> None:
         await at(1)
     assert (stage.owner.finished, stage.owner.letters) == ([good, unmatched], [bad])
     assert stage.owner.results == [(0, Verdict.STORED, {EPOCH: 3})]
+    assert stage.writer.decoded_ms == [NOW_MS]
     assert stage.each_was_answered_once()
 
 

@@ -15,7 +15,7 @@ from nsqdigest.nsq.frames import Message
 from nsqdigest.store.answers import Added
 from nsqdigest.store.packing import BYTES_PER_CALL, RECORDS_PER_CALL
 from nsqdigest.store.record import Record
-from nsqdigest.store.schedule import Schedule
+from nsqdigest.store.schedule import Plan, Schedule
 from nsqdigest.store.store import Store
 from support import settings
 from support.ports import HOST
@@ -84,6 +84,13 @@ async def test_a_batch_of_several_routes_and_partitions_goes_in_whole(open_store
     assert written == WriteResult(timelines_due=100)
     assert ((await store.operations.ledger("r"))["added"], (await store.operations.ledger("s"))["added"]) == (50, 50)
     assert batch.metrics.total("records_added_total") == 100
+
+
+async def test_a_timeline_begins_when_its_batch_was_decoded(store: Store, plain: Scripts) -> None:
+    decoded_ms = store.clock.now_ms() - 300
+    writer = StoreWriter([intake_route(policy=POLICY)], store.timelines, Metrics())
+    await writer.write(Batch(b"t").records, decoded_ms)
+    assert plain.schedule(b"t") == (*Plan(POLICY).beginning(decoded_ms), 1)
 
 
 @pytest.mark.parametrize("kind", ["set", "values"])
