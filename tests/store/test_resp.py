@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqdigest.store.servers.resp import Arguments, Words, count_of, encode, script_call
+from nsqdigest.store.servers.resp import Arguments, Words, count_of, encode, reader, script_call
 
 pytestmark = pytest.mark.unit
 
@@ -43,6 +43,10 @@ def test_texts_of_one_length_are_no_special_case() -> None:
 
 def test_of_no_texts_there_are_no_arguments() -> None:
     assert encode([b"DEL", Arguments([], (b"a:", b"b:")), Arguments([])]) == driver((b"DEL",))
+
+
+def test_what_is_encoded_already_stays_as_it_is() -> None:
+    assert encode(encode([b"GET", b"k"])) == encode(reader(b"GET")(b"k")) == driver((b"GET", b"k"))
 
 
 def test_a_call_of_a_script_counts_its_keys() -> None:

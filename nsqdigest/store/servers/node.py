@@ -78,6 +78,7 @@ class Node:
         try:
             if self._generation_of.setdefault(connection, generation) != self._generation:
                 await self._reconnect(connection)
+            # A script's call, and what reads a digest, come encoded.
             packed = [each if isinstance(each, bytes) else encode(each) for each in commands]
             try:
                 async with asyncio.timeout(self._timeout_s):

@@ -51,9 +51,11 @@ def script_call(sha: bytes, keys: Words, arguments: Words) -> bytes:
     return encode([b"EVALSHA", sha, count_of(keys), *keys, *arguments])
 
 
-def encode(words: Words) -> bytes:
-    parts = [b"*%d" % count_of(words)]
-    for each in words:
+def encode(command: Command) -> bytes:
+    if isinstance(command, bytes):
+        return command
+    parts = [b"*%d" % count_of(command)]
+    for each in command:
         if isinstance(each, Arguments):
             parts += _of_prefixed(*each) if each.prefixes else _of_texts(each.texts)
         else:
