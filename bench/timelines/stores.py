@@ -90,7 +90,7 @@ async def claim(store: Store, most: int = CLAIM) -> list[Claim]:
 async def open_one(store: Store, claimed: Claim) -> Head:
     now_ms = store.clock.now_ms()
     opening = Opening(claimed, uuid7(now_ms, random.getrandbits(74)))
-    (opened,) = await store.digests.open(0, [opening], {ROUTE: [now_ms]}, LEASE_MS)
+    (opened,) = await store.digests.open(0, [opening], {ROUTE: [now_ms]})
     assert isinstance(opened, Head)
     return opened
 

@@ -119,17 +119,12 @@ class Opener:
         return expired is not None
 
     async def _open_many(self, partition: int, some: Sequence[Delivery]) -> list[Head | NotOpened]:
-        now_ms, asked_at_s = self._digests.now_ms(), time.monotonic()
+        now_ms = self._digests.now_ms()
         routes = {each.claim.route: each.route for each in some}
         next_earliest_ms = {name: route.plan.earliest_next_ms(now_ms) for name, route in routes.items()}
         drawn = ids.random_bits(secrets.token_bytes(ids.RANDOM_BYTES * len(some)))
         openings = [Opening(each.claim, ids.uuid7(now_ms, bits)) for each, bits in zip(some, drawn, strict=True)]
-        answers = await self._while_leased(
-            some, lambda: self._digests.open(partition, openings, next_earliest_ms, self._lease_ms)
-        )
-        for each in some:
-            each.lease.renewed(asked_at_s)
-        return answers
+        return await self._while_leased(some, lambda: self._digests.open(partition, openings, next_earliest_ms))
 
     async def _while_leased(self, some: Sequence[Delivery], work: Callable[[], Awaitable[T]]) -> T:
         """Work that may be done again, again and again until Redis does its part of it or a lease is over."""

@@ -13,11 +13,11 @@ Invariants:
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import chain, groupby
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from nsqdigest.store.answers import Claim, Claimed, Ended, NotOpened
 from nsqdigest.store.head import Head
@@ -27,6 +27,9 @@ from nsqdigest.store.record import StoredRecord
 from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Schedule, instant_ms
 from nsqdigest.store.servers.resp import Arguments, Command, packed, reader
+
+T = TypeVar("T")
+K = TypeVar("K")
 
 _MEMORY_PER_CAPACITY = 2
 READ_WHOLE_RECORDS = 64
@@ -152,7 +155,7 @@ class Digests:
     # -- their digests
 
     async def open(
-        self, partition: int, openings: Sequence[Opening], next_earliest_ms: Mapping[str, Sequence[int]], lease_ms: int
+        self, partition: int, openings: Sequence[Opening], next_earliest_ms: Mapping[str, Sequence[int]]
     ) -> list[Head | NotOpened]:
         """`next_earliest_ms`: by route, of iteration 1, 2, …; the last stands for all later ones.
 
@@ -162,32 +165,34 @@ class Digests:
         claims = [opening.claim for opening in openings]
         routes = self._numbers_of(claims)
         keys = [*self._shared_keys(partition, routes), *self._own_keys(claims, lambda keys: keys.to_open)]
-        arguments: list[bytes | str | int] = [b"", lease_ms, len(routes)]
+        arguments: list[bytes | str | int] = [b"", len(routes)]
         for name in routes:
             route, instants = self._routes[name], next_earliest_ms[name]
-            arguments += (route.capacity if route.merges else 0, len(instants), *instants)
-        for claim, new_id in openings:
-            arguments += (routes[claim.route], claim.timeline, claim.token, new_id)
+            name_from = len(self._namespace.keys(partition, name).index)
+            arguments += (name_from, route.capacity if route.merges else 0, len(instants), *instants)
+        for (name, token), run in _runs(openings, lambda opening: (opening.claim.route, opening.claim.token)):
+            arguments += (routes[name], token, len(run), *[opening.new_id for opening in run])
         now_ms, *answers = await self._namespace.run(partition, "open", keys, [packed(arguments)], durable=True)
         self._namespace.clock.observe(now_ms)
         opened: list[Head | NotOpened] = []
-        for opening, (word, *rest) in zip(openings, answers, strict=True):
-            if word == b"burying":
-                try:
-                    digest_id, next_ms = rest[0].decode(), int(rest[1])
-                except (IndexError, ValueError):
-                    opened.append(NotOpened.DAMAGED)
-                    continue
-                await self._bury_again(opening.claim, digest_id, next_ms)
-                opened.append(NotOpened.STALE)
+        for opening, word, text in zip(openings, answers[::2], answers[1::2], strict=True):
+            if word in _OPENED:
+                opened.append(_head_of(text))
+            elif word == b"burying":
+                opened.append(await self._bury_again(opening.claim, text))
             else:
-                opened.append(_head_of(rest[0]) if word in _OPENED else NotOpened(word.decode()))
+                opened.append(NotOpened(word.decode()))
         return opened
 
-    async def _bury_again(self, claim: Claim, digest_id: str, next_earliest_ms: int) -> None:
+    async def _bury_again(self, claim: Claim, text: bytes) -> NotOpened:
         """Ends what a bury that was cut off began; its details are in the dead store already."""
-        after = Schedule(next_earliest_ms, next_earliest_ms)
+        try:
+            digest_id, next_ms = text.decode().split(" ")
+            after = Schedule(int(next_ms), int(next_ms))
+        except ValueError:
+            return NotOpened.DAMAGED
         await self.finish(claim.partition, [Ending.bury(claim, digest_id, after, b"")])
+        return NotOpened.STALE
 
     async def renew(self, claim: Claim, lease_ms: int) -> bool:
         """Returns whether it is still ours."""
@@ -205,12 +210,16 @@ class Digests:
         arguments: list[bytes | str | int] = [b"", len(routes), len(endings)]
         for name in routes:
             route = self._routes[name]
-            arguments += (route.increment_ms, route.dedupe_window_ms, _MEMORY_PER_CAPACITY * route.capacity)
-        for claim, kind, digest_id, after, posts, details in endings:
-            more = posts if kind is End.WAIT else details
-            arguments += (routes[claim.route], kind, claim.timeline, claim.token, digest_id, *after, more)
-            if kind is End.BURY:
-                keys += dead.of_digest(digest_id)
+            name_from = len(self._namespace.keys(partition, name).snapshot)
+            arguments += (name_from, route.increment_ms, route.dedupe_window_ms, _MEMORY_PER_CAPACITY * route.capacity)
+        for (name, token, kind, posts), run in _runs(endings, _how_it_ends):
+            arguments += (routes[name], kind, token, posts, len(run))
+            for ending in run:
+                arguments += (ending.digest_id, *ending.after)
+        for ending in endings:
+            if ending.kind is End.BURY:
+                arguments.append(ending.details)
+                keys += dead.of_digest(ending.digest_id)
         words = await self._namespace.run(partition, "finish", keys, [packed(arguments)])
         return [_ENDED[word] for word in words]
 
@@ -314,6 +323,16 @@ _ENDED = {
     b"stale": Ended.STALE,
     b"damaged": Ended.DAMAGED,
 }
+
+
+def _runs(items: Sequence[T], by: Callable[[T], K]) -> Iterator[tuple[K, list[T]]]:
+    """Neighbours that are alike."""
+    return ((key, list(run)) for key, run in groupby(items, by))
+
+
+def _how_it_ends(ending: Ending) -> tuple[str, str, End, int]:
+    claim, kind, _, _, posts, _ = ending
+    return claim.route, claim.token, kind, posts
 
 
 def _is_text(name: bytes) -> bool:

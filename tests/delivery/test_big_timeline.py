@@ -152,7 +152,7 @@ async def test_a_worker_that_lost_its_lease_between_pages_sends_nothing(
         if number == 3:
             await digests.finish(0, [Ending.wait(big.claim, digests.now_ms(), 1)])
             (other,) = (await digests.claim(0, [("r", 0)], [1], LEASE_MS)).claims
-            (again,) = await digests.open(0, [Opening(other, "not taken")], {"r": [0]}, LEASE_MS)
+            (again,) = await digests.open(0, [Opening(other, "not taken")], {"r": [0]})
             assert isinstance(again, Head)
             assert again.id == head.id
             monkeypatch.setattr(Lease, "left_s", 0.0)  # as late as it would be by then

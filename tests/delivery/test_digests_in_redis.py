@@ -46,7 +46,7 @@ async def claimed(store: Store, route: str = "r") -> Claim:
 
 
 async def opened(store: Store, claim: Claim, new_id: str = "id-1") -> Head | NotOpened:
-    (answer,) = await store.digests.open(0, [Opening(claim, new_id)], {claim.route: [0]}, LEASE_MS)
+    (answer,) = await store.digests.open(0, [Opening(claim, new_id)], {claim.route: [0]})
     return answer
 
 
@@ -105,9 +105,9 @@ async def test_a_head_that_something_else_wrote_is_damaged_and_its_neighbour_is_
         await add(store, rec(timeline=timeline), route="s")
     claims = (await store.digests.claim(0, [("s", 0)], [5], LEASE_MS)).claims
     openings = [Opening(claim, f"id-{claim.timeline}") for claim in claims]
-    await store.digests.open(0, openings, {"s": [0]}, LEASE_MS)
+    await store.digests.open(0, openings, {"s": [0]})
     redis_client.hset(store.digests._of(claims[0])[0].heads, "a", head.encode("utf-8", "surrogateescape"))
-    answers = await store.digests.open(0, openings, {"s": [0]}, LEASE_MS)
+    answers = await store.digests.open(0, openings, {"s": [0]})
     assert {claim.timeline: answer for claim, answer in zip(claims, answers, strict=True)}["a"] is NotOpened.DAMAGED
     assert {answer.id for answer in answers if isinstance(answer, Head)} == {"id-b"}
 

@@ -51,12 +51,13 @@ def test_the_ledger_moves_them_from_open_to_snapshots(store: Scripts) -> None:
     assert store.ledger() == {"added": 3, "snapshots": 3}
 
 
-def test_the_lease_is_renewed(store: Scripts) -> None:
+def test_the_lease_stays_as_it_was(store: Scripts) -> None:
     begin(store)
     claim = store.claim_one(T)
+    before = store.leased()
     store.now_ms = NOW_MS + 7
-    store.open(claim, lease_ms=1000)
-    assert store.leased() == {T: NOW_MS + 1007}
+    store.opened(claim)
+    assert store.leased() == before
 
 
 def test_the_schedule_counts_no_records_any_more(store: Scripts) -> None:

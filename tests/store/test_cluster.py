@@ -140,7 +140,7 @@ async def test_a_digest_goes_all_its_way_on_every_server(limited_store: Store) -
     for partition in range(PARTITIONS):
         await add(store, rec(b"a"), rec(b"b", 2), partition=partition)
         (claim,) = (await store.digests.claim(partition, [("r", 0)], [9], 60_000)).claims
-        opened = await open_digest(store, claim, f"id-{partition}", [store.clock.now_ms()], 60_000)
+        opened = await open_digest(store, claim, f"id-{partition}", [store.clock.now_ms()])
         assert isinstance(opened, Head)
         page = await store.digests.page(claim, opened, 0, 2)
         assert page is not None
@@ -161,7 +161,7 @@ async def test_a_slot_that_was_moved_is_followed_at_once(store: Store, cluster: 
     cluster.move_slot(slot_of(1), other_than(cluster, cluster.primary_of(slot_of(1))))
     assert (await add(store, rec(b"l"), partition=1)).added == 1
     (claim,) = (await store.digests.claim(1, [("r", 0)], [9], 60_000)).claims
-    opened = await open_digest(store, claim, "id", [0], 60_000)
+    opened = await open_digest(store, claim, "id", [0])
     assert isinstance(opened, Head)
     assert opened.total == 2
 
@@ -238,7 +238,7 @@ async def test_records_are_read_on_both_sides_of_a_slot_that_moves(store: Store,
     await add(store, *(rec(timeline=name.encode()) for name in names), partition=partition)
     claims = (await store.digests.claim(partition, [("r", 0)], [len(names)], 60_000)).claims
     openings = [Opening(claim, claim.timeline) for claim in claims]
-    heads = await store.digests.open(partition, openings, {"r": [0]}, 60_000)
+    heads = await store.digests.open(partition, openings, {"r": [0]})
     digests = [(claim, head) for claim, head in zip(claims, heads, strict=True) if isinstance(head, Head)]
     target = half_of_its_keys_moved(cluster, slot)
     try:

@@ -178,7 +178,7 @@ async def test_a_digest_is_opened_only_when_a_replica_has_it(pair: Pair, open_st
     pair.link.mode = Mode.DROP_REPLIES
     for store in (first, second, second):
         with pytest.raises(StoreError) as raised:
-            await open_digest(store, claim, "id", [0], 60_000)
+            await open_digest(store, claim, "id", [0])
         assert (raised.value.reason, raised.value.applied) == ("redis-replicas", Applied.AMBIGUOUS)
 
 

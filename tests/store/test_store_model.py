@@ -327,9 +327,9 @@ class TimelinesBesideModel(RuleBasedStateMachine):
         part, claim = worker.part, worker.claim
         policy, digest_id = part.model.policies[claim.route], self.mint("digest")
         table = policy.earliest_next_ms(self.now_ms)
-        expected = part.model.open(claim, digest_id, table, LEASE_MS, self.now_ms)
+        expected = part.model.open(claim, digest_id, table, self.now_ms)
         word = expected if isinstance(expected, str) else expected.word
-        self.asked(lambda: part.store.open(claim, digest_id, table, LEASE_MS, policy.merge_capacity), expected, word)
+        self.asked(lambda: part.store.open(claim, digest_id, table, policy.merge_capacity), expected, word)
         if isinstance(expected, str):
             return
         worker.attempts, worker.tries = expected.attempts, expected.tries

@@ -8,13 +8,12 @@
 -- KEYS  as lib/route_keys.lua has them, of each timeline: digest, digest values, shown zset; then dead zset, dead
 --       details hash; then per digest to bury: dead set, dead values
 -- ARGV  1 now (ms, '' = Redis' clock)   2 number of routes R   3 number of digests D
---       then per route: its increment (ms), how long to remember the keys of what ended (ms, 0: not at all), most
---         entries of that memory
---       then per digest: number of its route (from 1), 'close' | 'wait' | 'bury', timeline, token, id, base, bound (ms)
---         of the next digest, and
---         wait: posts that ended (1, or 0)
---         bury: details of the dead digest (opaque)
---         close: ''
+--       then per route: length of what stands before a timeline's name in the key of its digest; its increment (ms);
+--         how long to remember the keys of what ended (ms, 0: not at all); most entries of that memory
+--       then run after run of digests of one claim and route that end alike: number of the route (from 1), 'close' |
+--         'wait' | 'bury', token, posts that ended (of 'wait': 1 or 0), number of digests; per digest: id, base and bound
+--         (ms) of the next digest
+--       then per digest to bury: its details (opaque)
 -- RETURNS per digest 'closed' | 'waiting' | 'buried' | 'already' | 'stale' | 'damaged'
 --         already: this digest was closed or buried before; damaged: a key of its own has another type, nothing changed
 -- ERRORS none of its own. A key that timelines share and that has another type stops the call before its first write.
@@ -29,7 +28,7 @@
 -- @include lib/head.lua
 -- @include lib/memory.lua
 
-local KEYS_OF_TIMELINE, ARGUMENTS_OF_ROUTE, ARGUMENTS_OF_DIGEST = 3, 3, 8
+local KEYS_OF_TIMELINE, ARGUMENTS_OF_ROUTE, ARGUMENTS_OF_RUN, ARGUMENTS_OF_DIGEST = 3, 4, 5, 3
 local now, route_count, digest_count = now_ms(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local agenda = KEYS[KEYS_OF_ROUTE * route_count + 2]
 local first_dead = KEYS_OF_ROUTE * route_count + 3 + KEYS_OF_TIMELINE * digest_count
@@ -37,35 +36,42 @@ local dead, dead_details = KEYS[first_dead], KEYS[first_dead + 1]
 local answers = {}
 
 local function routes_of_call()
-  local routes, to_bury = {}, 0
-  for number = 1, route_count do
-    local at = 4 + ARGUMENTS_OF_ROUTE * (number - 1)
-    local route = {
-      increment = tonumber(ARGV[at]), remember_ms = tonumber(ARGV[at + 1]), remembered = tonumber(ARGV[at + 2]),
-      entries = {}, names = {}, memories = {},
+  local routes, number, to_bury = {}, 0, {}
+  for route_number = 1, route_count do
+    local at = 4 + ARGUMENTS_OF_ROUTE * (route_number - 1)
+    routes[route_number] = {
+      name_from = ARGV[at] + 1, increment = tonumber(ARGV[at + 1]), remember_ms = tonumber(ARGV[at + 2]),
+      remembered = tonumber(ARGV[at + 3]), entries = {}, names = {}, memories = {},
     }
-    routes[number], routes[tostring(number)] = route, route -- by its number as it stands in ARGV, too
   end
-  for number = 1, digest_count do
-    local at = 4 + ARGUMENTS_OF_ROUTE * route_count + ARGUMENTS_OF_DIGEST * (number - 1)
-    local route, kind, timeline, token, id, base, bound, more = unpack(ARGV, at, at + ARGUMENTS_OF_DIGEST - 1)
-    local snapshot, snapshot_values, memory = keys_of_timeline(route_count, number, KEYS_OF_TIMELINE)
-    route = routes[route]
-    -- With all of its fields: a table that grows is made anew again and again.
-    local entry = {
-      number = number, kind = kind, timeline = timeline, token = token, id = id, base = base, bound = bound,
-      more = more, snapshot = snapshot, snapshot_values = snapshot_values, memory = memory,
-      dead_index = false, dead_values = false, head = '', records = 0, total = 0, known = 0,
-    }
-    if kind == 'bury' then
-      entry.dead_index, entry.dead_values = unpack(KEYS, first_dead + 2 + 2 * to_bury, first_dead + 3 + 2 * to_bury)
-      to_bury = to_bury + 1
+  local at = 4 + ARGUMENTS_OF_ROUTE * route_count
+  while number < digest_count do
+    local route_number, kind, token, posts, count = unpack(ARGV, at, at + ARGUMENTS_OF_RUN - 1)
+    local route = routes[tonumber(route_number)]
+    at = at + ARGUMENTS_OF_RUN
+    for _ = 1, count do
+      number = number + 1
+      local snapshot, snapshot_values, memory = keys_of_timeline(route_count, number, KEYS_OF_TIMELINE)
+      local timeline, place = substring(snapshot, route.name_from), #route.entries + 1
+      -- With all fields that a usual one has: a table that grows is made anew again and again.
+      local entry = {
+        number = number, kind = kind, timeline = timeline, token = token, id = ARGV[at], base = ARGV[at + 1],
+        bound = ARGV[at + 2], posts = posts, snapshot = snapshot, snapshot_values = snapshot_values, memory = memory,
+        head = '', records = 0, total = 0, known = 0,
+      }
+      if kind == 'bury' then
+        to_bury[#to_bury + 1] = entry
+      end
+      if kind ~= 'wait' then
+        route.memories[#route.memories + 1] = memory
+      end
+      route.entries[place], route.names[place] = entry, timeline
+      at = at + ARGUMENTS_OF_DIGEST
     end
-    if kind ~= 'wait' then
-      route.memories[#route.memories + 1] = memory
-    end
-    local place = #route.entries + 1
-    route.entries[place], route.names[place] = entry, timeline
+  end
+  for place, entry in ipairs(to_bury) do
+    entry.details = ARGV[at + place - 1]
+    entry.dead_index, entry.dead_values = unpack(KEYS, first_dead + 2 * place, first_dead + 2 * place + 1)
   end
   return routes
 end
@@ -73,10 +79,10 @@ end
 -- Returns the answer of an entry of which nothing is to be done, or nil. Counts the records of one that ends.
 local function refusal(entry, owner, is_remembered)
   local is_ending = entry.kind ~= 'wait'
-  if is_ending and field_of(entry.head, 'closed') == entry.id then
+  if is_ending and has_field(entry.head, ' closed=', entry.id) then
     return 'already'
   end
-  if owner ~= entry.token or (is_ending and field_of(entry.head, 'id') ~= entry.id) then
+  if owner ~= entry.token or (is_ending and not has_field(entry.head, ' id=', entry.id)) then
     return 'stale'
   end
   if is_ending then
@@ -126,18 +132,19 @@ local function wait_again_all(number, route)
   put_down(agenda, waiting, first_due)
 end
 
--- Of a revived digest its first end has remembered the keys.
+-- Of a revived digest its first end has remembered the keys. Returns whether the snapshot became the memory.
 local function remember_keys(entry, route, is_over)
-  if string.byte(entry.timeline) ~= REVIVED then
-    remember(entry.memory, entry.snapshot, entry.total, is_over, entry.known, route.remember_ms, route.remembered)
-  end
+  return string.byte(entry.timeline) ~= REVIVED
+    and remember(entry.memory, entry.snapshot, entry.total, is_over, entry.known, route.remember_ms, route.remembered)
 end
 
 local function close(entries, route)
   local gone = {}
-  for place, entry in ipairs(entries) do
-    remember_keys(entry, route, true)
-    gone[2 * place - 1], gone[2 * place] = entry.snapshot, entry.snapshot_values
+  for _, entry in ipairs(entries) do
+    gone[#gone + 1] = entry.snapshot_values
+    if not remember_keys(entry, route, true) then
+      gone[#gone + 1] = entry.snapshot
+    end
   end
   redis.call('UNLINK', unpack(gone))
 end
@@ -146,7 +153,7 @@ end
 local function keep_details(buried)
   for _, entry in ipairs(buried) do
     if redis.call('HEXISTS', dead_details, entry.id) == 0 then
-      redis.call('HSET', dead_details, entry.id, entry.more)
+      redis.call('HSET', dead_details, entry.id, entry.details)
     end
   end
 end
@@ -181,7 +188,7 @@ local function head_afterwards(entry)
   if entry.kind ~= 'wait' then
     return ended(entry.head, entry.id)
   end
-  local posts = tonumber(entry.more)
+  local posts = tonumber(entry.posts)
   if posts > 0 and field_of(entry.head, 'id') then
     local head = with_number(entry.head, 'attempts', field_of(entry.head, 'attempts') + posts)
     return with_number(head, 'tries', field_of(head, 'tries') + posts)

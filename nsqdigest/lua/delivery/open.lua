@@ -2,22 +2,25 @@
 -- is frozen: one id, one set of records.
 --
 -- KEYS  as lib/route_keys.lua has them; of each timeline: set, values, digest, digest values
--- ARGV  1 now (ms, '' = Redis' clock)   2 lease (ms)   3 number of routes R
---       then per route: what a digest left over does when there are newer records (0: it goes out as it was, and they
---         follow in the next one; a capacity: it takes them in, the newest so many, and is a new digest under the new
---         id, of the same iteration; as with 0 where that is more work than one call may do); number of instants E;
---         E instants: the earliest next digest (ms) of iteration 1, 2, …; the last stands for all later ones
---       then per timeline: number of its route (from 1), timeline, token, id for a new digest
--- RETURNS { now, then per timeline one of
---         { 'stale' }: the lease is another's
---         { 'empty' }: nothing to send; the timeline is forgotten
---         { 'burying', id, next earliest }: a bury of it was cut off, and has to be done again with this token
---         { 'damaged', error }: a key of its own has another type; nothing of it changed
---         { 'opened' | 'again' | 'merged', head }: head as lib/head.lua has it
+-- ARGV  1 now (ms, '' = Redis' clock)   2 number of routes R
+--       then per route: length of what stands before a timeline's name in the key of its set; what a digest left over
+--         does when there are newer records (0: it goes out as it was, and they follow in the next one; a capacity: it
+--         takes them in, the newest so many, and is a new digest under the new id, of the same iteration; as with 0
+--         where that is more work than one call may do); number of instants E; E instants: the earliest next digest
+--         (ms) of iteration 1, 2, …; the last stands for all later ones
+--       then run after run of timelines of one claim and route: number of the route (from 1), token, number of
+--         timelines; per timeline: id for a new digest
+-- RETURNS { now, then per timeline two: a word, and
+--         'stale', '': the lease is another's
+--         'empty', '': nothing to send; the timeline is forgotten
+--         'burying', 'ID NEXT EARLIEST': a bury of it was cut off, and has to be done again with this token
+--         'damaged', error: a key of its own has another type; nothing of it changed
+--         'opened' | 'again' | 'merged', head: as lib/head.lua has it
 --       } It counts no attempt: asked again after a lost reply it returns the same digest with the same numbers.
 -- ERRORS none of its own. A key that timelines share and that has another type stops the call before its first write.
--- EFFECT writes a token of each digest, whatever is there: what wrote nothing waits for no replica (WAIT). A call that
---       was cut off sent nothing, so what it had begun may become another digest.
+-- EFFECT leases stay as they are. Each digest that is returned was written, at least its token: what wrote nothing
+--       waits for no replica (WAIT). A call that was cut off sent nothing, so what it had begun may become another
+--       digest.
 --
 -- @include lib/route_keys.lua
 -- @include lib/now.lua
@@ -27,37 +30,44 @@
 -- @include lib/head.lua
 
 local MOST_MERGED = 2000 -- records that are taken in, and that go for capacity's sake: some 10 ms of Redis
-local KEYS_OF_TIMELINE, ARGUMENTS_OF_TIMELINE = 4, 4
-local now, route_count = now_ms(ARGV[1]), tonumber(ARGV[3])
+local KEYS_OF_TIMELINE = 4
+local now, route_count = now_ms(ARGV[1]), tonumber(ARGV[2])
 -- As text: Redis formats a number for every call it is given to, and with all digits that a double may have.
-local now_text, lease_until = string.format('%d', now), string.format('%d', now + ARGV[2])
+local now_text = format('%d', now)
 local timeline_count, agenda = KEYS[KEYS_OF_ROUTE * route_count + 1], KEYS[KEYS_OF_ROUTE * route_count + 2]
 local answers = { now }
+
+local function put_into_answer(entry, word, text)
+  answers[2 * entry.number], answers[2 * entry.number + 1] = word, text
+end
 
 -- Reads the arguments. Returns the routes, each with the entries of its timelines, by place, and what is asked of Redis
 -- for all of them at once.
 local function routes_of_call()
-  local routes, at = {}, 4
-  for number = 1, route_count do
-    local next_count = tonumber(ARGV[at + 1])
-    local route = { capacity = tonumber(ARGV[at]), next_from = at + 2, next_last = at + 1 + next_count }
-    route.entries, route.names, route.values = {}, {}, {}
-    routes[number], routes[tostring(number)] = route, route -- by its number as it stands in ARGV, too
-    at = at + 2 + next_count
-  end
-  for number = 1, (#ARGV - at + 1) / ARGUMENTS_OF_TIMELINE do
-    local route = routes[ARGV[at]]
-    local index, values, snapshot, snapshot_values = keys_of_timeline(route_count, number, KEYS_OF_TIMELINE)
-    local place = #route.entries + 1
-    -- With all of its fields: a table that grows is made anew again and again.
-    route.entries[place] = {
-      number = number, timeline = ARGV[at + 1], token = ARGV[at + 2], new_id = ARGV[at + 3],
-      index = index, values = values, snapshot = snapshot, snapshot_values = snapshot_values,
-      head = '', id = false, is_merging = false, packed = false, has_values = true,
-      newer = 0, total = 0, lacks_values = false, lost_superseded = 0, lost_capacity = 0,
+  local routes, at, number = {}, 3, 0
+  for route_number = 1, route_count do
+    local next_count = tonumber(ARGV[at + 2])
+    routes[route_number] = {
+      name_from = ARGV[at] + 1, capacity = tonumber(ARGV[at + 1]), next_from = at + 3, next_last = at + 2 + next_count,
+      usual_heads = {}, entries = {}, names = {}, values = {},
     }
-    route.names[place], route.values[place] = ARGV[at + 1], values
-    at = at + ARGUMENTS_OF_TIMELINE
+    at = at + 3 + next_count
+  end
+  while at <= #ARGV do
+    local route, token, last = routes[tonumber(ARGV[at])], ARGV[at + 1], at + 2 + ARGV[at + 2]
+    for id_at = at + 3, last do
+      number = number + 1
+      local index, values, snapshot, snapshot_values = keys_of_timeline(route_count, number, KEYS_OF_TIMELINE)
+      local timeline, place = substring(index, route.name_from), #route.entries + 1
+      -- With all fields that a usual one has: a table that grows is made anew again and again.
+      route.entries[place] = {
+        number = number, timeline = timeline, token = token, new_id = ARGV[id_at], index = index, values = values,
+        snapshot = snapshot, snapshot_values = snapshot_values, head = '', id = false, packed = false, newer = 0,
+        total = 0,
+      }
+      route.names[place], route.values[place] = timeline, values
+    end
+    at = last + 1
   end
   return routes
 end
@@ -80,7 +90,7 @@ end
 -- Returns why nothing is to be done of an entry, as its answer, or nil. Counts its records.
 local function refusal(entry, owner)
   if owner ~= entry.token then
-    return { 'stale' }
+    return 'stale', ''
   end
   local newer, total, texts = redis.pcall('ZCARD', entry.index), 0, 0
   if entry.id then
@@ -89,10 +99,10 @@ local function refusal(entry, owner)
   local damage = type(newer) == 'table' and newer or type(total) == 'table' and total
     or type(texts) == 'table' and texts
   if damage then
-    return { 'damaged', damage.err }
+    return 'damaged', damage.err
   end
   if entry.id and field_of(entry.head, 'burying') == entry.id and field_of(entry.head, 'closed') ~= entry.id then
-    return { 'burying', entry.id, field_of(entry.head, 'next') }
+    return 'burying', entry.id .. ' ' .. (field_of(entry.head, 'next') or '')
   end
   entry.newer, entry.total, entry.lacks_values = newer, total, texts < total
 end
@@ -118,10 +128,10 @@ local function plan(number, route)
   for place, entry in ipairs(route.entries) do
     entry.head, entry.packed = known_heads[place] or '', packed[place]
     entry.id = field_of(entry.head, 'id')
-    entry.has_values = all_have_values or redis.call('EXISTS', entry.values) == 1
-    local answer = refusal(entry, owners[place])
-    if answer then
-      answers[1 + entry.number] = answer
+    entry.has_no_values = not all_have_values and redis.call('EXISTS', entry.values) == 0
+    local word, text = refusal(entry, owners[place])
+    if word then
+      put_into_answer(entry, word, text)
     else
       local theirs = planned[action(entry, route.capacity)]
       theirs[#theirs + 1] = entry
@@ -135,6 +145,7 @@ local function next_earliest(route, iteration)
 end
 
 -- The records are counted by the schedule; what an add that was cut off had written, but not counted, is counted here.
+-- Returns the schedule without records, how many it had counted, and how many it had not.
 local function counted_by_schedule(entry)
   local base, bound, counted = unpack_schedule(entry.packed, now) -- it is not there where a delete was cut off
   return struct.pack(SCHEDULE, base, bound, 0), counted, math.max(0, entry.newer - counted)
@@ -157,24 +168,33 @@ local function forget(number, forgotten)
     redis.call('ZREM', waiting, entry.timeline) -- where a claim that was cut off left it
     strike_out(agenda, waiting)
     end_lease(leased, tokens, entry.timeline)
-    answers[1 + entry.number] = { 'empty' }
+    put_into_answer(entry, 'empty', '')
   end
 end
 
-local function renew(number, ...)
-  local _, leased, tokens = keys_of_route(number)
-  local leases, owners, at = {}, {}, 1
-  for _, entries in ipairs({ ... }) do
-    for _, entry in ipairs(entries) do
-      leases[at], leases[at + 1] = lease_until, entry.timeline
-      owners[at], owners[at + 1] = entry.timeline, entry.token
-      at = at + 2
+-- What of a fresh digest's head follows its id. Most of a call have the same.
+local function head_behind_id(route, iteration, records, superseded, capacity)
+  local next_earliest_ms = next_earliest(route, iteration)
+  return format(' opened=%s total=%d superseded=%d capacity=%d next=%s since=%s attempts=0 tries=0', now_text, records,
+    superseded, capacity, next_earliest_ms, now_text)
+end
+
+local function fresh_head(route, entry)
+  local before, superseded, capacity = '', entry.lost_superseded or 0, entry.lost_capacity or 0
+  local iteration = 1
+  if entry.head ~= '' then
+    before, iteration = of_timeline(entry.head), tonumber(field_of(entry.head, 'iteration') or 0)
+    if not entry.id then -- else an open was cut off here, and has counted
+      iteration = iteration + 1
     end
   end
-  if at > 1 then
-    redis.call('ZADD', leased, unpack(leases))
-    redis.call('HSET', tokens, unpack(owners))
+  before = before == '' and ' iteration=1' or with_number(before, 'iteration', iteration)
+  if superseded + capacity > 0 or iteration > 1 then
+    return before .. ' id=' .. entry.new_id .. head_behind_id(route, iteration, entry.newer, superseded, capacity)
   end
+  local usual = route.usual_heads
+  usual[entry.newer] = usual[entry.newer] or head_behind_id(route, 1, entry.newer, 0, 0)
+  return before .. ' id=' .. entry.new_id .. usual[entry.newer]
 end
 
 -- Fresh digests, all of a route together. The heads, which have the ids, before the records: a snapshot without an id
@@ -183,30 +203,24 @@ local function open(number, route, fresh)
   local _, _, _, schedules, heads, losses, ledger = keys_of_route(number)
   local heads_set, schedules_set, losses_gone, opened, uncounted = {}, {}, {}, 0, 0
   for place, entry in ipairs(fresh) do
-    local iteration = tonumber(field_of(entry.head, 'iteration') or 0)
-    if not entry.id then -- else an open was cut off here, and has counted
-      iteration = iteration + 1
-    end
-    entry.head = with_number(of_timeline(entry.head), 'iteration', iteration)
-      .. format(' id=%s opened=%s total=%d superseded=%d capacity=%d next=%s since=%s attempts=0 tries=0', entry.new_id,
-        now_text, entry.newer, entry.lost_superseded, entry.lost_capacity, next_earliest(route, iteration), now_text)
+    entry.head = fresh_head(route, entry)
     heads_set[2 * place - 1], heads_set[2 * place] = entry.timeline, entry.head
     local schedule, _, extra = counted_by_schedule(entry)
     schedules_set[2 * place - 1], schedules_set[2 * place] = entry.timeline, schedule
-    if entry.lost_superseded > 0 then
+    if (entry.lost_superseded or 0) > 0 then
       losses_gone[#losses_gone + 1] = 's' .. entry.timeline
     end
-    if entry.lost_capacity > 0 then
+    if (entry.lost_capacity or 0) > 0 then
       losses_gone[#losses_gone + 1] = 'c' .. entry.timeline
     end
     opened, uncounted = opened + entry.newer, uncounted + extra
-    answers[1 + entry.number] = { 'opened', entry.head }
+    put_into_answer(entry, 'opened', entry.head)
   end
   begin_count(ledger, 'superseded')
   redis.call('HSET', heads, unpack(heads_set))
   for _, entry in ipairs(fresh) do
     redis.call('RENAME', entry.index, entry.snapshot)
-    if entry.has_values then
+    if not entry.has_no_values then
       if entry.id then -- of a digest whose end was cut off
         redis.call('UNLINK', entry.snapshot_values)
       end
@@ -245,27 +259,28 @@ local function merge(number, route, entry)
   unite(entry.index, entry.values, entry.snapshot, entry.snapshot_values)
   local united = redis.call('ZCARD', entry.snapshot)
   local trimmed = route.capacity > 0 and trim(entry.snapshot, entry.snapshot_values, route.capacity) or 0
+  local superseded, capacity = entry.lost_superseded or 0, entry.lost_capacity or 0
   local met = total + counted + uncounted - united
   head = with_field(string.gsub(head, ' merging=%S+', ''), 'next', next_earliest(route, iteration))
   head = with_number(head, 'total', united - trimmed)
-  head = with_number(head, 'superseded', field_of(head, 'superseded') + met + entry.lost_superseded)
-  head = with_number(head, 'capacity', field_of(head, 'capacity') + trimmed + entry.lost_capacity)
+  head = with_number(head, 'superseded', field_of(head, 'superseded') + met + superseded)
+  head = with_number(head, 'capacity', field_of(head, 'capacity') + trimmed + capacity)
   redis.call('UNLINK', entry.index, entry.values)
   redis.call('HSET', heads, entry.timeline, head)
   redis.call('HDEL', losses, 's' .. entry.timeline, 'c' .. entry.timeline)
   redis.call('HSET', schedules, entry.timeline, schedule)
   end_count(ledger, 'superseded', { 'superseded', met, 'added', uncounted, 'open', -counted,
     'snapshots', united - trimmed - total, 'dropped:capacity', trimmed })
-  answers[1 + entry.number] = { 'merged', head }
+  put_into_answer(entry, 'merged', head)
 end
 
 -- As it was. What is not as it was goes under a new id: nobody has seen that one.
 local function take_up(number, route, entry)
-  local _, _, _, _, heads = keys_of_route(number)
+  local _, _, tokens, _, heads = keys_of_route(number)
   local is_changed, gone = complete(entry)
   local left = entry.total - gone
   if left == 0 then -- all of it came anew since
-    entry.lost_superseded = entry.lost_superseded + gone
+    entry.lost_superseded = (entry.lost_superseded or 0) + gone
     return open(number, route, { entry })
   end
   if is_changed or (tonumber(field_of(entry.head, 'total')) or left) ~= left then
@@ -274,7 +289,8 @@ local function take_up(number, route, entry)
     entry.head = with_number(entry.head, 'superseded', superseded)
     redis.call('HSET', heads, entry.timeline, entry.head)
   end
-  answers[1 + entry.number] = { 'again', entry.head }
+  redis.call('HSET', tokens, entry.timeline, entry.token)
+  put_into_answer(entry, 'again', entry.head)
 end
 
 local routes, planned = routes_of_call(), {}
@@ -288,7 +304,6 @@ begin_writes(agenda)
 for number, route in ipairs(routes) do
   local what = planned[number]
   if what then
-    renew(number, what.open, what.merge, what.again)
     if #what.open > 0 then
       open(number, route, what.open)
     end

@@ -8,11 +8,19 @@
 --   the dead store; its records may be here or there, so open does not send it.
 
 -- Texts are looked for, not patterns: Lua tries a pattern at every character.
-local find, match, substring, format = string.find, string.match, string.sub, string.format
+local find, match, substring, format, byte = string.find, string.match, string.sub, string.format, string.byte
+local BLANK = byte(' ')
 
 local function field_of(head, name)
   local _, last = find(head or '', ' ' .. name .. '=', 1, true)
   return last and match(head, '^%S+', last + 1)
+end
+
+-- Whether a field, as it stands there (' id='), has this value.
+local function has_field(head, field, value)
+  local _, last = find(head, field, 1, true)
+  return last and find(head, value, last + 1, true) == last + 1
+    and (#head == last + #value or byte(head, last + #value + 1) == BLANK)
 end
 
 -- The head with a field set; a new one is put last.

@@ -5,11 +5,13 @@ local ENTRIES_PER_CALL = 500 -- unpack has its limit
 
 -- Remembers the keys of a snapshot of `total` records. is_over: nobody needs the snapshot any more, so it may become
 -- the memory; known: entries of the memory now; remember_ms: 0: not at all; remembered: most entries of the memory.
+-- Returns whether the snapshot became the memory.
 local function remember(memory, snapshot, total, is_over, known, remember_ms, remembered)
   if remember_ms == 0 or total == 0 then
-    return
+    return false
   end
-  if is_over and known == 0 and total <= remembered and total <= MOST_OF_A_DIGEST then
+  local becomes_it = is_over and known == 0 and total <= remembered and total <= MOST_OF_A_DIGEST
+  if becomes_it then
     redis.call('RENAME', snapshot, memory)
   else
     for start = 0, math.min(total, remembered, MOST_OF_A_DIGEST) - 1, ENTRIES_PER_CALL do
@@ -23,4 +25,5 @@ local function remember(memory, snapshot, total, is_over, known, remember_ms, re
     redis.call('ZREMRANGEBYRANK', memory, remembered, -1)
   end
   redis.call('PEXPIRE', memory, remember_ms)
+  return becomes_it
 end

@@ -153,10 +153,10 @@ class ToldDigests:
         return self.heads.get(timeline, HEAD._replace(id=f"id of {timeline}", total=len(records)))
 
     async def open(
-        self, partition: int, openings: Sequence[Opening], next_earliest_ms: Mapping[str, Sequence[int]], lease_ms: int
+        self, partition: int, openings: Sequence[Opening], next_earliest_ms: Mapping[str, Sequence[int]]
     ) -> list[Head | NotOpened]:
         names = [opening.claim.timeline for opening in openings]
-        await self._call("open", names, partition, openings, next_earliest_ms, lease_ms)
+        await self._call("open", names, partition, openings, next_earliest_ms)
         return [self.head(name) for name in names]
 
     async def read(

@@ -253,32 +253,30 @@ class Scripts:
         claim: Claim,
         new_id: str = "id-1",
         next_earliest_ms: Sequence[int] = (NOW_MS + 1000,),
-        lease_ms: int = LEASE_MS,
         merge_capacity: int = 0,
     ) -> Opened | str:
-        return self.open_many([(claim, new_id)], next_earliest_ms, lease_ms, merge_capacity)[0]
+        return self.open_many([(claim, new_id)], next_earliest_ms, merge_capacity)[0]
 
     def open_many(
         self,
         claims: Sequence[tuple[Claim, str]],
         next_earliest_ms: Sequence[int] = (NOW_MS + 1000,),
-        lease_ms: int = LEASE_MS,
         merge_capacity: int = 0,
     ) -> list[Opened | str]:
         """Each claim with the id of a new digest. Of one that is not opened the word."""
         routes, keys = self.of_many([claim for claim, _ in claims], "set values digest digest-values")
-        of_route = [merge_capacity, len(next_earliest_ms), *next_earliest_ms]
-        arguments: list[bytes | str | int] = [self._now(), lease_ms, len(routes), *(of_route * len(routes))]
+        arguments: list[bytes | str | int] = [self._now(), len(routes)]
+        for route in routes:
+            arguments += [len(self.key("set", route, b"")), merge_capacity, len(next_earliest_ms), *next_earliest_ms]
         for claim, new_id in claims:
-            arguments += [routes.index(claim.route) + 1, claim.timeline, claim.token, new_id]
+            arguments += [routes.index(claim.route) + 1, claim.token, 1, new_id]
         now_ms, *answers = self.run("open", keys, arguments)
-        return [self._opened(now_ms, answer) for answer in answers]
+        return [self._opened(now_ms, word, text) for word, text in zip(answers[::2], answers[1::2], strict=True)]
 
-    def _opened(self, now_ms: int, answer: list[Any]) -> Opened | str:
-        word = self._word(answer)
-        if word not in {"opened", "again", "merged"}:
-            return word
-        head = head_of(answer[1])
+    def _opened(self, now_ms: int, word: bytes, text: bytes) -> Opened | str:
+        if word not in {b"opened", b"again", b"merged"}:
+            return word.decode()
+        head = head_of(text)
         numbers = (
             int(head[name])
             for name in (
@@ -293,7 +291,7 @@ class Scripts:
                 b"tries",
             )
         )
-        return Opened(word, now_ms, head[b"id"].decode(), *numbers)
+        return Opened(word.decode(), now_ms, head[b"id"].decode(), *numbers)
 
     def opened(
         self,
@@ -322,10 +320,12 @@ class Scripts:
         arguments: list[bytes | str | int] = [self._now(), len(routes), len(ends)]
         for route in routes:
             memory = next((end.memory for end in ends if end.claim.route == route and end.memory), (0, 0))
-            arguments += (increment_ms, *memory)
+            arguments += (len(self.key("digest", route, b"")), increment_ms, *memory)
         for end in ends:
-            arguments += [routes.index(end.claim.route) + 1, end.kind, end.claim.timeline, end.claim.token]
-            arguments += [end.digest_id, end.base_ms, end.bound_ms, end.more]
+            posts = end.more if end.kind == "wait" else 0
+            arguments += [routes.index(end.claim.route) + 1, end.kind, end.claim.token, posts, 1]
+            arguments += [end.digest_id, end.base_ms, end.bound_ms]
+        arguments += [end.more for end in ends if end.kind == "bury"]
         words = self.run("finish", keys, arguments)
         return [word.decode() for word in words], self.client.zcard(self.key("dead"))
 

@@ -281,9 +281,7 @@ class Model:
 
     # -- a digest
 
-    def open(
-        self, claim: Claim, new_id: str, next_earliest_ms: Sequence[int], lease_ms: int, now_ms: int
-    ) -> Opened | str:
+    def open(self, claim: Claim, new_id: str, next_earliest_ms: Sequence[int], now_ms: int) -> Opened | str:
         of = self.owned(claim)
         if of is None:
             return "stale"
@@ -291,7 +289,6 @@ class Model:
             assert not of.filed, "what was filed is gone"
             del self.timelines[claim.route, claim.timeline]
             return "empty"
-        of.lease = (now_ms + lease_ms, claim.token)
         word = "again"
         if of.digest is None or (of.records and self.policies[claim.route].merges):
             word = "opened" if of.digest is None else "merged"

@@ -124,11 +124,9 @@ def limited_url(server: RedisServer) -> str:
 # -- one digest at a time; delivery does all of this of many in one call
 
 
-async def open_digest(
-    store: Store, claim: Claim, digest_id: str, next_earliest_ms: Sequence[int], lease_ms: int = 60_000
-) -> Head | NotOpened:
+async def open_digest(store: Store, claim: Claim, digest_id: str, next_earliest_ms: Sequence[int]) -> Head | NotOpened:
     openings, instants = [Opening(claim, digest_id)], {claim.route: next_earliest_ms}
-    return (await store.digests.open(claim.partition, openings, instants, lease_ms))[0]
+    return (await store.digests.open(claim.partition, openings, instants))[0]
 
 
 async def finish(store: Store, ending: Ending) -> Ended:
