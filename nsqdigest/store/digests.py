@@ -168,7 +168,7 @@ class Digests:
         arguments: list[bytes | str | int] = [b"", len(routes)]
         for name in routes:
             route, instants = self._routes[name], next_earliest_ms[name]
-            name_from = len(self._namespace.keys(partition, name).index)
+            name_from = len(self._namespace.keys[partition, name].index)
             arguments += (name_from, route.capacity if route.merges else 0, len(instants), *instants)
         for (name, token), run in _runs(openings, lambda opening: (opening.claim.route, opening.claim.token)):
             arguments += (routes[name], token, len(run), *[opening.new_id for opening in run])
@@ -210,7 +210,7 @@ class Digests:
         arguments: list[bytes | str | int] = [b"", len(routes), len(endings)]
         for name in routes:
             route = self._routes[name]
-            name_from = len(self._namespace.keys(partition, name).snapshot)
+            name_from = len(self._namespace.keys[partition, name].snapshot)
             arguments += (name_from, route.increment_ms, route.dedupe_window_ms, _MEMORY_PER_CAPACITY * route.capacity)
         for (name, token, kind, posts), run in _runs(endings, _how_it_ends):
             arguments += (routes[name], kind, token, posts, len(run))
