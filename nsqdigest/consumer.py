@@ -35,7 +35,7 @@ from nsqdigest.intake.names import NAMES_BYTES
 from nsqdigest.intake.oversize import OVERSIZE_BYTES, Oversize
 from nsqdigest.intake.rdy import Planner, is_starved
 from nsqdigest.intake.routing import IntakeRoute, Router
-from nsqdigest.intake.writer import StoreWriter
+from nsqdigest.intake.writer import Place, StoreWriter
 from nsqdigest.nsq.connection import ConnectionOptions, NsqConnection
 from nsqdigest.nsq.connections import Connections
 from nsqdigest.nsq.directory import Directory
@@ -78,7 +78,7 @@ class Consumer:
         controller: Controller,
         metrics: Metrics,
         uniform: Callable[[float, float], float],
-        on_due: Callable[[], None],
+        on_due: Callable[[frozenset[Place]], None],
     ) -> None:
         self.topic = topic
         self._settings = settings
@@ -281,8 +281,8 @@ class Consumer:
 
     def on_batch_result(self, result: BatchResult) -> None:
         """Answers nsqd for a whole batch. Where this raises, the groups without an answer are left in the result."""
-        if result.is_timeline_due:
-            self._on_due()
+        if result.due:
+            self._on_due(result.due)
         if self._judge(result):
             self._carry_out()
         for arrival in result.late:

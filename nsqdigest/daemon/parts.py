@@ -97,7 +97,7 @@ def build(config: Config, kinds: SinkKinds = KINDS, uniform: Uniform = random.un
             controller=_controller(config, config.nsq.max_in_flight, uniform),
             metrics=metrics,
             uniform=uniform,
-            on_due=scheduler.wake,
+            on_due=scheduler.on_due,
         )
         for topic in topics
     )

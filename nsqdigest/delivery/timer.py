@@ -1,11 +1,11 @@
 """The timers of delivery, one a partition: when to claim what is due, and to look after the store. Any number of
 daemons side by side, no leader.
 
-A timer sleeps until its next timeline is due, at most `interval`, and is woken when something is due at once or a sink
-has room again. Where it knows of nothing that is due it reads the partition's agenda, which is one cheap command, and
-claims only of the routes that may have something due. Where nothing is, all timers wake at the same instants and their
-reads share a round trip. The agenda is trusted for a lease: then all routes are claimed of, which puts it right where
-it was lost.
+A timer sleeps until its next timeline is due, at most `interval`, and is woken when a sink has room again, or when
+intake filed something that is due at once: of that route it claims without a look. Otherwise it reads the partition's
+agenda, which is one cheap command, and claims only of the routes that may have something due. Where nothing is, all
+timers wake at the same instants and their reads share a round trip. The agenda is trusted for a lease: then all routes
+are claimed of, which puts it right where it was lost.
 
 Claims go one after another, since they share the sinks' room. After ALONE_S a slow one (a server of a Cluster that
 hangs) lets the others go on, and keeps no more than its partition's share of the room.
@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -56,6 +56,8 @@ class _Timer:
     failing_since_s: float | None = None
     maintained_s: float = 0.0
     claimed_of_all_s: float = 0.0
+    due: set[str] = field(default_factory=set)
+    """Routes in which something is known to be due."""
     short_of: set[str] = field(default_factory=set)
     """Sinks that had no room for it: it is woken when they have."""
 
@@ -115,9 +117,15 @@ class Scheduler:
         ]
 
     def wake(self) -> None:
-        """Something is due now, or there is room again."""
+        """Something may be due now, or there is room again."""
         for timer in self._timers:
             timer.woken.set()
+
+    def on_due(self, places: Iterable[tuple[str, int]]) -> None:
+        """In these routes and partitions a timeline is due now."""
+        for route, partition in places:
+            self._timers[partition].due.add(route)
+            self._timers[partition].woken.set()
 
     # -- what an operator asks for: each returns whether it is new
 
@@ -278,6 +286,10 @@ class Scheduler:
         self._note_short(timer)
         if not any(outlet.room for outlet in self.outlets):
             return interval_ms / 1000  # a sink that has room again wakes it
+        if timer.due:  # what waits for nobody else need not wait for the agenda
+            names = [name for name in self._routes if name in timer.due]
+            timer.due.clear()
+            await self._claim_of(timer, names)
         agenda = await self._digests.agenda(timer.partition, interval_ms)
         now_ms = self._digests.now_ms()
         of_all = now_s - timer.claimed_of_all_s >= self._settings.lease_ms / 1000

@@ -15,7 +15,7 @@ from nsqdigest.base.reasons import DeadLetterReason
 from nsqdigest.intake.letters import Letter
 
 if TYPE_CHECKING:
-    from nsqdigest.intake.writer import WriteResult
+    from nsqdigest.intake.writer import Place, WriteResult
     from nsqdigest.nsq.connection import NsqConnection
     from nsqdigest.nsq.frames import Message
     from nsqdigest.store.record import Record
@@ -57,7 +57,8 @@ class BatchResult:
     letters: list[tuple[NsqConnection, list[Letter]]] = field(default_factory=list)
     late: list[Arrival] = field(default_factory=list)
     """Arrivals that are answered when their time is nearly over: nsqd may refuse the answer."""
-    is_timeline_due: bool = False
+    due: frozenset[Place] = frozenset()
+    """Where a timeline began that is due at once."""
 
     def unanswered(self) -> Iterator[Group]:
         """Each group that is left. It is taken out when the iteration goes on: one that is not handled stays."""
@@ -121,7 +122,7 @@ class Batch:
             give_back=list(give_back.items()),
             letters=list(letters.items()),
             late=[arrival for arrival in self.arrivals if now_s >= arrival.repeat_at_s],
-            is_timeline_due=written.timelines_due > 0,
+            due=written.due,
         )
         return self.result
 

@@ -30,6 +30,10 @@ from nsqdigest.store.timelines import Timelines
 _log = log.get("consumer")
 
 
+Place = tuple[str, int]
+"""A route and a partition."""
+
+
 class WriteResult(NamedTuple):
     """What became of records, by their sources. A source of several records may be in both sets, or in one of them
     while others of its records are stored."""
@@ -39,7 +43,8 @@ class WriteResult(NamedTuple):
     refused: Mapping[object, str] = MappingProxyType({})
     """At least one record of each can never be stored, and why."""
     failure: StoreError | None = None
-    timelines_due: int = 0
+    due: frozenset[Place] = frozenset()
+    """Where a timeline began that is due at once."""
 
     @staticmethod
     def merged(results: Sequence[WriteResult]) -> WriteResult:
@@ -48,7 +53,7 @@ class WriteResult(NamedTuple):
             frozenset().union(*(each.not_stored for each in results)),
             {source: why for each in results for source, why in each.refused.items()},
             next((each.failure for each in results if each.failure is not None), None),
-            sum(each.timelines_due for each in results),
+            frozenset().union(*(each.due for each in results)),
         )
 
 
@@ -131,7 +136,7 @@ class StoreWriter:
         }  # fmt: skip
         if any(not_kept.values()):
             self._report_not_kept(name, not_kept)
-        return WriteResult(timelines_due=added.due_at_once)
+        return WriteResult(due=frozenset([(name, call.partition)]) if added.due_at_once else frozenset())
 
     # -- a call that the script failed
 

@@ -280,6 +280,20 @@ async def test_what_becomes_due_is_claimed_at_its_very_instant(make: MakeStage) 
 
 
 @simulated
+async def test_what_is_known_to_be_due_is_claimed_before_the_agenda_is_read(make: MakeStage) -> None:
+    stage = make(interval_s=20, partitions=2)
+    stage.scheduler.start()
+    await at(5)
+    stage.store.put("now", 5, route="s", partition=1)
+    stage.store.takes_s["agenda"] = 3
+    stage.scheduler.on_due([("s", 1)])
+    await at(6)
+    assert stage.sent() == [(5, "now")]
+    assert stage.asked()[-1] == (5, ["s"])
+    assert (stage.looks(0), set(stage.looks(1))) == ([0], {0, 5})
+
+
+@simulated
 async def test_a_claims_answer_says_when_there_is_more(make: MakeStage) -> None:
     stage = make(interval_s=20)
     stage.store.put("soon", 4.5)

@@ -20,6 +20,7 @@ A, B = cast(Any, "first nsqd"), cast(Any, "second nsqd")
 REPEAT_S, EXPIRED_S = 45.0, 60.0
 NOW_MS = 1_700_000_000_000
 FAILURE = StoreError("redis-timeout", "as the test says")
+DUE = frozenset([("r", 0), ("s", 1)])
 
 
 def messages(count: int) -> list[Message]:
@@ -52,18 +53,18 @@ def test_what_is_stored_is_finished_by_connection() -> None:
     result = batch.conclude(WriteResult(), 0.0)
     assert result.finish == [(A, [one, three, four]), (B, [two])]
     assert (result.give_back, result.letters, result.late) == ([], [], [])
-    assert (result.verdict, result.is_timeline_due) == (Verdict.STORED, False)
+    assert (result.verdict, result.due) == (Verdict.STORED, frozenset())
 
 
 def test_each_message_stands_in_one_list() -> None:
     stored, lost, poison, refused, other = messages(5)
     batch = batch_of((A, [stored, lost, poison, refused]), (B, [other]))
     letter = refuse(batch, poison)
-    result = batch.conclude(WriteResult(frozenset([lost]), {refused: "a list"}, FAILURE, 2), 0.0)
+    result = batch.conclude(WriteResult(frozenset([lost]), {refused: "a list"}, FAILURE, DUE), 0.0)
     assert result.finish == [(A, [stored]), (B, [other])]
     assert result.give_back == [(A, [lost])]
     assert result.letters == [(A, [letter, Letter(refused, DeadLetterReason.REFUSED_BY_STORE, "a list")])]
-    assert (result.verdict, result.is_timeline_due) == (Verdict.FAILED, True)
+    assert (result.verdict, result.due) == (Verdict.FAILED, DUE)
 
 
 def test_the_letters_of_each_connection_stand_together() -> None:
@@ -136,10 +137,8 @@ def test_letters_and_what_was_finished_for_several_connections_are_each_unanswer
     assert found == [(B, [two]), (A, [one]), (B, [four]), (A, [three])]
 
 
-@pytest.mark.parametrize("timelines_due", [0, 1, 2])
-def test_one_timeline_that_is_due_is_enough(timelines_due: int) -> None:
-    result = batch_of((A, messages(1))).conclude(WriteResult(timelines_due=timelines_due), 0.0)
-    assert result.is_timeline_due is (timelines_due > 0)
+def test_where_a_timeline_is_due_is_passed_on() -> None:
+    assert batch_of((A, messages(1))).conclude(WriteResult(due=DUE), 0.0).due == DUE
 
 
 def test_before_its_write_has_ended_everything_is_unanswered() -> None:
@@ -148,7 +147,7 @@ def test_before_its_write_has_ended_everything_is_unanswered() -> None:
     assert sorted(batch.unanswered()) == [(A, [one]), (B, [two])]
     assert list(batch.unanswered()) == []
     failed = batch.fail()
-    assert (failed.messages_by_epoch, failed.is_timeline_due) == ({1: 1, 2: 1}, False)
+    assert (failed.messages_by_epoch, failed.due) == ({1: 1, 2: 1}, frozenset())
 
 
 def test_after_its_write_what_was_not_taken_out_is_unanswered() -> None:

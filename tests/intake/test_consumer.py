@@ -17,6 +17,7 @@ from nsqdigest.base.reasons import DeadLetterReason
 from nsqdigest.consumer import POSSIBLE_REPEAT_FRACTION, SUSPECT_FOR_S, Consumer
 from nsqdigest.intake.batch import Arrival, BatchResult, Verdict
 from nsqdigest.intake.letters import Letter
+from nsqdigest.intake.writer import Place
 from nsqdigest.nsq.connection import ConnectionOptions
 from nsqdigest.nsq.frames import Message
 from support import settings
@@ -100,7 +101,7 @@ class Stage:
     def __init__(self, *names: str) -> None:
         self.commands: list[tuple[Any, ...]] = []
         self.metrics = Metrics()
-        self.due = 0
+        self.due: list[frozenset[Place]] = []
         self.controller = Controller(MAX_IN_FLIGHT, Curve(1.0, 8.0, jitter="none"), lambda low, high: high)
         self.consumer = Consumer(
             TOPIC,
@@ -123,8 +124,8 @@ class Stage:
             self.consumer.on_open(cast(Any, connection))
         self.commands.clear()
 
-    def _on_due(self) -> None:
-        self.due += 1
+    def _on_due(self, places: frozenset[Place]) -> None:
+        self.due.append(places)
 
     def bring(self, count: int, connection: int = 0, body: bytes = b"{}") -> list[Message]:
         made_ns = Time().time_ns() - 2_000_000_000
@@ -218,15 +219,12 @@ async def test_a_batch_of_which_nothing_is_finished_is_not_observed() -> None:
     assert (stage.metrics.total("batch_messages"), stage.metrics.total("message_age_seconds")) == (0, 0)
 
 
-@pytest.mark.parametrize("is_due", [True, False])
-def test_who_delivers_is_woken_where_a_timeline_is_due(is_due: bool) -> None:
-    @simulated
-    async def run() -> None:
-        stage = Stage()
-        stage.consumer.on_batch_result(stage.result(is_timeline_due=is_due))
-        assert stage.due == int(is_due)
-
-    run()
+@simulated
+async def test_who_delivers_learns_where_a_timeline_is_due() -> None:
+    stage, places = Stage(), frozenset([("events", 0)])
+    stage.consumer.on_batch_result(stage.result())
+    stage.consumer.on_batch_result(stage.result(due=places))
+    assert stage.due == [places]
 
 
 @simulated

@@ -74,7 +74,7 @@ class Intake:
             controller=controller,
             metrics=self.metrics,
             uniform=lambda low, high: low,
-            on_due=lambda: None,
+            on_due=lambda _: None,
         )
         self.consumer.start()
         return controller

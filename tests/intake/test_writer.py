@@ -10,7 +10,7 @@ import redis
 
 from nsqdigest.base.errors import StoreError
 from nsqdigest.base.metrics import Metrics
-from nsqdigest.intake.writer import StoreWriter, WriteResult, calls_of
+from nsqdigest.intake.writer import Place, StoreWriter, WriteResult, calls_of
 from nsqdigest.nsq.frames import Message
 from nsqdigest.store.answers import Added
 from nsqdigest.store.packing import BYTES_PER_CALL, RECORDS_PER_CALL
@@ -59,6 +59,9 @@ class Batch:
         wanted = set(sources)
         return sorted({record.timeline for record in self.records if record.source in wanted})
 
+    def places(self, store: Store, routes: Sequence[str] = ("r",)) -> frozenset[Place]:
+        return frozenset((routes[each.route], store.timelines.partition_of(each.timeline)) for each in self.records)
+
     async def write(self, store: Store, routes: Sequence[str] = ("r",)) -> WriteResult:
         intake_routes = [intake_route(number=number, name=name, policy=POLICY) for number, name in enumerate(routes)]
         writer = StoreWriter(intake_routes, store.timelines, self.metrics)
@@ -81,7 +84,7 @@ async def test_a_batch_of_several_routes_and_partitions_goes_in_whole(open_store
     for record in batch.records[::2]:
         record.route = 1
     written = await batch.write(store, ("r", "s"))
-    assert written == WriteResult(timelines_due=100)
+    assert written == WriteResult(due=batch.places(store, ("r", "s")))
     assert ((await store.operations.ledger("r"))["added"], (await store.operations.ledger("s"))["added"]) == (50, 50)
     assert batch.metrics.total("records_added_total") == 100
 
@@ -116,7 +119,7 @@ async def test_several_records_of_a_planted_timeline_go_together(store: Store, p
     batch = Batch(b"t0", b"t1", b"t2", b"t1", b"t1")
     written = await batch.write(store)
     assert written.refused.keys() == {batch.sources[n] for n in (1, 3, 4)}
-    assert written.timelines_due == 2
+    assert written.due == {("r", 0)}
 
 
 @pytest.mark.parametrize("kind", ["waiting", "schedule", "ledger", "count"])
@@ -150,7 +153,7 @@ async def test_once_mended_it_goes_in(store: Store, plain: Scripts) -> None:
     batch = Batch(*names(3))
     assert len((await batch.write(store)).refused) == 1
     plain.command("DEL", plain.key("set", "r", b"t1"))
-    assert await batch.write(store) == WriteResult(timelines_due=1)
+    assert await batch.write(store) == WriteResult(due=frozenset([("r", 0)]))
 
 
 def script_calls(server: RedisServer) -> int:
@@ -225,7 +228,7 @@ async def test_a_timeline_that_fails_beside_others_that_do_not_is_at_fault(
     let_add_fail(monkeypatch, store, {b"t1": "redis-script"})
     batch = Batch(b"t0", b"t1", b"t2")
     written = await batch.write(store)
-    assert written == WriteResult(refused={batch.sources[1]: "redis-script: t1"}, timelines_due=2)
+    assert written == WriteResult(refused={batch.sources[1]: "redis-script: t1"}, due=frozenset([("r", 0)]))
 
 
 async def test_a_timeline_that_fails_alone_may_not_be_at_fault(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,7 +312,7 @@ async def test_each_record_goes_to_its_route_and_partition(
     for record in batch.records[::routes]:
         record.route = routes - 1
     written = await batch.write(store, called)
-    assert written == WriteResult(timelines_due=20)
+    assert written == WriteResult(due=batch.places(store, called))
     assert gone == {
         (called[each.route], store.timelines.partition_of(each.timeline), each.timeline) for each in batch.records
     }
@@ -330,7 +333,7 @@ async def test_a_failure_in_one_partition_leaves_the_others_alone(
     assert batch.timelines_of(written.refused) == [refused]
     assert written.failure is not None
     assert written.failure.reason == "redis-timeout"
-    assert written.timelines_due == 40 - len(in_0) - 1
+    assert written.due == batch.places(store) - {("r", 0)}
 
 
 async def test_nothing_is_filed_without_a_call(store: Store) -> None:
