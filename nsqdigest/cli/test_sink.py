@@ -38,7 +38,8 @@ def command(name: str, path: Path | None, as_json: bool) -> None:
     It goes the way of every digest: the same client, signature and form, as one of the first route to this sink, of the
     timeline "nsqdigest-test", with one record. Whoever receives it sees it. Redis and the daemon have no part in it.
 
-    Exit code 0: delivered; 1: the receiver did not take it; 69: the receiver is out of reach.
+    Exit code 0: delivered; 1: the receiver did not take it; 69: it is out of reach, or
+    can take nothing now.
 
     \b
     Example:

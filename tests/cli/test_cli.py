@@ -20,7 +20,11 @@ from support.ports import HOST
 pytestmark = pytest.mark.unit
 
 PROGRAM = Path(sysconfig.get_path("scripts")) / "nsqdigest"
-COMMANDS = ("run", "check", "doctor", "audit", "demo", "pause", "resume")
+COMMANDS = (
+    "run", "check", "doctor", "demo", "timelines", "show", "flush", "delete", "adopt", "dead", "test-sink", "pause",
+    "resume", "audit",
+)  # fmt: skip
+SUBCOMMANDS = tuple(("dead", word) for word in ("list", "show", "replay", "drop", "events"))
 PATIENCE_S = 60
 
 SMALLEST = """\
@@ -103,13 +107,13 @@ def test_help_names_every_command_and_what_to_try(shell: Shell, option: str) -> 
         assert f"nsqdigest {command}" in done.stdout
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_of_a_command_shows_an_example(shell: Shell, command: str) -> None:
-    done = shell.run(command, "--help")
+@pytest.mark.parametrize("words", [*((command,) for command in COMMANDS), *SUBCOMMANDS])
+def test_the_help_of_a_command_shows_an_example(shell: Shell, words: tuple[str, ...]) -> None:
+    done = shell.run(*words, "--help")
     assert (done.returncode, done.stderr) == (EXIT_OK, "")
-    assert f"Usage: nsqdigest {command}" in done.stdout
+    assert f"Usage: nsqdigest {' '.join(words)}" in done.stdout
     assert "Example" in done.stdout
-    assert f"\n    nsqdigest {command}" in done.stdout
+    assert f"\n    nsqdigest {' '.join(words)}" in done.stdout
 
 
 @pytest.mark.parametrize("command", ["run", "check"])
