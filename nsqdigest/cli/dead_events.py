@@ -39,6 +39,7 @@ _ENDED = {
     "full": "nsqd hands over no more while so many letters stay; filter differently, or empty the channel, to see more",
     "time": "stopped before nsqd's time-out of messages; run it again to go on",
     "failed": "stopped by a failure of nsqd",
+    "interrupted": "interrupted; what was not replayed stays",
 }
 
 
@@ -131,14 +132,26 @@ def events_command(
 async def _replay(
     config: Config, channel: str, choice: Choice, limits: Limits, on_handled: Callable[[Handled], None]
 ) -> Run:
-    from nsqdigest.intake.replay import Replay
+    import asyncio
+    import signal
+
+    from nsqdigest.intake.replay import Ended, Replay
     from nsqdigest.nsq.connection import options_of
     from nsqdigest.nsq.finding import nsqds_of
 
     topic = config.nsq.dead_letter_topic
     nsqds = await nsqds_of(config.nsq, topic)
     replay = Replay(options_of(config.nsq), _judge(config, choice), limits, on_handled)
-    run = await replay.run(nsqds.addresses, topic, channel)
+    task = asyncio.current_task()
+    assert task is not None
+    # INT cancels it, too. What is in flight then goes back at once, and not after nsqd's time-out.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        run = await replay.run(nsqds.addresses, topic, channel)
+    except asyncio.CancelledError:
+        task.uncancel()
+        run = replay.so_far
+        run.ended = Ended.INTERRUPTED
     run.problems += nsqds.problems
     return run
 
@@ -168,7 +181,7 @@ def _exit_code(run: Run) -> int:
     if run.problems:
         return EXIT_UNREACHABLE
     stayed = sum(number for stays, number in run.stayed.items() if stays != "not-selected")
-    return EXIT_NO if stayed else EXIT_OK
+    return EXIT_NO if stayed or run.ended == "interrupted" else EXIT_OK
 
 
 def _line(handled: Handled) -> str:

@@ -156,8 +156,9 @@ async def _work(
             done.append(handled)
             if not as_json:
                 click.echo(_line(handled))
-        if not as_json:
-            _note_undelivered(done, routes)
+        _note_undelivered(done, routes)
+        if not ids and len(done) == limit:
+            click.echo("stopped at --limit; there may be more", err=True)
     return done
 
 

@@ -112,7 +112,7 @@ def _lines(config: Config, seen: _Seen) -> list[str]:
     if known.digest is not None:
         pairs += _of_digest(known)
     pairs += [("revived", f"digest {_digest_id(each)}, on its way again: --digest shows it") for each in seen.revived]
-    if known.at_ms <= known.now_ms and (why := seen.routes.why_undelivered(place.route)):
+    if known.state == "due" and (why := seen.routes.why_undelivered(place.route)):
         pairs.append(("not delivered", why))
     lines = facts([(name, text if name == "timeline" else printable(text)) for name, text in pairs])
     lines += _records("open records", seen.records, known.records)
@@ -129,8 +129,8 @@ def _state(known: Known) -> str:
         return f"leased: a daemon is delivering it; its lease ends {at}"
     if known.state == "due":
         return f"due {at}"
-    if not known.records and known.digest is None:
-        return f"waiting: nothing new since the last digest; forgotten {at} unless something comes"
+    if known.state == "idle":
+        return f"idle: nothing new since its last digest; forgotten {at} unless something comes"
     return f"{known.state}: due {at}, at the latest {instant(known.bound_ms)}"
 
 

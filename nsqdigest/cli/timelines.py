@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nsqdigest.config import Config
     from nsqdigest.store.listing import Listed, Listing, Wanted
 
-_STATES = ("waiting", "due", "retrying", "leased")
+_STATES = ("idle", "waiting", "due", "retrying", "leased")
 
 
 @click.command("timelines")
@@ -61,8 +61,7 @@ def command(
     due       its time has come, and no daemon has taken it yet: its sink is paused or in trouble, or no daemon runs
     retrying  a digest of it was not delivered, and is tried again
     leased    a daemon is delivering it
-
-    A delivered timeline waits on until its next digest could go out, then it is forgotten if nothing new came.
+    idle      was delivered, and got nothing new; it is forgotten when its next digest could go out
 
     \b
     Examples:

@@ -54,6 +54,7 @@ class Ended(StrEnum):
     FULL = "full"
     """nsqd hands over no more while so many letters are held."""
     TIME = "time"
+    INTERRUPTED = "interrupted"
     FAILED = "failed"
     """nsqd did not acknowledge an event, or no connection is left."""
 
@@ -111,7 +112,7 @@ class Replay:
         """None: a connection ended."""
         self._sent: set[tuple[str, str]] = set()
         """Topic and hash of what was replayed."""
-        self._run = Run()
+        self.so_far = Run()
         self._began_ns = time.time_ns()
         self._next_at_s = 0.0
 
@@ -120,13 +121,13 @@ class Replay:
         try:
             await asyncio.gather(*(self._connect(address, topic, channel, window) for address in nsqds))
             if self._connections:
-                self._run.ended = await self._until_end(window)
+                self.so_far.ended = await self._until_end(window)
             elif nsqds:
-                self._run.ended = Ended.FAILED
+                self.so_far.ended = Ended.FAILED
         finally:
             # Also where the command is interrupted: what is held would be gone for a whole time-out.
             await asyncio.shield(self._give_back())
-        return self._run
+        return self.so_far
 
     # -- the connections
 
@@ -138,7 +139,12 @@ class Replay:
             await connection.subscribe(topic, channel)
             connection.set_rdy(min(window, connection.max_rdy))
         except NsqdError as error:
-            self._run.problems.append(_named(address, error))
+            self._add_problem(address, error)
+
+    def _add_problem(self, address: Address, error: NsqdError) -> None:
+        text = str(error) if str(address) in str(error) else f"nsqd at {address}: {error}"
+        if text not in self.so_far.problems:
+            self.so_far.problems.append(text)
 
     async def _opened(self, address: Address) -> NsqConnection:
         """With a long time-out of messages where nsqd allows it."""
@@ -169,7 +175,7 @@ class Replay:
     async def _until_end(self, window: int) -> Ended:
         until_s = time.monotonic() + _SHARE_OF_TIMEOUT * min(each.msg_timeout_s for each in self._connections)
         while True:
-            if self._run.replayed.total() >= self._limits.letters:
+            if self.so_far.replayed.total() >= self._limits.letters:
                 return Ended.LIMIT
             left_s = until_s - time.monotonic()
             if left_s <= 0:
@@ -206,8 +212,8 @@ class Replay:
             refusal = await self._publish(connection, message, event)
         if refusal is not None:
             self._hold(connection, message, event, *refusal)
-            return self._run.ended is not Ended.FAILED
-        self._run.replayed[event.topic] += 1
+            return self.so_far.ended is not Ended.FAILED
+        self.so_far.replayed[event.topic] += 1
         if self._limits.dry_run:
             self._keep(connection, message)
         self._on_handled(Handled(connection.address, event, None))
@@ -227,17 +233,17 @@ class Replay:
             await self._publisher.publish(connection.address, event.topic, [event.body])
         except PublishError as error:
             if error.applied is Applied.AMBIGUOUS:
-                self._run.uncertain += 1
+                self.so_far.uncertain += 1
             if not error.code:  # else nsqd refuses this event, and may take others
-                self._run.problems.append(str(error))
-                self._run.ended = Ended.FAILED
+                self.so_far.problems.append(str(error))
+                self.so_far.ended = Ended.FAILED
             return Stays.NOT_PUBLISHED, str(error)
         self._sent.add((event.topic, event.sha256))
         del self._in_flight[connection][message]
         if connection.is_open:
             connection.fin([message])
         else:
-            self._run.uncertain += 1
+            self.so_far.uncertain += 1
         return None
 
     async def _pace(self) -> None:
@@ -251,7 +257,7 @@ class Replay:
         self, connection: NsqConnection, message: Message, event: DeadEvent | None, stays: Stays, detail: str
     ) -> None:
         self._keep(connection, message)
-        self._run.stayed[stays] += 1
+        self.so_far.stayed[stays] += 1
         self._on_handled(Handled(connection.address, event, stays, detail))
 
     def _keep(self, connection: NsqConnection, message: Message) -> None:
@@ -267,17 +273,12 @@ class Replay:
 
     def on_refused(self, connection: NsqConnection, error: NsqdRefused) -> None:
         """A FIN that came too late: nsqd hands the letter over again."""
-        self._run.uncertain += 1
+        self.so_far.uncertain += 1
 
     def on_closed(self, connection: NsqConnection, reason: NsqdError) -> None:
         if connection in self._connections and not connection.closing:
-            self._run.problems.append(_named(connection.address, reason))
+            self._add_problem(connection.address, reason)
         self._arrived.put_nowait(None)
-
-
-def _named(address: Address, error: NsqdError) -> str:
-    text = str(error)
-    return text if str(address) in text else f"nsqd at {address}: {text}"
 
 
 async def _within(goodbye: Awaitable[None]) -> None:

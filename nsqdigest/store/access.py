@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from nsqdigest.base.errors import Applied, StoreError, Unreachable
+from nsqdigest.store.damage import damaged
 from nsqdigest.store.namespace import Namespace
 from nsqdigest.store.servers.rights import Rights
 
@@ -34,6 +35,8 @@ async def operating(settings: RedisSettings, source: str) -> AsyncIterator[Names
         await _require_rights(namespace, settings)
         yield namespace
     except StoreError as error:
+        if error.is_damage:
+            raise damaged(error) from error
         doubt = "; the last change may have been made" if error.applied is Applied.AMBIGUOUS else ""
         raise Unreachable(
             f"{settings.shown_url} does not do it: {error}{doubt}; see that it runs, and redis.url in {source}"

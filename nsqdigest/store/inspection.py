@@ -120,17 +120,17 @@ class Inspector:
         fields = dict(field.split("=", 1) for field in (head or b"").decode("utf-8", "replace").split() if "=" in field)
         return Known(
             place,
-            None if is_astray else state_of(at_ms, now_ms, digest, is_leased=leased is not None),
+            None if is_astray else state_of(at_ms, now_ms, records, digest, is_leased=leased is not None),
             now_ms,
             at_ms,
             base_ms,
             bound_ms,
             records,
-            int(fields["iteration"]) if fields.get("iteration", "").isdecimal() else 0,
+            _number(fields.get("iteration")),
             fields.get("closed", ""),
             digest,
-            int(losses[0] or 0),
-            int(losses[1] or 0),
+            _number(losses[0]),
+            _number(losses[1]),
             remembered,
         )
 
@@ -148,3 +148,11 @@ class Inspector:
 
     def _of(self, place: Place) -> tuple[Keys, bytes]:
         return self._namespace.keys(place.partition, place.route), place.name.encode()
+
+
+def _number(text: bytes | str | None) -> int:
+    """0 where there is none, or something else wrote it."""
+    try:
+        return int(text or 0)
+    except ValueError:
+        return 0

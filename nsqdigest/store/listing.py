@@ -36,6 +36,8 @@ class State(StrEnum):
     RETRYING = "retrying"
     """A digest of it was opened and not delivered; it is to be tried again."""
     WAITING = "waiting"
+    IDLE = "idle"
+    """It was delivered and got nothing new. It is forgotten at the instant at which it would be due."""
 
 
 class Listed(NamedTuple):
@@ -155,13 +157,15 @@ class Lister:
         base_ms, bound_ms, records = unpacked(schedule, score_ms)
         digest = digest_of(head)
         at_ms = score_ms if is_leased else max(score_ms, due_ms(base_ms, bound_ms, self._increments_ms[route], records))
-        state = state_of(at_ms, self._now_ms, digest, is_leased=is_leased)
+        state = state_of(at_ms, self._now_ms, records, digest, is_leased=is_leased)
         return Listed(route, name.decode("utf-8", "backslashreplace"), state, at_ms, records, digest)
 
 
-def state_of(at_ms: int, now_ms: int, digest: Head | None, *, is_leased: bool) -> State:
+def state_of(at_ms: int, now_ms: int, records: int, digest: Head | None, *, is_leased: bool) -> State:
     if is_leased:
         return State.LEASED
+    if not records and digest is None:
+        return State.IDLE
     if at_ms <= now_ms:
         return State.DUE
     return State.RETRYING if digest is not None else State.WAITING

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 
 import pytest
@@ -185,6 +186,27 @@ def test_dead_letters_become_digests_once_the_file_is_mended(operated: Operated)
     assert {each["timeline"] for each in operated.json("timelines")} == {f"user:{number}" for number in range(20)}
     channel = operated.nsqd.channel_stats(DEAD_TOPIC, CHANNEL)
     assert (channel["depth"], channel["in_flight_count"]) == (1, 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_replay_leaves_nothing_in_flight(operated: Operated, number: signal.Signals) -> None:
+    operated.nsqd.create_channel(DEAD_TOPIC, CHANNEL)
+    operated.start(route("events", timeline="{user}"))
+    bodies = [json.dumps({"timeline": "ada", "id": f"{number}"}).encode() for number in range(50)]
+    operated.nsqd.publish_many(TOPIC, bodies)
+    wait_until(lambda: operated.nsqd.channel_stats(DEAD_TOPIC, CHANNEL)["depth"] == 50, PATIENCE_S, "the letters")
+    operated.daemon.stop()
+    operated.start(route("events"))
+    words = "dead", "events", "--rate", "10", "-c", str(operated.daemon.config_path)
+    with subprocess.Popen([installed_command(), *words], stdout=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: operated.added() >= 3, PATIENCE_S, "a few events")
+        process.send_signal(number)
+        said, _ = process.communicate(timeout=30)
+    assert process.returncode == EXIT_NO
+    assert "interrupted; what was not replayed stays" in said
+    channel = operated.nsqd.channel_stats(DEAD_TOPIC, CHANNEL)
+    replayed = int(said.split()[0])
+    assert (channel["depth"], channel["in_flight_count"]) == (50 - replayed, 0)
 
 
 def test_no_dead_letter_and_an_nsqd_that_is_down(operated: Operated) -> None:

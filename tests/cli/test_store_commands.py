@@ -107,6 +107,19 @@ def test_a_redis_that_is_down(operated: Operated) -> None:
         assert "see that it runs, and redis.url in " in line
 
 
+def test_a_key_of_another_type_is_no_redis_out_of_reach(operated: Operated) -> None:
+    operated.start()
+    operated.publish("ada", "bob")
+    operated.stage.store.cli("DEL", "{nsqdigest:0}:set:events:ada")
+    operated.stage.store.cli("SET", "{nsqdigest:0}:set:events:ada", "of somebody else")
+    for words in (("show", "ada"), ("delete", "ada", "--yes")):
+        done = operated.run(*words)
+        assert (done.returncode, done.stdout) == (EXIT_NO, "")
+        assert "something else wrote to a key of this namespace" in done.stderr
+    assert len(operated.json("timelines")) == 2
+    assert operated.run("delete", "bob", "--yes").returncode == EXIT_OK
+
+
 def test_several_routes_that_have_the_name(operated: Operated) -> None:
     operated.start(route("events"), route("others", "second"))
     operated.publish("ada")
@@ -167,6 +180,18 @@ def test_a_flushed_timeline_is_delivered_at_once_beside_a_busy_daemon(operated: 
         wait_until(lambda: len(operated.hook.accepted()) == 1, PATIENCE_S, "the digest")
     (digest,) = operated.hook.digests()
     assert (digest["timeline"], digest["total"]) == ("ada", 1)
+
+
+def test_what_was_delivered_and_got_nothing_new_is_left(operated: Operated) -> None:
+    """Forgotten, its next event would not be held back."""
+    operated.start()
+    operated.publish("ada")
+    operated.run("flush", "ada")
+    wait_until(lambda: operated.stage.ledger().get("delivered") == 1, PATIENCE_S, "the digest")
+    done = operated.run("flush", "ada")
+    assert (done.returncode, "nothing to deliver" in done.stdout) == (EXIT_OK, True)
+    assert operated.json("show", "ada")["state"] == "idle"
+    assert "forgotten in 59m" in operated.run("show", "ada").stdout
 
 
 def test_a_timeline_that_is_being_delivered_is_left(operated: Operated) -> None:

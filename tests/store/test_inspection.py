@@ -102,7 +102,7 @@ async def test_what_was_delivered(store: Store, inspector: Inspector) -> None:
     known = await inspector.look(HERE, 0)
     assert known is not None
     assert (known.last_id, known.iteration, known.digest, known.records) == ("id-1", 1, None, 0)
-    assert known.remembered == 1
+    assert (known.state, known.remembered) == (State.IDLE, 1)
 
 
 async def test_the_newest_records_come_first_and_no_more_than_asked(store: Store, inspector: Inspector) -> None:

@@ -15,7 +15,7 @@ from nsqdigest.store.schedule import Schedule
 from nsqdigest.store.store import Store
 from support.servers import RedisServer
 from support.store import Scripts
-from support.stores import PLAN, USERS, OpenStore, bury_digest, fail_digest, open_digest, rec, url_as
+from support.stores import PLAN, USERS, OpenStore, bury_digest, close_digest, fail_digest, open_digest, rec, url_as
 
 pytestmark = pytest.mark.integration
 
@@ -114,6 +114,17 @@ async def test_the_states(store: Store) -> None:
     digest = found.timelines[0].digest
     assert digest is not None
     assert (digest.id, digest.total, found.timelines[0].records) == ("id-1", 1, 0)
+
+
+async def test_what_was_delivered_and_got_nothing_new_is_not_due(store: Store) -> None:
+    await put(store, "t", 0)
+    (claim,) = (await store.digests.claim(0, [("r", 0)], [9], LEASE_MS)).claims
+    await open_digest(store, claim, "id-1", [store.clock.now_ms()])
+    now_ms = store.clock.now_ms()
+    await close_digest(store, claim, "id-1", Schedule(now_ms, now_ms))
+    assert [each.state for each in (await listed(store)).timelines] == [State.IDLE]
+    await put(store, "t", 0)
+    assert [each.state for each in (await listed(store)).timelines] == [State.DUE]
 
 
 async def test_one_that_is_to_be_tried_again(store: Store) -> None:
