@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -350,3 +351,14 @@ def test_check_loads_nothing_that_only_the_daemon_needs(shell: Shell) -> None:
         [sys.executable, "-c", code], cwd=shell.folder, env=shell.environ, capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+# -- what the documentation names
+
+
+def test_every_command_in_the_operators_page_exists(shell: Shell) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operating.md").read_text("utf-8")
+    named = set(re.findall(r"nsqdigest (dead [a-z]+|[a-z][a-z-]+)(?= |`)", page))
+    assert len(named) >= 10
+    for words in named:
+        assert shell.run(*words.split(), "--help").returncode == EXIT_OK, words
