@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from nsqdigest.base.reasons import BuryReason
-from nsqdigest.cli.operating import TEXT, Duration
+from nsqdigest.cli.operating import TEXT, Duration, shown
 from nsqdigest.cli.places import routes_of
 
 if TYPE_CHECKING:
@@ -61,8 +61,19 @@ async def selection(namespace: Namespace, config: Config, wanted: Filters, now_m
 
     if wanted.route:
         (await routes_of(namespace, config)).require(wanted.route)
+    if wanted.sink and wanted.sink not in config.sinks:
+        _note_unknown_sink(config, wanted.sink)
     before_ms = 0 if wanted.older_than is None else now_ms - wanted.older_than
     return Selection(wanted.route, wanted.sink, wanted.reason or "", wanted.timeline, before_ms)
+
+
+def _note_unknown_sink(config: Config, sink: str) -> None:
+    """No error: a sink that was taken out of the file may have left dead digests behind."""
+    from nsqdigest.config.problems import nearest
+
+    near = nearest(sink, config.sinks)
+    hint = f"; did you mean {shown(near)}?" if near else ""
+    click.echo(f"{config.source} has no sink {shown(sink)}{hint}", err=True)
 
 
 def dead_store(namespace: Namespace, config: Config) -> DeadStore:

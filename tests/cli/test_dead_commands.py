@@ -100,6 +100,13 @@ def test_what_is_replayed_is_on_its_way_and_may_be_seen_flushed_and_deleted(oper
     assert operated.json("timelines", "--revived") == []
 
 
+def test_a_sink_that_the_file_does_not_have_is_probably_mistyped(operated: Operated) -> None:
+    operated.start()
+    done = operated.run("dead", "list", "--sink", "hok")
+    assert (done.returncode, done.stdout) == (EXIT_OK, "no dead digest\n")
+    assert 'has no sink "hok"; did you mean "hook"?' in done.stderr
+
+
 def test_a_route_that_the_file_does_not_have_any_more(operated: Operated) -> None:
     operated.start()
     bury(operated, "ada")
