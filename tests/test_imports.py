@@ -28,12 +28,12 @@ ROOM_OF_FILE = {"": "base", "backoff": "base", "consumer": "intake", "__main__":
 
 PURE = (
     "audit.ledger", "audit.report", "backoff", "base.errors", "base.findings", "base.host_names", "base.log_counts",
-    "base.reasons", "base.templates", "delivery.digest", "delivery.ids", "delivery.sink_state", "delivery.sinks.base",
-    "delivery.verdicts", "doctor.findings", "doctor.judgements", "doctor.report", "doctor.running", "intake.batch",
-    "intake.bodies", "intake.late_answers", "intake.names", "intake.oversize", "intake.rdy", "intake.routing",
-    "intake.shapes", "intake.timestamps", "nsq.compression", "nsq.directory", "nsq.frames", "nsq.negotiation",
-    "nsq.publish_rules", "store.acknowledged", "store.answers", "store.keys", "store.packing", "store.record",
-    "store.route", "store.schedule",
+    "base.reasons", "base.shown", "base.templates", "delivery.digest", "delivery.ids", "delivery.sink_state",
+    "delivery.sinks.base", "delivery.verdicts", "doctor.findings", "doctor.judgements", "doctor.report",
+    "doctor.running", "intake.batch", "intake.bodies", "intake.late_answers", "intake.letter_reading", "intake.names",
+    "intake.oversize", "intake.rdy", "intake.routing", "intake.shapes", "intake.timestamps", "nsq.compression",
+    "nsq.directory", "nsq.frames", "nsq.negotiation", "nsq.publish_rules", "store.acknowledged", "store.answers",
+    "store.keys", "store.packing", "store.record", "store.route", "store.schedule",
 )  # fmt: skip
 THE_WORLD = {
     "aiohttp", "asyncio", "click", "concurrent", "logging", "nsq", "os", "random", "redis", "secrets", "selectors",

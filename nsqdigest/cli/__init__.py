@@ -17,7 +17,10 @@ from nsqdigest.base.errors import ConfigError, NsqdigestError
 if TYPE_CHECKING:
     from nsqdigest.config import Config
 
-_COMMANDS = ("run", "check", "doctor", "audit", "demo", "pause", "resume")
+_COMMANDS = (
+    "run", "check", "doctor", "demo", "timelines", "show", "flush", "delete", "adopt", "dead", "test-sink", "pause",
+    "resume", "audit",
+)  # fmt: skip
 
 
 class _Commands(click.Group):
@@ -40,7 +43,7 @@ class _Commands(click.Group):
             return None
         from importlib import import_module
 
-        command: click.Command = import_module(f"nsqdigest.cli.{cmd_name}").command
+        command: click.Command = import_module(f"nsqdigest.cli.{cmd_name.replace('-', '_')}").command
         return command
 
 
@@ -53,7 +56,12 @@ def cli() -> None:
     Try it; it needs only a Redis on this machine:     nsqdigest demo
     Check a configuration for mistakes:                nsqdigest check nsqdigest.toml
     Test every service that it names, nsqd to sinks:   nsqdigest doctor nsqdigest.toml
+    Send a sample digest through a sink:               nsqdigest test-sink hook
     Run the daemon:                                    nsqdigest run nsqdigest.toml
+    See which timelines there are, and one of them:    nsqdigest timelines; nsqdigest show user:42
+    Deliver one now, or delete it:                     nsqdigest flush user:42; nsqdigest delete user:42
+    Move the timelines of a route that was renamed:    nsqdigest adopt old-name --to new-name
+    See what could not be delivered; send it again:    nsqdigest dead list; nsqdigest dead replay --all
     Pause a topic, a route or a sink:                  nsqdigest pause topic events
     Resume it:                                         nsqdigest resume topic events
     See what became of every record:                   nsqdigest audit nsqdigest.toml

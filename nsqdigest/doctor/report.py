@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from nsqdigest.base.findings import Finding, State
+from nsqdigest.base.shown import printable
 from nsqdigest.doctor.findings import Part, is_well
 
 WIDTH_OF_A_PIPE = 0
@@ -37,7 +38,7 @@ def lines(parts: Sequence[Part], *, colour: bool = False, width: int = WIDTH_OF_
         if not part.findings:
             continue
         yield f"\x1b[1m{part.name}\x1b[0m" if colour else part.name
-        widest = min(_WIDEST_WHAT, max(len(_clean(each.what)) for each in part.findings))
+        widest = min(_WIDEST_WHAT, max(len(printable(each.what)) for each in part.findings))
         for finding in part.findings:
             yield from _of_finding(finding, widest, colour, width)
         yield ""
@@ -47,12 +48,12 @@ def lines(parts: Sequence[Part], *, colour: bool = False, width: int = WIDTH_OF_
 def _of_finding(finding: Finding, widest: int, colour: bool, width: int) -> Iterator[str]:
     mark = f"{_MARKS[finding.state]:<4}"
     shown = f"\x1b[{_COLOURS[finding.state]}m{mark}\x1b[0m" if colour else mark
-    begin = f"  {mark}  {_clean(finding.what):<{widest}}  "
-    first, *others = _wrapped(_clean(finding.detail), begin, " " * (6 + 2), width)
+    begin = f"  {mark}  {printable(finding.what):<{widest}}  "
+    first, *others = _wrapped(printable(finding.detail), begin, " " * (6 + 2), width)
     yield first.replace(mark, shown, 1)
     yield from others
     if finding.remedy:
-        yield from _wrapped(_clean(finding.remedy), f"{_BEFORE_REMEDY}-> ", f"{_BEFORE_REMEDY}   ", width)
+        yield from _wrapped(printable(finding.remedy), f"{_BEFORE_REMEDY}-> ", f"{_BEFORE_REMEDY}   ", width)
 
 
 def _wrapped(text: str, begin: str, margin: str, width: int) -> list[str]:
@@ -72,7 +73,3 @@ def _sum(findings: Sequence[Finding]) -> str:
     if warned := counts[State.WARN]:
         said.append(f"{warned} warning{'' if warned == 1 else 's'}")
     return f"found: {', '.join(said)}, {counts[State.OK]} ok"
-
-
-def _clean(text: str) -> str:
-    return "".join(each if each.isprintable() else f"\\u{ord(each):04x}" for each in text)

@@ -9,13 +9,18 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from nsqdigest.base.errors import StoreError
+from nsqdigest.base.errors import NsqdigestError, StoreError
 
 Item = TypeVar("Item")
 T = TypeVar("T")
 
 ANOTHER_TYPE = StoreError("redis-script", "a key has another type")
 """Of a digest whose call went well for its neighbours."""
+
+
+def damaged(error: StoreError) -> NsqdigestError:
+    """For a command: what an operator is to do about it."""
+    return NsqdigestError(f"{error}; something else wrote to a key of this namespace, and the daemon's log names it")
 
 
 async def one_by_one(

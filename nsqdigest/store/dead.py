@@ -21,11 +21,13 @@ import msgspec
 
 from nsqdigest.store.head import Head
 from nsqdigest.store.keys import own_timeline, partition_limit
+from nsqdigest.store.newest import newest_records
 from nsqdigest.store.packing import RECORDS_PER_CALL
 from nsqdigest.store.schedule import instant_ms
 
 if TYPE_CHECKING:
     from nsqdigest.store.namespace import Namespace
+    from nsqdigest.store.record import StoredRecord
 
 T = TypeVar("T")
 _LOOKED_BEYOND = 16
@@ -106,6 +108,14 @@ class Dead(NamedTuple):
         return self.details.route
 
 
+class Entry(NamedTuple):
+    """A place in the dead store. `dead`: None where its details are unreadable."""
+
+    id: str
+    since_ms: int
+    dead: Dead | None
+
+
 class Revival(StrEnum):
     REVIVED = "revived"
     ALREADY = "already"
@@ -140,6 +150,40 @@ class DeadStore:
         each = map(_dead, repeat(partition), flat[::2], flat[1::2], texts)
         return [dead for dead in each if dead is not None]
 
+    async def page_between(self, partition: int, from_ms: int, until_ms: int, offset: int = 0) -> list[Entry]:
+        """Of one partition, those that died in this time, both instants included; those longest dead first."""
+        keys = self._namespace.dead_keys[partition]
+        (flat,) = await self._namespace.send(
+            partition,
+            [[b"ZRANGEBYSCORE", keys.dead, from_ms, until_ms, b"WITHSCORES", b"LIMIT", offset, RECORDS_PER_CALL]],
+        )
+        if not flat:
+            return []
+        (texts,) = await self._namespace.send(partition, [[b"HMGET", keys.details, *flat[::2]]])
+        return [
+            Entry(digest_id.decode("utf-8", "replace"), instant_ms(since), _dead(partition, digest_id, since, text))
+            for digest_id, since, text in zip(flat[::2], flat[1::2], texts, strict=True)
+        ]
+
+    @property
+    def partitions(self) -> int:
+        return self._namespace.partitions
+
+    async def sizes(self) -> list[int]:
+        """How many digests are dead, by partition."""
+        answers = await asyncio.gather(
+            *(
+                self._namespace.send(partition, [[b"ZCARD", keys.dead]])
+                for partition, keys in enumerate(self._namespace.dead_keys)
+            )
+        )
+        return [count for (count,) in answers]
+
+    async def records(self, dead: Dead, most: int) -> list[StoredRecord]:
+        """Its newest ones."""
+        index, values = self._namespace.dead_keys[dead.partition].of_digest(dead.id)
+        return await newest_records(self._namespace, dead.partition, index, values, most)
+
     async def find(self, digest_id: str) -> Dead | None:
         return next(
             filter(None, await asyncio.gather(*(self._look(p, digest_id) for p in range(self._namespace.partitions)))),
@@ -166,18 +210,18 @@ class DeadStore:
         )  # fmt: skip
         return Revival(answer[0].decode())
 
-    async def drop(self, partition: int, digest_id: str, route: str) -> int:
-        """Returns how many records were dropped."""
+    async def drop(self, partition: int, digest_id: str, route: str) -> int | None:
+        """Returns how many records were dropped. None: no such digest is dead."""
         return await self._drop(partition, digest_id, route, b"")
 
     async def drop_over_limit(self, old: Dead) -> int:
         """The same, unless others dropped enough since it was found: then it drops nothing."""
-        return await self._drop(old.partition, old.id, old.route, self._limit_per_partition)
+        return await self._drop(old.partition, old.id, old.route, self._limit_per_partition) or 0
 
-    async def _drop(self, partition: int, digest_id: str, route: str, may_stay: bytes | int) -> int:
+    async def _drop(self, partition: int, digest_id: str, route: str, may_stay: bytes | int) -> int | None:
         keys = [*self._namespace.dead_keys[partition].of(digest_id), self._namespace.keys[partition, route].ledger]
         answer = await self._namespace.run(partition, "drop_dead", keys, [digest_id, may_stay])
-        return int(answer[1]) if answer[0] == b"dropped" else 0
+        return int(answer[1]) if answer[0] == b"dropped" else None
 
     async def over_limit(self, partition: int) -> list[Dead]:
         """The dead digests beyond the limit, those longest dead first, where their details are readable."""

@@ -105,6 +105,11 @@ def is_own(timeline: str) -> bool:
     return timeline.startswith(_OWN)
 
 
+def own_digest_id(timeline: str) -> str:
+    """The id of a revived digest, by its name among the timelines; "" for any other timeline."""
+    return timeline.split(_OWN, 2)[1] if is_own(timeline) else ""
+
+
 def shown_timeline(timeline: str) -> str:
     """The name to show: for a revived digest, the name of the timeline it came from."""
     return timeline.split(_OWN, 2)[-1] if is_own(timeline) else timeline

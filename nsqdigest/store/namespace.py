@@ -22,6 +22,7 @@ from uuid import uuid4
 
 from nsqdigest.base.errors import Applied, StoreError, StoreMismatch, Unreachable
 from nsqdigest.store import scripts
+from nsqdigest.store.damage import damaged
 from nsqdigest.store.keys import SCHEMA, DeadKeys, Keys, mismatch
 from nsqdigest.store.servers.client import RedisClient
 from nsqdigest.store.servers.facts import ServerFacts, StoreFacts
@@ -207,6 +208,8 @@ async def reading(settings: RedisSettings, source: str) -> AsyncIterator[Namespa
         await namespace.open_to_read()
         yield namespace
     except StoreError as error:
+        if error.is_damage:
+            raise damaged(error) from error
         raise Unreachable(
             f"{settings.shown_url} cannot be read: {error}; see that it runs, and redis.url in {source}"
         ) from error

@@ -7,7 +7,7 @@ did nothing. This is for routes that no daemon feeds any more.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -134,6 +134,16 @@ class Operations:
         keys = [*self._namespace.keys[partition, route].of(name), *self._namespace.keys[partition, to].of(name)]
         answer = await self._namespace.run(partition, "adopt", keys, [name, capacity])
         return int(answer[1]) if answer[0] == b"adopted" else None
+
+    async def delete_all(self, route: str) -> AsyncIterator[Step]:
+        for partition in range(self._namespace.partitions):
+            while (did := await self.delete_some(partition, route)).timelines:
+                yield did
+
+    async def adopt_all(self, route: str, to: str, capacity: int) -> AsyncIterator[Step]:
+        for partition in range(self._namespace.partitions):
+            while (did := await self.adopt_some(partition, route, to, capacity)).timelines:
+                yield did
 
     async def _step(
         self, partition: int, route: str, most: int, work: Callable[[bytes], Awaitable[int | None]]

@@ -10,6 +10,7 @@ In between, due = min(base + increment * records, bound); Redis works that out f
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 
 _FURTHEST_MS = 2**53
+_PACKED = struct.Struct(">QQI")
+"""Base, bound and records, as lua/lib/schedule.lua packs them."""
 
 
 def instant_ms(score: bytes | int) -> int:
@@ -27,6 +30,21 @@ def instant_ms(score: bytes | int) -> int:
 class Schedule(NamedTuple):
     base_ms: int
     bound_ms: int
+
+
+def unpacked(packed: bytes | None, otherwise_ms: int) -> tuple[int, int, int]:
+    """Base, bound and records of a timeline. Where data was lost, or something else wrote it: the given instant, and no
+    records."""
+    if packed is not None and len(packed) == _PACKED.size:
+        base_ms, bound_ms, records = _PACKED.unpack(packed)
+        if base_ms < _FURTHEST_MS and bound_ms < _FURTHEST_MS:
+            return base_ms, bound_ms, records
+    return otherwise_ms, otherwise_ms, 0
+
+
+def due_ms(base_ms: int, bound_ms: int, increment_ms: int, records: int) -> int:
+    """Of a timeline that waits."""
+    return min(base_ms + increment_ms * records, bound_ms)
 
 
 class Plan:

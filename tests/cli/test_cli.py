@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -20,7 +21,11 @@ from support.ports import HOST
 pytestmark = pytest.mark.unit
 
 PROGRAM = Path(sysconfig.get_path("scripts")) / "nsqdigest"
-COMMANDS = ("run", "check", "doctor", "audit", "demo", "pause", "resume")
+COMMANDS = (
+    "run", "check", "doctor", "demo", "timelines", "show", "flush", "delete", "adopt", "dead", "test-sink", "pause",
+    "resume", "audit",
+)  # fmt: skip
+SUBCOMMANDS = tuple(("dead", word) for word in ("list", "show", "replay", "drop", "events"))
 PATIENCE_S = 60
 
 SMALLEST = """\
@@ -103,13 +108,13 @@ def test_help_names_every_command_and_what_to_try(shell: Shell, option: str) -> 
         assert f"nsqdigest {command}" in done.stdout
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_of_a_command_shows_an_example(shell: Shell, command: str) -> None:
-    done = shell.run(command, "--help")
+@pytest.mark.parametrize("words", [*((command,) for command in COMMANDS), *SUBCOMMANDS])
+def test_the_help_of_a_command_shows_an_example(shell: Shell, words: tuple[str, ...]) -> None:
+    done = shell.run(*words, "--help")
     assert (done.returncode, done.stderr) == (EXIT_OK, "")
-    assert f"Usage: nsqdigest {command}" in done.stdout
+    assert f"Usage: nsqdigest {' '.join(words)}" in done.stdout
     assert "Example" in done.stdout
-    assert f"\n    nsqdigest {command}" in done.stdout
+    assert f"\n    nsqdigest {' '.join(words)}" in done.stdout
 
 
 @pytest.mark.parametrize("command", ["run", "check"])
@@ -346,3 +351,14 @@ def test_check_loads_nothing_that_only_the_daemon_needs(shell: Shell) -> None:
         [sys.executable, "-c", code], cwd=shell.folder, env=shell.environ, capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+# -- what the documentation names
+
+
+def test_every_command_in_the_operators_page_exists(shell: Shell) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operating.md").read_text("utf-8")
+    named = set(re.findall(r"nsqdigest (dead [a-z]+|[a-z][a-z-]+)(?= |`)", page))
+    assert len(named) >= 10
+    for words in named:
+        assert shell.run(*words.split(), "--help").returncode == EXIT_OK, words

@@ -15,9 +15,15 @@ from nsqdigest.audit.ledger import balances
 from nsqdigest.base.errors import Applied, StoreError, Unreachable
 from nsqdigest.config import Address, load
 from nsqdigest.delivery.sinks.table import KINDS
+from nsqdigest.store.access import now_ms, operating
 from nsqdigest.store.answers import Ended
+from nsqdigest.store.dead import DeadStore
 from nsqdigest.store.digests import Opening
 from nsqdigest.store.head import Head
+from nsqdigest.store.inspection import Inspector
+from nsqdigest.store.listing import Lister, Wanted
+from nsqdigest.store.namespace import reading
+from nsqdigest.store.operations import Flushed, Operations
 from nsqdigest.store.schedule import Schedule
 from nsqdigest.store.servers.cluster import Cluster
 from nsqdigest.store.store import Store
@@ -28,7 +34,7 @@ from support.publishing import Background
 from support.redis_sets import ClusterServer, RedisCluster
 from support.stage import NAMESPACE, PROVE, Stage
 from support.store import Scripts, inconsistencies
-from support.stores import PLAN, OpenStore, add, close_digest, limited_url, open_digest, rec
+from support.stores import PLAN, OpenStore, add, close_digest, limited_url, open_digest, rec, redis_settings
 from support.waiting import until, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.servers, pytest.mark.every_redis]
@@ -345,3 +351,25 @@ def test_a_killed_primary_and_moving_slots_lose_nothing_and_show_nothing_twice(
         assert daemon.wait(SETTLED_WITHIN_S) == 0
         for tag, contents in whole_contents(cluster.primaries()).items():
             assert inconsistencies(tag, contents) == []
+
+
+# -- commands of an operator
+
+
+async def test_commands_work_on_all_partitions(store: Store, cluster: RedisCluster) -> None:
+    """As a user with all rights, from a connection of their own."""
+    for number in range(100):
+        name = b"%d" % number
+        await add(store, rec(timeline=name), partition=store.timelines.partition_of(name), after_ms=60_000 + number)
+    settings = redis_settings(cluster.url, partitions=0, timeout_ms=2000)
+    async with reading(settings, "f.toml") as namespace:
+        listing = await Lister(namespace, {"r": 0}, await now_ms(namespace)).first(10, Wanted())
+        assert len({namespace.partition_of(each.name.encode()) for each in listing.timelines}) > 1
+        assert (len(listing.timelines), listing.total) == (10, 100)
+        (place,) = await Inspector(namespace).find("42", ["r"])
+        assert await Inspector(namespace).look(place, 0) is not None
+        assert await DeadStore(namespace, 10).sizes() == [0] * PARTITIONS
+    async with operating(settings, "f.toml") as namespace:
+        assert await Operations(namespace).flush("r", "42") is Flushed.DUE
+        steps = [step async for step in Operations(namespace).delete_all("r")]
+        assert sum(step.timelines for step in steps) == 100

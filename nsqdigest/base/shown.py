@@ -1,0 +1,43 @@
+"""Text of others for people and scripts (pure): what a publisher, a receiver or a server sent is data, never a command
+to the terminal that shows it.
+
+Invariants:
+- `printable` returns one line without control characters, terminal escapes, marks that reorder text or other characters
+  that cannot be seen.
+- `as_json` returns one line of ASCII, from which a parser reads the very values.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+_NOT_PLAIN = re.compile(r"[^\x20-\x7e]")
+
+
+def printable(text: str, most: int = 0) -> str:
+    """`most`: characters; 0: all of them."""
+    if not text.isprintable():
+        text = "".join(each if each.isprintable() else f"\\u{ord(each):04x}" for each in text)
+    return f"{text[: most - 1]}…" if 0 < most < len(text) else text
+
+
+def as_json(value: Any) -> str:
+    return _NOT_PLAIN.sub(_escaped, msgspec.json.encode(value).decode())
+
+
+def raw_json(text: bytes) -> msgspec.Raw | str:
+    """JSON that stands in Redis, to be encoded as it is: numbers, duplicate keys and escapes as written. Text that is
+    no JSON becomes a string."""
+    try:
+        return msgspec.Raw(msgspec.json.format(text.decode(), indent=-1).encode())
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return text.decode("utf-8", "backslashreplace")
+
+
+def _escaped(match: re.Match[str]) -> str:
+    """Outside of strings JSON is ASCII. Beyond U+FFFF it takes two escapes."""
+    units = match.group().encode("utf-16-be")
+    return "".join(f"\\u{units[place] << 8 | units[place + 1]:04x}" for place in range(0, len(units), 2))

@@ -1,0 +1,217 @@
+"""`nsqdigest dead replay` and `dead drop`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from nsqdigest.base.errors import EXIT_NO
+from nsqdigest.base.shown import as_json as encoded
+from nsqdigest.base.shown import printable
+from nsqdigest.cli import config_option, load_config
+from nsqdigest.cli.dead_shared import Filters, dead_store, filters, selection
+from nsqdigest.cli.operating import (
+    MOST_LISTED,
+    TEXT,
+    confirm,
+    count,
+    json_option,
+    limit_option,
+    note_unused,
+    shown,
+    yes_option,
+)
+from nsqdigest.cli.places import routes_of
+
+if TYPE_CHECKING:
+    from nsqdigest.cli.places import Routes
+    from nsqdigest.config import Config
+    from nsqdigest.store.dead import DeadStore
+    from nsqdigest.store.dead_selection import Selection
+    from nsqdigest.store.dead_work import Handled
+    from nsqdigest.store.namespace import Namespace
+
+_SAID = {
+    "replayed": "is sent again under its id",
+    "already": "was sent again before, and is on its way",
+    "dropped": "is dropped",
+    "unknown": "is not dead: it was delivered, replayed or dropped, or never was",
+    "orphan": "stays: the file has no such route, so nobody would deliver it",
+    "values-lost": "stays: Redis lost the values of its records, so there is nothing to send; drop it",
+}
+
+
+@click.command("replay")
+@click.argument("ids", metavar="[ID]...", nargs=-1, type=TEXT)
+@config_option
+@click.option("--all", "is_all", is_flag=True, help="All of them, or all that the options below select.")
+@filters
+@limit_option(MOST_LISTED, "With --all: at most so many, those longest dead first.")
+@json_option
+def replay_command(
+    *,
+    ids: tuple[str, ...],
+    path: Path | None,
+    is_all: bool,
+    wanted: Filters,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """Send dead digests again.
+
+    Each goes out under the id and with the records that it always had, due now, whatever its timeline does meanwhile;
+    its age and tries begin again. A receiver that has seen the id knows that it is a repetition. With --limit 1 you can
+    try a receiver before all of them go out.
+
+    Exit code 0: each is sent again; 1: one is not, and it says why; 69: Redis is out of reach.
+
+    \b
+    Examples:
+      nsqdigest dead replay 01a1ede2-66fb-7c42-8d0e-3f1f1c9f7a10
+      nsqdigest dead replay --all --sink hook --reason too-old
+    """
+    _refuse_unclear(ids, is_all, wanted)
+    config = load_config(path)
+    from nsqdigest.base import resolver
+
+    work = _work(config, ids, wanted, limit, replays=True, yes=True, as_json=as_json)
+    _end(resolver.run(work), as_json=as_json)
+
+
+@click.command("drop")
+@click.argument("ids", metavar="[ID]...", nargs=-1, type=TEXT)
+@config_option
+@click.option("--all", "is_all", is_flag=True, help="All of them, or all that the options below select.")
+@filters
+@limit_option(MOST_LISTED, "With --all: at most so many, those longest dead first.")
+@yes_option
+@json_option
+def drop_command(
+    *,
+    ids: tuple[str, ...],
+    path: Path | None,
+    is_all: bool,
+    wanted: Filters,
+    limit: int,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Drop dead digests for good. Their records count as deleted.
+
+    Exit code 0: each is dropped; 1: one is not, or you said no; 2: nobody could be asked; 69: Redis is out of reach.
+
+    \b
+    Examples:
+      nsqdigest dead drop 01a1ede2-66fb-7c42-8d0e-3f1f1c9f7a10
+      nsqdigest dead drop --all --older-than 30d --yes
+    """
+    _refuse_unclear(ids, is_all, wanted)
+    config = load_config(path)
+    from nsqdigest.base import resolver
+
+    work = _work(config, ids, wanted, limit, replays=False, yes=yes, as_json=as_json)
+    _end(resolver.run(work), as_json=as_json)
+
+
+def _refuse_unclear(ids: Sequence[str], is_all: bool, wanted: Filters) -> None:
+    if ids and (is_all or wanted.are_any):
+        raise click.UsageError("name ids, or select with --all and its filters; not both")
+    if not ids and not is_all:
+        what = "add --all to take all that the filters select" if wanted.are_any else "name ids, or write --all"
+        raise click.UsageError(what)
+
+
+async def _work(
+    config: Config,
+    ids: Sequence[str],
+    wanted: Filters,
+    limit: int,
+    *,
+    replays: bool,
+    yes: bool,
+    as_json: bool,
+) -> list[Handled]:
+    from nsqdigest.store.access import now_ms
+    from nsqdigest.store.dead_work import DeadWork
+
+    done: list[Handled] = []
+    async with _operating(config) as (namespace, store, routes):
+        work = DeadWork(store, routes.configured)
+        if ids:
+            if not replays:
+                confirm(f"Drop {count(len(set(ids)), 'dead digest')} for good?", yes=yes)
+            each_one = work.named(ids, replays=replays)
+        else:
+            at_ms = await now_ms(namespace)
+            chosen = await selection(namespace, config, wanted, at_ms)
+            if not replays:
+                await _confirm_all(store, chosen, limit, yes=yes)
+            each_one = work.selected(chosen, at_ms, limit, replays=replays)
+        async for handled in each_one:
+            done.append(handled)
+            if not as_json:
+                click.echo(_line(handled))
+        _note_undelivered(done, routes)
+        if not ids and len(done) == limit:
+            click.echo("stopped at --limit; there may be more", err=True)
+    return done
+
+
+@asynccontextmanager
+async def _operating(config: Config) -> AsyncIterator[tuple[Namespace, DeadStore, Routes]]:
+    from nsqdigest.store.access import operating
+
+    async with operating(config.redis, config.source) as namespace:
+        note_unused(namespace, config.redis.namespace)
+        yield namespace, dead_store(namespace, config), await routes_of(namespace, config)
+
+
+async def _confirm_all(store: DeadStore, wanted: Selection, limit: int, *, yes: bool) -> None:
+    from nsqdigest.store import dead_selection
+
+    if not yes:
+        there = (await dead_selection.newest(store, wanted, 1)).total
+        if there:
+            confirm(f"Drop {count(min(there, limit), 'dead digest')} for good?", yes=yes)
+
+
+def _line(handled: Handled) -> str:
+    where = ""
+    if handled.dead is not None:
+        details = handled.dead.details
+        records = f", {count(handled.records, 'record')}" if handled.records else ""
+        where = f" (route {printable(details.route)}, timeline {shown(details.timeline)}{records})"
+    return f"{printable(handled.id)} {_SAID[handled.result]}{where}"
+
+
+def _note_undelivered(done: Sequence[Handled], routes: Routes) -> None:
+    """Once for each route whose digests are due and that no daemon has."""
+    replayed = {handled.dead.route for handled in done if handled.result == "replayed" and handled.dead is not None}
+    for name in sorted(replayed):
+        if why := routes.why_undelivered(name):
+            click.echo(f"route {printable(name)}: {why}", err=True)
+
+
+def _end(done: Sequence[Handled], *, as_json: bool) -> None:
+    if as_json:
+        answers = [
+            {
+                "id": handled.id, "result": handled.result,
+                "route": handled.dead.route if handled.dead else None,
+                "timeline": handled.dead.details.timeline if handled.dead else None,
+                "records": handled.records,
+            }
+            for handled in done
+        ]  # fmt: skip
+        click.echo(encoded(answers))
+    else:
+        results = Counter(handled.result for handled in done)
+        sums = ", ".join(f"{number:,} {result}" for result, number in results.items())
+        click.echo(f"{count(len(done), 'digest')}: {sums}" if done else "no dead digest was selected")
+    if not all(handled.result.is_done for handled in done):
+        raise SystemExit(EXIT_NO)

@@ -1,0 +1,177 @@
+"""What the commands on the store share: options, questions before something is deleted, and text for people."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from nsqdigest.base.errors import EXIT_NO
+from nsqdigest.base.shown import printable
+
+if TYPE_CHECKING:
+    from nsqdigest.store.namespace import Namespace
+    from nsqdigest.store.record import StoredRecord
+
+MOST_LISTED = 10_000
+LONGEST_NAME = 60
+_LONGEST_VALUE = 200
+_HOUR_MS = 3_600_000
+
+
+# -- options
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON, on one line.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+
+
+def limit_option(default: int, help_text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(
+        "--limit", type=click.IntRange(1, MOST_LISTED), default=default, show_default=True, help=help_text
+    )
+
+
+class _Text(click.ParamType):  # type: ignore[type-arg]  # click 8.2 has no type arguments
+    """Names in NSQ and Redis are UTF-8; other bytes of a command line name nothing."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            self.fail(f"{printable(value)} is not UTF-8", param, ctx)
+        return str(value)
+
+
+TEXT = _Text()
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg]
+    """As in the file: "7d", "1h30m"."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from nsqdigest.config.problems import Wrong
+        from nsqdigest.config.units import duration_ms
+
+        try:
+            return duration_ms(value)
+        except Wrong as error:
+            self.fail(f"{printable(str(value))} {error.mistake}; {error.remedy}", param, ctx)
+
+
+# -- questions
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Returns where the operator agrees. Where nobody can be asked the command ends with exit code 2."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{question} There is no terminal to ask at: add --yes")
+    if not click.confirm(question, err=True):
+        click.echo("nothing was changed", err=True)
+        sys.exit(EXIT_NO)
+
+
+# -- text
+
+
+def shown(name: str) -> str:
+    """A name of somebody else's, for a sentence."""
+    return f'"{printable(name, LONGEST_NAME)}"'
+
+
+def count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def span(duration_ms: int) -> str:
+    """How long, as precise as it is of use: 250ms, 4m12s, 3h05m, 2d4h."""
+    from nsqdigest.config.units import format_duration
+
+    if duration_ms >= _HOUR_MS:
+        step_ms = 60_000 if duration_ms < 24 * _HOUR_MS else _HOUR_MS
+    else:
+        step_ms = 1000 if duration_ms >= 1000 else 1
+    return format_duration(duration_ms // step_ms * step_ms)
+
+
+def instant(instant_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(instant_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return "?"  # what no script wrote may be any number
+
+
+def instant_as_json(instant_ms: int) -> str | None:
+    """As in a digest: "2026-11-18T09:00:00.123Z"."""
+    from nsqdigest.delivery.digest import rfc3339
+
+    try:
+        return rfc3339(instant_ms)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def until(instant_ms: int, now_ms: int) -> str:
+    if instant_ms > now_ms:
+        return f"in {span(instant_ms - now_ms)}"
+    return f"{span(now_ms - instant_ms)} ago" if now_ms - instant_ms >= 1000 else "now"
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> list[str]:
+    """`right`: the columns of numbers."""
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if place in right else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in (headings, *rows)
+    ]
+
+
+def facts(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    width = max(len(name) for name, _ in pairs)
+    return [f"{name.ljust(width)}  {text}" for name, text in pairs]
+
+
+def record_lines(records: Sequence[StoredRecord]) -> list[str]:
+    return [
+        f"  {instant(record.timestamp_ms)}  {printable(record.key.decode('utf-8', 'backslashreplace'), LONGEST_NAME)}"
+        f"  {printable(' '.join(record.value.decode('utf-8', 'backslashreplace').split()), _LONGEST_VALUE)}"
+        for record in records
+    ]
+
+
+def records_as_json(records: Sequence[StoredRecord]) -> list[dict[str, Any]]:
+    from nsqdigest.base.shown import raw_json
+
+    return [
+        {
+            "key": record.key.decode("utf-8", "backslashreplace"),
+            "timestamp": record.timestamp_ms,
+            "value": raw_json(record.value),
+        }
+        for record in records
+    ]
+
+
+def note_more(listed: int, total: int, how: str) -> None:
+    """On stderr, so that a script that reads the list is not misled and not disturbed."""
+    if total > listed:
+        click.echo(f"{listed:,} of {total:,}; {how}", err=True)
+
+
+def note_unused(namespace: Namespace, name: str) -> None:
+    """Says why a store is empty where that is probably a mistake."""
+    if namespace.layout is None:
+        click.echo(
+            f'no daemon has used the namespace "{name}" of this Redis yet; see redis.namespace and redis.url', err=True
+        )

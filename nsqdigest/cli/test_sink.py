@@ -1,0 +1,94 @@
+"""`nsqdigest test-sink`: does a digest arrive?"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from nsqdigest.base.errors import EXIT_NO, EXIT_OK, EXIT_UNREACHABLE, NsqdigestError
+from nsqdigest.base.shown import as_json as encoded
+from nsqdigest.base.shown import printable
+from nsqdigest.cli import config_option, load_config
+from nsqdigest.cli.operating import TEXT, json_option, shown, span
+
+if TYPE_CHECKING:
+    from nsqdigest.config import Config
+    from nsqdigest.delivery.sample import Sent
+
+_LONGEST_ANSWER = 400
+_SAID = {
+    "delivered": "delivered in {}",
+    "unavailable": "not delivered, after {}: the receiver cannot be reached, or can take nothing now",
+    "again": "not delivered, after {}; the daemon would try again",
+    "refused": "refused after {}; the daemon would try a few times more, then bury the digest",
+    "gone": "refused after {}, as gone for good (410)",
+}
+
+
+@click.command("test-sink")
+@click.argument("name", type=TEXT)
+@config_option
+@json_option
+def command(name: str, path: Path | None, as_json: bool) -> None:
+    """Send a sample digest through a sink, once, and say what became of it.
+
+    It goes the way of every digest: the same client, signature and form, as one of the first route to this sink, of the
+    timeline "nsqdigest-test", with one record. Whoever receives it sees it. Redis and the daemon have no part in it.
+
+    Exit code 0: delivered; 1: the receiver did not take it; 69: it is out of reach, or
+    can take nothing now.
+
+    \b
+    Example:
+      nsqdigest test-sink hook
+    """
+    config = load_config(path)
+    from nsqdigest.base import log, resolver
+
+    log.setup("error", "auto")  # what is found is said here, once
+    sent = resolver.run(_send(config, name))
+    click.echo(encoded(_as_json(name, sent)) if as_json else "\n".join(_lines(config, name, sent)))
+    unreachable = sent.outcome.verdict == "unavailable"
+    raise SystemExit(EXIT_OK if sent.outcome.verdict == "delivered" else EXIT_UNREACHABLE if unreachable else EXIT_NO)
+
+
+async def _send(config: Config, name: str) -> Sent:
+    from nsqdigest.config.problems import nearest
+    from nsqdigest.delivery.sample import send_sample
+    from nsqdigest.delivery.sinks.table import KINDS
+
+    if name not in config.sinks:
+        near = nearest(name, config.sinks)
+        hint = f"did you mean {shown(near)}?" if near else f"there is: {', '.join(config.sinks)}"
+        raise NsqdigestError(f"there is no sink {shown(name)} in {config.source}; {hint}")
+    return await send_sample(config, KINDS, name, int(time.time() * 1000))
+
+
+def _lines(config: Config, name: str, sent: Sent) -> list[str]:
+    outcome = sent.outcome
+    said = _SAID[outcome.verdict].format(span(int(sent.took_s * 1000)))
+    lines = [f"sink {name} ({config.sinks[name].type}): {said}"]
+    if outcome.detail:
+        lines.append(f"  {printable(outcome.detail)}")
+    if outcome.answer:
+        lines.append(f"  it answered: {printable(outcome.answer, _LONGEST_ANSWER)}")
+    if outcome.retry_after_s:
+        lines.append(f"  it asks to wait {outcome.retry_after_s:g} s")
+    return [*lines, f"  digest {sent.digest.id}, {len(sent.digest.body):,} bytes"]
+
+
+def _as_json(name: str, sent: Sent) -> dict[str, Any]:
+    outcome = sent.outcome
+    return {
+        "sink": name,
+        "outcome": outcome.verdict,
+        "detail": outcome.detail,
+        "answer": outcome.answer,
+        "retry_after_s": outcome.retry_after_s or None,
+        "took_s": round(sent.took_s, 3),
+        "digest": sent.digest.id,
+        "bytes": len(sent.digest.body),
+    }

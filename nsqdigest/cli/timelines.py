@@ -1,0 +1,141 @@
+"""`nsqdigest timelines`: which timelines there are, those that are due first, at the front."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from nsqdigest.base.errors import NsqdigestError
+from nsqdigest.base.shown import as_json as encoded
+from nsqdigest.base.shown import printable
+from nsqdigest.cli import config_option, load_config
+from nsqdigest.cli.operating import (
+    LONGEST_NAME,
+    TEXT,
+    count,
+    instant_as_json,
+    json_option,
+    limit_option,
+    note_more,
+    note_unused,
+    shown,
+    table,
+    until,
+)
+from nsqdigest.cli.places import route_option, routes_of
+
+if TYPE_CHECKING:
+    from nsqdigest.cli.places import Routes
+    from nsqdigest.config import Config
+    from nsqdigest.store.listing import Listed, Listing, Wanted
+
+_STATES = ("idle", "waiting", "due", "retrying", "leased")
+
+
+@click.command("timelines")
+@config_option
+@route_option
+@click.option("--sink", type=TEXT, default="", metavar="SINK", help="Of routes to this sink.")
+@click.option("--name", type=TEXT, default="", metavar="TEXT", help="With this text in their name.")
+@click.option("--state", "states", type=click.Choice(_STATES), multiple=True, help="In this state; may be repeated.")
+@click.option("--revived", is_flag=True, help="Only digests that `dead replay` sent again.")
+@limit_option(50, "At most so many.")
+@json_option
+def command(
+    *,
+    path: Path | None,
+    route: str,
+    sink: str,
+    name: str,
+    states: tuple[str, ...],
+    revived: bool,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """List timelines: those being delivered, then those that are due first.
+
+    \b
+    waiting   gathers records until it is due
+    due       its time has come, and no daemon has taken it yet: its sink is paused or in trouble, or no daemon runs
+    retrying  a digest of it was not delivered, and is tried again
+    leased    a daemon is delivering it
+    idle      was delivered, and got nothing new; it is forgotten when its next digest could go out
+
+    \b
+    Examples:
+      nsqdigest timelines
+      nsqdigest timelines --sink hook --state retrying --limit 200
+      nsqdigest timelines --name user:42 --json
+    """
+    config = load_config(path)
+    from nsqdigest.base import resolver
+    from nsqdigest.store.listing import State, Wanted
+
+    wanted = Wanted(name, frozenset(map(State, states)), revived)
+    listing, routes, now_ms = resolver.run(_list(config, route, sink, wanted, limit))
+    if as_json:
+        click.echo(encoded([_as_json(each, routes, now_ms) for each in listing.timelines]))
+    else:
+        click.echo("\n".join(_lines(listing, routes, now_ms)))
+    note_more(len(listing.timelines), listing.total, "a higher --limit shows more, --route, --name and --state fewer")
+
+
+async def _list(config: Config, route: str, sink: str, wanted: Wanted, limit: int) -> tuple[Listing, Routes, int]:
+    from nsqdigest.store.access import now_ms
+    from nsqdigest.store.listing import Lister
+    from nsqdigest.store.namespace import reading
+
+    if sink and sink not in config.sinks:
+        raise NsqdigestError(f"there is no sink {shown(sink)} in {config.source}; there is: {', '.join(config.sinks)}")
+    async with reading(config.redis, config.source) as namespace:
+        note_unused(namespace, config.redis.namespace)
+        routes = await routes_of(namespace, config)
+        names = [each for each in routes.chosen(route) if sink in ("", routes.sink_of(each))]
+        at_ms = await now_ms(namespace)
+        lister = Lister(namespace, {each: routes.increment_ms(each) for each in names}, at_ms)
+        return await lister.first(limit, wanted), routes, at_ms
+
+
+def _lines(listing: Listing, routes: Routes, now_ms: int) -> list[str]:
+    if not listing.timelines:
+        return ["no timeline"]
+    rows = [
+        (
+            printable(each.route, LONGEST_NAME) + ("" if each.route in routes.configured else " (orphan)"),
+            printable(each.shown, LONGEST_NAME) + (" (revived)" if each.is_revived else ""),
+            each.state.value,
+            f"lease ends {until(each.at_ms, now_ms)}" if each.state == "leased" else until(each.at_ms, now_ms),
+            f"{each.records:,}",
+            "" if each.digest is None else f"{printable(each.digest.id)}: {_attempts(each)}",
+        )
+        for each in listing.timelines
+    ]
+    states = [f"{sum(each.state == state for each in listing.timelines):,} {state}" for state in reversed(_STATES)]
+    of_states = ", ".join(text for text in states if not text.startswith("0 "))
+    lines = table(("route", "timeline", "state", "due", "records", "digest under way"), rows, frozenset({4}))
+    return [*lines, f"{count(len(listing.timelines), 'timeline')}: {of_states}"]
+
+
+def _attempts(listed: Listed) -> str:
+    assert listed.digest is not None
+    return f"{count(listed.digest.total, 'record')}, {count(listed.digest.attempts, 'attempt')}"
+
+
+def _as_json(listed: Listed, routes: Routes, now_ms: int) -> dict[str, Any]:
+    is_leased = listed.state == "leased"
+    return {
+        "route": listed.route,
+        "timeline": listed.shown,
+        "state": listed.state,
+        "revived": listed.is_revived,
+        "orphan": listed.route not in routes.configured,
+        "due": None if is_leased else instant_as_json(listed.at_ms),
+        "due_in_s": None if is_leased else (listed.at_ms - now_ms) / 1000,
+        "lease_until": instant_as_json(listed.at_ms) if is_leased else None,
+        "records": listed.records,
+        "digest": listed.digest_id or None,
+        "digest_records": listed.digest.total if listed.digest else 0,
+        "attempts": listed.digest.attempts if listed.digest else 0,
+    }

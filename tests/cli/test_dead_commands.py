@@ -1,0 +1,259 @@
+"""`dead` and `test-sink` with real nsqd, Redis and receivers: what they do, and what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+
+import pytest
+
+from nsqdigest.audit.ledger import balances
+from nsqdigest.base.errors import EXIT_NO, EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE
+from support.cli import PATIENCE_S, Operated, operated, route
+from support.daemon import installed_command
+from support.receiver import OK, Answer
+from support.stage import CHANNEL, TOPIC, stage
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+
+__all__ = ["operated", "stage"]
+
+REFUSED = Answer(422, text="\x1b[2Jno such user")
+DEAD_TOPIC = "nsqdigest.dead"
+
+
+def bury(operated: Operated, *timelines: str) -> None:
+    """Digests that the receiver refuses; from then on it takes all."""
+    operated.hook.answer(REFUSED)
+    before = operated.stage.ledger().get("buried", 0)
+    operated.publish(*timelines)
+    for name in timelines:
+        operated.run("flush", name)
+    wait_until(lambda: operated.stage.ledger().get("buried", 0) == before + len(timelines), PATIENCE_S, "the burials")
+    operated.hook.answer(OK)
+
+
+# -- digests
+
+
+def test_a_dead_digest_is_listed_shown_and_replayed_under_its_id(operated: Operated) -> None:
+    operated.start()
+    bury(operated, "ada")
+    (dead,) = operated.json("dead", "list")
+    assert list(dead) == ["id", "route", "timeline", "sink", "reason", "attempts", "records", "since"]
+    assert (dead["route"], dead["timeline"], dead["sink"], dead["reason"]) == ("events", "ada", "hook", "refused")
+    assert (dead["attempts"], dead["records"]) == (3, 1)
+    assert operated.run("dead", "list").stdout.splitlines()[1].split()[0] == dead["id"]
+
+    shown = operated.run("dead", "show", dead["id"])
+    assert "reason    refused: 422" in shown.stdout
+    assert "\\u001b[2Jno such user" in shown.stdout
+    assert '{"timeline": "ada", "id": "ada/0"}' in shown.stdout
+    assert all(line.isprintable() for line in shown.stdout.splitlines())
+    assert operated.json("dead", "show", dead["id"])["newest"][0]["value"] == {"timeline": "ada", "id": "ada/0"}
+
+    done = operated.run("dead", "replay", dead["id"])
+    assert done.returncode == EXIT_OK
+    assert done.stdout == (
+        f'{dead["id"]} is sent again under its id (route events, timeline "ada", 1 record)\n1 digest: 1 replayed\n'
+    )
+    wait_until(operated.hook.accepted, PATIENCE_S, "the digest")
+    (post,) = operated.hook.accepted()
+    assert (post.id, post.attempt) == (dead["id"], 4)
+    assert operated.hook.ids_with_two_bodies() == []
+    wait_until(lambda: operated.stage.ledger().get("delivered") == 1, PATIENCE_S)
+    assert operated.json("dead", "list") == []
+    assert balances(operated.stage.ledger())
+
+
+def test_all_are_replayed_those_longest_dead_first_and_some_to_try_a_receiver(operated: Operated) -> None:
+    operated.start()
+    for name in ("ada", "bob", "cyd"):
+        bury(operated, name)
+    newest, middle, oldest = operated.json("dead", "list")
+    assert [oldest["timeline"], middle["timeline"], newest["timeline"]] == ["ada", "bob", "cyd"]
+    (tried,) = operated.json("dead", "replay", "--all", "--limit", "1")
+    assert tried == {"id": oldest["id"], "result": "replayed", "route": "events", "timeline": "ada", "records": 1}
+    others = operated.json("dead", "replay", "--all", "--sink", "hook", "--reason", "refused")
+    assert [each["id"] for each in others] == [middle["id"], newest["id"]]
+    wait_until(lambda: len(operated.hook.accepted()) == 3, PATIENCE_S, "all of them")
+
+
+def test_what_is_replayed_is_on_its_way_and_may_be_seen_flushed_and_deleted(operated: Operated) -> None:
+    operated.start()
+    bury(operated, "ada")
+    (dead,) = operated.json("dead", "list")
+    operated.hook.answer(Answer(503))
+    operated.run("dead", "replay", dead["id"])
+    wait_until(lambda: operated.json("timelines", "--revived", "--state", "retrying"), PATIENCE_S, "a retry")
+    (again,) = operated.json("dead", "replay", dead["id"], code=EXIT_NO)
+    assert again["result"] == "unknown"
+    assert f"revived     digest {dead['id']}, on its way again" in operated.run("show", "ada").stdout
+    assert operated.json("show", "ada", "--digest", dead["id"])["digest"]["records"] == 1
+    assert operated.run("flush", "ada", "--digest", dead["id"]).returncode == EXIT_OK
+    deleted = operated.run("delete", "ada", "--digest", dead["id"], "--yes")
+    assert (deleted.returncode, "with 1 record\n" in deleted.stdout) == (EXIT_OK, True)
+    assert operated.json("timelines", "--revived") == []
+
+
+def test_a_sink_that_the_file_does_not_have_is_probably_mistyped(operated: Operated) -> None:
+    operated.start()
+    done = operated.run("dead", "list", "--sink", "hok")
+    assert (done.returncode, done.stdout) == (EXIT_OK, "no dead digest\n")
+    assert 'has no sink "hok"; did you mean "hook"?' in done.stderr
+
+
+def test_a_route_that_the_file_does_not_have_any_more(operated: Operated) -> None:
+    operated.start()
+    bury(operated, "ada")
+    (dead,) = operated.json("dead", "list")
+    operated.daemon.stop()
+    operated.start(route("new"))
+    done = operated.run("dead", "replay", dead["id"])
+    assert done.returncode == EXIT_NO
+    assert f"{dead['id']} stays: the file has no such route, so nobody would deliver it" in done.stdout
+    assert operated.run("dead", "drop", dead["id"], "--yes").returncode == EXIT_OK
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("replay",), "name ids, or write --all"),
+        (("replay", "--sink", "hook"), "add --all to take all that the filters select"),
+        (("replay", "id", "--all"), "not both"),
+        (("drop", "--all"), "There is no terminal to ask at: add --yes"),
+        (("drop", "--all", "--yes", "--older-than", "5min"), '5min is not a duration; write "5m"'),
+        (("list", "--reason", "rfused"), "'rfused' is not one of"),
+        (("lst",), "lst"),
+    ],
+)
+def test_wrong_usage(operated: Operated, words: tuple[str, ...], why: str) -> None:
+    operated.start()
+    bury(operated, "ada")
+    done = operated.run("dead", *words)
+    assert (done.returncode, done.stdout) == (EXIT_USAGE, "")
+    assert why in done.stderr
+    assert len(operated.json("dead", "list")) == 1
+
+
+def answered(operated: Operated, answer: str, *words: str) -> tuple[int, str]:
+    """What a command says to somebody who sits at a terminal and answers that."""
+    ours, its = pty.openpty()
+    try:
+        os.write(ours, answer.encode())
+        done = subprocess.run(
+            [installed_command(), *words, "-c", str(operated.daemon.config_path)],
+            stdin=its, capture_output=True, text=True, timeout=30, check=False,
+        )  # fmt: skip
+    finally:
+        os.close(its)
+        os.close(ours)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_what_drops_asks_whoever_sits_at_a_terminal(operated: Operated) -> None:
+    operated.start()
+    bury(operated, "ada")
+    (dead,) = operated.json("dead", "list")
+    code, text = answered(operated, "n\n", "dead", "drop", "--all")
+    assert (code, "Drop 1 dead digest for good? [y/N]" in text, "nothing was changed" in text) == (EXIT_NO, True, True)
+    assert len(operated.json("dead", "list")) == 1
+    code, text = answered(operated, "y\n", "dead", "drop", "--all", "--older-than", "0s")
+    assert (code, f"{dead['id']} is dropped" in text) == (EXIT_OK, True)
+    ledger = operated.stage.ledger()
+    assert (ledger["buried"], ledger["deleted"], balances(ledger)) == (0, 1, True)
+
+
+# -- events
+
+
+def test_dead_letters_become_digests_once_the_file_is_mended(operated: Operated) -> None:
+    operated.nsqd.create_topic(DEAD_TOPIC)
+    operated.start(route("events", timeline="{user}"))
+    bodies = [json.dumps({"timeline": f"user:{number}", "id": f"{number}"}) for number in range(20)]
+    operated.nsqd.publish_many(TOPIC, [body.encode() for body in [*bodies, "not json"]])
+    wait_until(lambda: operated.nsqd.topic_stats(DEAD_TOPIC)["message_count"] == 21, PATIENCE_S, "the letters")
+
+    early = operated.run("dead", "events")
+    assert early.returncode == EXIT_NO
+    assert "0 dead letters replayed\n21 letters stay: would be a dead letter again\n" in early.stdout
+
+    operated.daemon.stop()
+    operated.start(route("events"))
+    dry = operated.json("dead", "events", "--dry-run", code=EXIT_NO)
+    assert (dry["replayed"], dry["stayed"], dry["dry_run"]) == (20, {"still-bad": 1}, True)
+    done = operated.run("dead", "events", "--reason", "missing-field", "--rate", "1000")
+    assert (done.returncode, done.stderr) == (EXIT_OK, "")
+    assert "20 dead letters replayed: 20 to events\n1 letter stays: not selected\n" in done.stdout
+    wait_until(lambda: operated.added() == 20, PATIENCE_S, "the events to be stored")
+    assert {each["timeline"] for each in operated.json("timelines")} == {f"user:{number}" for number in range(20)}
+    channel = operated.nsqd.channel_stats(DEAD_TOPIC, CHANNEL)
+    assert (channel["depth"], channel["in_flight_count"]) == (1, 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_replay_leaves_nothing_in_flight(operated: Operated, number: signal.Signals) -> None:
+    operated.nsqd.create_channel(DEAD_TOPIC, CHANNEL)
+    operated.start(route("events", timeline="{user}"))
+    bodies = [json.dumps({"timeline": "ada", "id": f"{number}"}).encode() for number in range(50)]
+    operated.nsqd.publish_many(TOPIC, bodies)
+    wait_until(lambda: operated.nsqd.channel_stats(DEAD_TOPIC, CHANNEL)["depth"] == 50, PATIENCE_S, "the letters")
+    operated.daemon.stop()
+    operated.start(route("events"))
+    words = "dead", "events", "--rate", "10", "-c", str(operated.daemon.config_path)
+    with subprocess.Popen([installed_command(), *words], stdout=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: operated.added() >= 3, PATIENCE_S, "a few events")
+        process.send_signal(number)
+        said, _ = process.communicate(timeout=30)
+    assert process.returncode == EXIT_NO
+    assert "interrupted; what was not replayed stays" in said
+    channel = operated.nsqd.channel_stats(DEAD_TOPIC, CHANNEL)
+    replayed = int(said.split()[0])
+    assert (channel["depth"], channel["in_flight_count"]) == (50 - replayed, 0)
+
+
+def test_no_dead_letter_and_an_nsqd_that_is_down(operated: Operated) -> None:
+    operated.start()
+    done = operated.run("dead", "events")
+    assert (done.returncode, done.stdout) == (EXIT_OK, f"no dead letter in the channel {CHANNEL} of {DEAD_TOPIC}\n")
+    operated.daemon.stop()
+    operated.nsqd.stop()
+    done = operated.run("dead", "events")
+    assert done.returncode == EXIT_UNREACHABLE
+    assert "Connection refused" in done.stderr
+    assert operated.run("dead", "events", "--channel", "no such").returncode == EXIT_USAGE
+
+
+def test_without_a_dead_letter_topic_there_are_no_letters(operated: Operated) -> None:
+    operated.daemon.settings = {
+        **operated.daemon.settings, "nsq": {**operated.daemon.settings["nsq"], "dead_letter_topic": ""},
+    }  # fmt: skip
+    operated.start()
+    done = operated.run("dead", "events")
+    assert (done.returncode, 'nsq.dead_letter_topic is ""' in done.stderr) == (EXIT_NO, True)
+
+
+# -- test-sink
+
+
+def test_a_sample_digest_and_what_became_of_it(operated: Operated) -> None:
+    operated.start()
+    done = operated.run("test-sink", "hook")
+    assert (done.returncode, done.stderr) == (EXIT_OK, "")
+    assert done.stdout.startswith("sink hook (webhook): delivered in ")
+    (post,) = operated.hook.posts
+    assert f"digest {post.id}, {len(post.body)} bytes" in done.stdout
+
+    operated.hook.answer(REFUSED)
+    refused = operated.json("test-sink", "hook", code=EXIT_NO)
+    assert (refused["outcome"], refused["digest"]) == ("refused", operated.hook.posts[-1].id)
+    assert "\\u001b[2Jno such user" in operated.run("test-sink", "hook").stdout
+
+    operated.hook.down()
+    assert operated.run("test-sink", "hook").returncode == EXIT_UNREACHABLE
+    unknown = operated.run("test-sink", "hok")
+    assert (unknown.returncode, 'did you mean "hook"?' in unknown.stderr) == (EXIT_NO, True)
