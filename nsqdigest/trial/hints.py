@@ -40,6 +40,7 @@ _OF_DETAIL = (
     ("trailing comma", "leave out the comma before the bracket that closes"),
     ("trailing characters", "a message holds one event; publish each as a message of its own"),
     ("invalid escape", r"within text a \ is written \\"),
+    ("is not between the years", "publish seconds or milliseconds since 1970, no microseconds"),
     ("out of range", "a double cannot hold this number; publish it as text"),
 )
 _ELSE = 'an event is a JSON object, {"user": "ada"}'
@@ -107,10 +108,11 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _meant(name: str, there: Sequence[str]) -> str:
-    """The same name elsewhere in the event, else one that is spelt alike."""
-    last = name.rpartition(".")[2]
-    moved = [path for path in there if path.endswith("." + name) or path.rpartition(".")[2] == last]
-    return moved[0] if len(moved) == 1 else nearest(name, there)
+    """One that is spelt alike in the same object, else the same name elsewhere in the event, else any spelt alike."""
+    parent, _, last = name.rpartition(".")
+    beside = [path for path in there if path.rpartition(".")[0] == parent]
+    elsewhere = [path for path in there if path.rpartition(".")[2] == last]
+    return nearest(name, beside) or (elsewhere[0] if len(elsewhere) == 1 else nearest(name, there))
 
 
 def _paths(event: object) -> Iterator[str]:
