@@ -63,17 +63,14 @@ def _write(path: Path, text: str) -> None:
 
 
 def _next_steps(file: str) -> str:
-    named = "" if file == "nsqdigest.toml" else f" -c {shlex.quote(file)}"
+    is_default = file == "nsqdigest.toml"
+    name = "" if is_default else f" {shlex.quote(file)}"
+    option = "" if is_default else f" -c{name}"
     steps = (
-        ("", "look at it: nsqd, Redis, and the topic, timeline and sink of the route"),
-        (f"nsqdigest check{named}", "shows every mistake"),
-        (f'echo \'{{"user": "ada"}}\' | nsqdigest try{named}', "what becomes of an event"),
-        (f"nsqdigest doctor{named}", "tests the servers"),
-        (f"nsqdigest run{named}", "runs the daemon"),
+        ("look at it", "nsqd, Redis, and the topic, timeline and sink of the route"),
+        ("check it", f"nsqdigest check{name}"),
+        ("try an event", f'echo \'{{"user": "ada"}}\' | nsqdigest try{option}'),
+        ("test the servers", f"nsqdigest doctor{name}"),
+        ("run the daemon", f"nsqdigest run{name}"),
     )
-    width = max(len(line) for line, _ in steps)
-    rows = [
-        f"  {number}. {line:<{width}}  {what}" if line else f"  {number}. {what}"
-        for number, (line, what) in enumerate(steps, 1)
-    ]
-    return "\n".join([f"{file} is written. Next:", *rows])
+    return "\n".join([f"{file} is written. Next:", *(f"  {what:<16}  {how}" for what, how in steps)])
