@@ -7,8 +7,15 @@ import click
 from nsqdigest.cli import unknown_command
 
 
+def _commands(ctx: click.Context, _: click.Parameter, begun: str) -> list[str]:
+    group = ctx.find_root().command
+    return (
+        [name for name in group.list_commands(ctx) if name.startswith(begun)] if isinstance(group, click.Group) else []
+    )
+
+
 @click.command("help", short_help="Show the help of a command.")
-@click.argument("name", metavar="[COMMAND]", required=False)
+@click.argument("name", metavar="[COMMAND]", required=False, shell_complete=_commands)
 @click.pass_context
 def command(ctx: click.Context, name: str | None) -> None:
     """Show the help of a command, as its --help does.
