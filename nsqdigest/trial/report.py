@@ -77,16 +77,14 @@ def lines(
     for each in tried:
         where = "" if is_alone else f"line {each.event.line}: "
         yield painted(f"{where}{_head(each)}", f"{BOLD};{_COLOURS[each.result]}", colour)
-        yield from _refusal(each, dead_letter_topic, width)
-        for number, place in enumerate(each.places):
-            if is_alone:
-                yield from [""] if number or each.reason is not None else []
-                yield from (line for name, text in _rows(place) for line in _row(name, text, width))
-            else:
-                (_, route), *others = _rows(place)
-                yield from _row(route, ", ".join(f"{name} {text}" for name, text in others), width)
-        for hint in each.hints:
-            yield from wrapped(printable(hint), "  -> ", "     ", width)
+        hints = [line for hint in each.hints for line in wrapped(printable(hint), "  -> ", "     ", width)]
+        if each.result is Result.TAKEN:
+            yield from _places(each, is_alone, width)
+            yield from hints
+        else:
+            yield from _refusal(each, dead_letter_topic, width)
+            yield from hints
+            yield from _places(each, is_alone, width)
     if not is_alone:
         yield ""
         yield _sum(tried)
@@ -109,6 +107,26 @@ def _refusal(tried: Tried, dead_letter_topic: str, width: int) -> Iterator[str]:
         yield from _row("goes to", where, width)
     for unmet in tried.unmet:
         yield from _row("route", f"{unmet.route}: {_why(unmet)}", width)
+
+
+def _places(tried: Tried, is_alone: bool, width: int) -> Iterator[str]:
+    for number, place in enumerate(tried.places):
+        if not is_alone:
+            yield from _row("route", f"{place.route}: {_in_short(place)}", width)
+            continue
+        if number or tried.reason is not None:
+            yield ""
+        for name, text in _rows(place):
+            yield from _row(name, text, width)
+
+
+def _in_short(place: Place) -> str:
+    """Without what the route leaves to its default."""
+    own = (place.key is None, place.timestamp_ms is None)
+    left_out = {name for name, is_own in zip(("key", "time"), own, strict=True) if is_own} | {"route"}
+    if place.policy == "default":
+        left_out.add("policy")
+    return ", ".join(f"{name} {text}" for name, text in _rows(place) if name not in left_out)
 
 
 def _row(name: str, text: str, width: int) -> list[str]:
@@ -147,12 +165,13 @@ def _excerpt(tried: Tried) -> Iterator[str]:
         return
     place = min(int(found.group(1) or found.group(2)), len(tried.event.body))
     start = max(0, place - _EXCERPT_BEFORE)
+    more = "…" if start else ""
     before, behind = (
         printable(part.decode("utf-8", "backslashreplace"))
         for part in (tried.event.body[start:place], tried.event.body[place : place + _EXCERPT_BEHIND])
     )
-    yield f"{before}{behind}"
-    yield " " * len(before) + "^"
+    yield f"{more}{before}{behind}"
+    yield " " * len(more + before) + "^"
 
 
 def _sum(tried: Sequence[Tried]) -> str:

@@ -115,11 +115,11 @@ def test_of_several_events_each_record_is_one_line_and_the_last_line_counts() ->
     rows = shown(*events)
     assert rows[:5] == [
         "line 1: taken by 2 routes",
-        "  all       timeline ada, key the message's own, time the message's own, policy default, sink out",
-        "  orders    timeline orders of ada, key 1.50-2, time 2023-11-14T22:13:20.123Z, "
+        "  route     all: timeline ada, sink out",
+        "  route     orders: timeline orders of ada, key 1.50-2, time 2023-11-14T22:13:20.123Z, "
         'group "new", policy slow, sink other',
         "line 2: taken by 1 route",
-        "  all       timeline 1, key the message's own, time the message's own, policy default, sink out",
+        "  route     all: timeline 1, sink out",
     ]
     assert rows[5] == "line 4: dead letter: not-json"
     assert rows[-2:] == ["", "3 events: 2 taken, 1 dead letter"]
