@@ -145,6 +145,20 @@ def on_a_terminal(folder: Path, *words: str, columns: int, **environ: str) -> st
     return shown.decode()
 
 
+def test_who_types_an_event_is_told_how_it_ends(shell: Shell) -> None:
+    shell.write(SMALLEST)
+    terminal, other_end = pty.openpty()
+    process = subprocess.Popen(
+        [PROGRAM, "try", "--json"], cwd=shell.folder, env=shell.environ, stdin=other_end, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    os.close(other_end)
+    os.write(terminal, GOOD + b"\x04")
+    stdout, stderr = process.communicate(timeout=PATIENCE_S)
+    os.close(terminal)
+    assert (stderr, results(stdout)) == ("Type or paste an event; Ctrl-D ends it.\n", ["taken"])
+
+
 @pytest.mark.parametrize(("no_color", "is_coloured"), [("", True), ("1", False)])
 def test_on_a_terminal_lines_are_wrapped_and_coloured(shell: Shell, no_color: str, is_coloured: bool) -> None:
     shell.write(SMALLEST)
