@@ -1,6 +1,7 @@
 """The rooms of the package and what each may import: the rule that CONTRIBUTING.md has in one line.
 
-    base, config, nsq | store, intake | delivery, admin, daemon, audit | doctor | demo, cli: import from your left only
+    base, config, nsq | store, intake | delivery, admin, daemon, audit | doctor | trial | demo, cli:
+    import from your left only
 
 What `|` parts do not know each other. A type is imported from where it is made, so an import for types counts like any
 other. `backoff.py` stands in base, `consumer.py` in intake.
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.unit
 
 PACKAGE = Path(nsqdigest.__file__).parent
 
-RULE = "base, config, nsq | store, intake | delivery, admin, daemon, audit | doctor | demo, cli"
+RULE = "base, config, nsq | store, intake | delivery, admin, daemon, audit | doctor | trial | demo, cli"
 GROUPS = [group.split(" | ") for group in RULE.split(", ")]
 PLACE = {room: place for place, group in enumerate(GROUPS) for room in group}
 ROOM_OF_FILE = {"": "base", "backoff": "base", "consumer": "intake", "__main__": "cli"}
@@ -28,12 +29,13 @@ ROOM_OF_FILE = {"": "base", "backoff": "base", "consumer": "intake", "__main__":
 
 PURE = (
     "audit.ledger", "audit.report", "backoff", "base.errors", "base.findings", "base.host_names", "base.log_counts",
-    "base.reasons", "base.shown", "base.templates", "delivery.digest", "delivery.ids", "delivery.sink_state",
-    "delivery.sinks.base", "delivery.verdicts", "doctor.findings", "doctor.judgements", "doctor.report",
-    "doctor.running", "intake.batch", "intake.bodies", "intake.late_answers", "intake.letter_reading", "intake.names",
-    "intake.oversize", "intake.rdy", "intake.routing", "intake.shapes", "intake.timestamps", "nsq.compression",
-    "nsq.directory", "nsq.frames", "nsq.negotiation", "nsq.publish_rules", "store.acknowledged", "store.answers",
-    "store.keys", "store.packing", "store.record", "store.route", "store.schedule",
+    "base.reasons", "base.screen", "base.shown", "base.templates", "base.words", "daemon.routes", "delivery.digest",
+    "delivery.ids", "delivery.sink_state", "delivery.sinks.base", "delivery.verdicts", "doctor.findings",
+    "doctor.judgements", "doctor.report", "doctor.running", "intake.batch", "intake.bodies", "intake.late_answers",
+    "intake.letter_reading", "intake.names", "intake.oversize", "intake.rdy", "intake.routing", "intake.shapes",
+    "intake.timestamps", "nsq.compression", "nsq.directory", "nsq.frames", "nsq.negotiation", "nsq.publish_rules",
+    "store.acknowledged", "store.answers", "store.keys", "store.packing", "store.record", "store.route",
+    "store.schedule", "trial.events", "trial.hints", "trial.report", "trial.trial",
 )  # fmt: skip
 THE_WORLD = {
     "aiohttp", "asyncio", "click", "concurrent", "logging", "nsq", "os", "random", "redis", "secrets", "selectors",

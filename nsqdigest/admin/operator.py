@@ -17,6 +17,7 @@ from typing import Literal, Protocol
 import msgspec
 from aiohttp import web
 
+from nsqdigest.base.words import nearest
 from nsqdigest.config import Secret
 
 Kind = Literal["topic", "route", "sink"]
@@ -62,7 +63,9 @@ class OperatorApi:
                 return _answer(400, error=f'the body is no {{"kind": "topic", "name": "…"}}: {error}')
             known = self._operated.names_of(target.kind)
             if target.name not in known:
-                return _answer(404, error=f'there is no {target.kind} "{target.name}"; there is: {", ".join(known)}')
+                guess = nearest(target.name, known)
+                hint = f'did you mean "{guess}"?' if guess else f"there is: {', '.join(known)}"
+                return _answer(404, error=f'there is no {target.kind} "{target.name}"; {hint}')
             changed = act(target.kind, target.name)
             return _answer(200, kind=target.kind, name=target.name, paused=paused, changed=changed)
 

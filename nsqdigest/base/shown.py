@@ -20,8 +20,14 @@ _NOT_PLAIN = re.compile(r"[^\x20-\x7e]")
 def printable(text: str, most: int = 0) -> str:
     """`most`: characters; 0: all of them."""
     if not text.isprintable():
-        text = "".join(each if each.isprintable() else f"\\u{ord(each):04x}" for each in text)
+        text = "".join(map(_visible, text))
     return f"{text[: most - 1]}…" if 0 < most < len(text) else text
+
+
+def _visible(character: str) -> str:
+    if character.isprintable():
+        return character
+    return f"\\u{ord(character):04x}" if ord(character) < 0x10000 else f"\\U{ord(character):08x}"
 
 
 def as_json(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from difflib import get_close_matches
+from keyword import iskeyword
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +13,29 @@ import click
 
 from nsqdigest import __version__
 from nsqdigest.base.errors import ConfigError, NsqdigestError
+from nsqdigest.base.words import listed, nearest
 
 if TYPE_CHECKING:
     from nsqdigest.config import Config
 
 _COMMANDS = (
-    "run", "check", "doctor", "demo", "timelines", "show", "flush", "delete", "adopt", "dead", "test-sink", "pause",
-    "resume", "audit",
+    "init", "check", "try", "doctor", "run", "timelines", "show", "flush", "delete", "adopt", "dead", "test-sink",
+    "pause", "resume", "audit", "demo", "completion", "help",
 )  # fmt: skip
+_OTHERWISE = {
+    "version": "write `nsqdigest --version`",
+    "start": 'did you mean "run"?',
+    "validate": 'did you mean "check"?',
+}
+"""What users of other programs type."""
+_OF_COMMANDS = ("-c", "--config", "--json")
+"""Options that most commands have."""
+
+
+def unknown_command(word: str, ctx: click.Context) -> click.UsageError:
+    guess = nearest(word, _COMMANDS)
+    hint = _OTHERWISE.get(word.lower()) or (f'did you mean "{guess}"?' if guess else f"there are {listed(_COMMANDS)}")
+    return click.UsageError(f'there is no command "{word}"; {hint}', ctx)
 
 
 class _Commands(click.Group):
@@ -33,38 +48,51 @@ class _Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in _COMMANDS and not args[0].startswith("-"):
-            close = get_close_matches(args[0].lower(), _COMMANDS, n=1)
-            hint = f'did you mean "{close[0]}"?' if close else f"there are {', '.join(_COMMANDS)}"
-            ctx.fail(f'there is no command "{args[0]}"; {hint}')
+            raise unknown_command(args[0], ctx)
         return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            meant = nearest(error.option_name, _OF_COMMANDS)
+            if not meant:
+                raise
+            written = f"{meant} FILE" if meant in ("-c", "--config") else meant
+            raise click.UsageError(f"options stand behind the command: nsqdigest COMMAND {written}", ctx) from None
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
         from importlib import import_module
 
-        command: click.Command = import_module(f"nsqdigest.cli.{cmd_name.replace('-', '_')}").command
+        module = cmd_name.replace("-", "_") + ("_" if iskeyword(cmd_name) else "")
+        command: click.Command = import_module(f"nsqdigest.cli.{module}").command
         return command
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(__version__, prog_name="nsqdigest")
+@click.version_option(__version__, "-V", "--version", prog_name="nsqdigest")
 def cli() -> None:
     """Events from NSQ, gathered in Redis, delivered as digests.
 
     \b
-    Try it; it needs only a Redis on this machine:     nsqdigest demo
-    Check a configuration for mistakes:                nsqdigest check nsqdigest.toml
-    Test every service that it names, nsqd to sinks:   nsqdigest doctor nsqdigest.toml
-    Send a sample digest through a sink:               nsqdigest test-sink hook
-    Run the daemon:                                    nsqdigest run nsqdigest.toml
-    See which timelines there are, and one of them:    nsqdigest timelines; nsqdigest show user:42
-    Deliver one now, or delete it:                     nsqdigest flush user:42; nsqdigest delete user:42
-    Move the timelines of a route that was renamed:    nsqdigest adopt old-name --to new-name
-    See what could not be delivered; send it again:    nsqdigest dead list; nsqdigest dead replay --all
-    Pause a topic, a route or a sink:                  nsqdigest pause topic events
-    Resume it:                                         nsqdigest resume topic events
-    See what became of every record:                   nsqdigest audit nsqdigest.toml
+    See all of it at work:                   nsqdigest demo
+    Write a configuration to begin with:     nsqdigest init
+    Check it for mistakes:                   nsqdigest check
+    See what becomes of an event:            nsqdigest try < event.json
+    Test every service that it names:        nsqdigest doctor
+    Send a sample digest through a sink:     nsqdigest test-sink hook
+    Run the daemon:                          nsqdigest run
+    See the timelines, and one of them:      nsqdigest timelines; nsqdigest show user:42
+    Deliver one now, or delete it:           nsqdigest flush user:42; nsqdigest delete user:42
+    Take over those of a renamed route:      nsqdigest adopt old-name --to new-name
+    See dead digests, and send them again:   nsqdigest dead list; nsqdigest dead replay --all
+    Pause a topic, a route or a sink:        nsqdigest pause topic events
+    Resume it:                               nsqdigest resume topic events
+    See what became of every record:         nsqdigest audit
+    Complete commands in this shell:         eval "$(nsqdigest completion bash)"
+    Show the help of a command:              nsqdigest help check
     """
 
 
@@ -85,14 +113,14 @@ def file_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("file", required=False, type=click.Path(path_type=Path, readable=False))(command)
 
 
-def load_config(path: Path | None, file: Path | None = None) -> Config:
+def load_config(path: Path | None, file: Path | None = None, *, without_secrets: bool = False) -> Config:
     from nsqdigest import config
     from nsqdigest.delivery.sinks.table import KINDS
 
     if path is not None and file is not None and path != file:
         raise click.UsageError(f"two configurations are named, {path} and {file}; name one")
     path = path or file
-    return config.load(config.find(path, os.environ), os.environ, KINDS)
+    return config.load(config.find(path, os.environ), os.environ, KINDS, without_secrets=without_secrets)
 
 
 def main() -> None:

@@ -10,8 +10,9 @@ import click
 from nsqdigest.base.errors import EXIT_NO, NsqdigestError
 from nsqdigest.base.shown import as_json as encoded
 from nsqdigest.base.shown import printable
+from nsqdigest.base.words import counted
 from nsqdigest.cli import config_option, load_config
-from nsqdigest.cli.operating import TEXT, confirm, count, json_option, note_unused, shown, yes_option
+from nsqdigest.cli.operating import TEXT, confirm, json_option, note_unused, shown, yes_option
 from nsqdigest.cli.places import routes_of
 
 if TYPE_CHECKING:
@@ -45,10 +46,10 @@ def command(orphan: str, to: str, path: Path | None, yes: bool, as_json: bool) -
     if as_json:
         click.echo(encoded({"from": orphan, "to": to, "timelines": timelines, "records": records, "left": left}))
     else:
-        click.echo(f"{count(timelines, 'timeline')} with {count(records, 'record')} moved to route {printable(to)}")
+        click.echo(f"{counted(timelines, 'timeline')} with {counted(records, 'record')} moved to route {printable(to)}")
         if left:
             click.echo(
-                f"{count(left, 'timeline')} stay, each with more than 10,000 records: write the route "
+                f"{counted(left, 'timeline')} stay, each with more than 10,000 records: write the route "
                 f"{printable(orphan)} into the file again until they are delivered, or `nsqdigest delete` them",
                 err=True,
             )
@@ -71,8 +72,8 @@ async def _adopt(config: Config, orphan: str, to: str, yes: bool) -> tuple[int, 
         routes.refuse_unless_orphan(orphan, "adopt")
         before = await operations.counts(orphan)
         confirm(
-            f"Move all {count(before.timelines, 'timeline')} of the orphan route {printable(orphan)} with "
-            f"{count(before.open_records + before.snapshot_records, 'record')} to route {printable(to)}?",
+            f"Move all {counted(before.timelines, 'timeline')} of the orphan route {printable(orphan)} with "
+            f"{counted(before.open_records + before.snapshot_records, 'record')} to route {printable(to)}?",
             yes=yes,
         )
         timelines = records = 0

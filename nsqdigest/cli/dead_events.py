@@ -13,8 +13,9 @@ from nsqdigest.base.errors import EXIT_NO, EXIT_OK, EXIT_UNREACHABLE, NsqdigestE
 from nsqdigest.base.reasons import DeadLetterReason
 from nsqdigest.base.shown import as_json as encoded
 from nsqdigest.base.shown import printable
+from nsqdigest.base.words import counted
 from nsqdigest.cli import config_option, load_config
-from nsqdigest.cli.operating import TEXT, count, json_option, limit_option, until
+from nsqdigest.cli.operating import TEXT, json_option, limit_option, until
 
 if TYPE_CHECKING:
     from nsqdigest.config import Config
@@ -207,12 +208,12 @@ def _echo_sum(config: Config, channel: str, run: Run, *, dry_run: bool) -> None:
     else:
         topics = ", ".join(f"{number:,} to {printable(topic)}" for topic, number in run.replayed.items())
         verb = "can be replayed" if dry_run else "replayed"
-        click.echo(f"{count(replayed, 'dead letter')} {verb}{f': {topics}' if topics else ''}")
+        click.echo(f"{counted(replayed, 'dead letter')} {verb}{f': {topics}' if topics else ''}")
         for stays, number in run.stayed.most_common():
-            click.echo(f"{count(number, 'letter')} stay{'s' if number == 1 else ''}: {_SAID[stays]}")
+            click.echo(f"{counted(number, 'letter')} stay{'s' if number == 1 else ''}: {_SAID[stays]}")
     if run.uncertain:
         click.echo(
-            f"{count(run.uncertain, 'event')} may have gone out and will come again: nsqd did not answer in time"
+            f"{counted(run.uncertain, 'event')} may have gone out and will come again: nsqd did not answer in time"
         )
     if run.ended != "empty":
         click.echo(_ENDED[run.ended])

@@ -10,12 +10,12 @@ import click
 from nsqdigest.base.errors import NsqdigestError
 from nsqdigest.base.shown import as_json as encoded
 from nsqdigest.base.shown import printable
+from nsqdigest.base.words import counted
 from nsqdigest.cli import config_option, load_config
 from nsqdigest.cli.dead_shared import Filters, dead_store, filters, selection
 from nsqdigest.cli.operating import (
     LONGEST_NAME,
     TEXT,
-    count,
     facts,
     instant,
     instant_as_json,
@@ -66,7 +66,7 @@ def list_command(
     note_more(len(found.dead), found.total, "a higher --limit shows more, --route, --sink and --reason fewer")
     if found.unreadable:
         click.echo(
-            f"{count(found.unreadable, 'dead digest')} more with unreadable details: see nsqdigest audit --deep",
+            f"{counted(found.unreadable, 'dead digest')} more with unreadable details: see nsqdigest audit --deep",
             err=True,
         )
 
@@ -100,7 +100,7 @@ def _lines(found: Found, now_ms: int) -> list[str]:
         for dead in found.dead
     ]
     headings = ("id", "died", "route", "timeline", "sink", "reason", "attempts", "records")
-    return [*table(headings, rows, frozenset({6, 7})), count(len(rows), "dead digest")]
+    return [*table(headings, rows, frozenset({6, 7})), counted(len(rows), "dead digest")]
 
 
 def _as_json(dead: Dead) -> dict[str, Any]:
@@ -172,7 +172,10 @@ def _show_lines(dead: Dead, newest: list[StoredRecord], now_ms: int) -> list[str
         ("digest", dead.id),
         ("timeline", details.timeline),
         ("route", f"{details.route}, for sink {details.sink}"),
-        ("died", f"{until(dead.since_ms, now_ms)} ({instant(dead.since_ms)}), after {count(head.attempts, 'attempt')}"),
+        (
+            "died",
+            f"{until(dead.since_ms, now_ms)} ({instant(dead.since_ms)}), after {counted(head.attempts, 'attempt')}",
+        ),
         ("reason", f"{details.reason}{': ' if details.detail else ''}{details.detail}"),
         ("opened", f"{instant(head.opened_ms)}, number {head.iteration:,} of its timeline"),
         ("records", f"{head.total:,}; {head.superseded:,} superseded, {head.dropped_capacity:,} dropped over capacity"),

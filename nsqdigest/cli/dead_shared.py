@@ -69,7 +69,7 @@ async def selection(namespace: Namespace, config: Config, wanted: Filters, now_m
 
 def _note_unknown_sink(config: Config, sink: str) -> None:
     """No error: a sink that was taken out of the file may have left dead digests behind."""
-    from nsqdigest.config.problems import nearest
+    from nsqdigest.base.words import nearest
 
     near = nearest(sink, config.sinks)
     hint = f"; did you mean {shown(near)}?" if near else ""

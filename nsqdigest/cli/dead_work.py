@@ -13,13 +13,13 @@ import click
 from nsqdigest.base.errors import EXIT_NO
 from nsqdigest.base.shown import as_json as encoded
 from nsqdigest.base.shown import printable
+from nsqdigest.base.words import counted
 from nsqdigest.cli import config_option, load_config
 from nsqdigest.cli.dead_shared import Filters, dead_store, filters, selection
 from nsqdigest.cli.operating import (
     MOST_LISTED,
     TEXT,
     confirm,
-    count,
     json_option,
     limit_option,
     note_unused,
@@ -144,7 +144,7 @@ async def _work(
         work = DeadWork(store, routes.configured)
         if ids:
             if not replays:
-                confirm(f"Drop {count(len(set(ids)), 'dead digest')} for good?", yes=yes)
+                confirm(f"Drop {counted(len(set(ids)), 'dead digest')} for good?", yes=yes)
             each_one = work.named(ids, replays=replays)
         else:
             at_ms = await now_ms(namespace)
@@ -177,14 +177,14 @@ async def _confirm_all(store: DeadStore, wanted: Selection, limit: int, *, yes: 
     if not yes:
         there = (await dead_selection.newest(store, wanted, 1)).total
         if there:
-            confirm(f"Drop {count(min(there, limit), 'dead digest')} for good?", yes=yes)
+            confirm(f"Drop {counted(min(there, limit), 'dead digest')} for good?", yes=yes)
 
 
 def _line(handled: Handled) -> str:
     where = ""
     if handled.dead is not None:
         details = handled.dead.details
-        records = f", {count(handled.records, 'record')}" if handled.records else ""
+        records = f", {counted(handled.records, 'record')}" if handled.records else ""
         where = f" (route {printable(details.route)}, timeline {shown(details.timeline)}{records})"
     return f"{printable(handled.id)} {_SAID[handled.result]}{where}"
 
@@ -212,6 +212,6 @@ def _end(done: Sequence[Handled], *, as_json: bool) -> None:
     else:
         results = Counter(handled.result for handled in done)
         sums = ", ".join(f"{number:,} {result}" for result, number in results.items())
-        click.echo(f"{count(len(done), 'digest')}: {sums}" if done else "no dead digest was selected")
+        click.echo(f"{counted(len(done), 'digest')}: {sums}" if done else "no dead digest was selected")
     if not all(handled.result.is_done for handled in done):
         raise SystemExit(EXIT_NO)

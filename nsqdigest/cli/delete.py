@@ -10,8 +10,9 @@ import click
 from nsqdigest.base.errors import NsqdigestError
 from nsqdigest.base.shown import as_json as encoded
 from nsqdigest.base.shown import printable
+from nsqdigest.base.words import counted
 from nsqdigest.cli import config_option, load_config
-from nsqdigest.cli.operating import TEXT, confirm, count, json_option, note_unused, shown, yes_option
+from nsqdigest.cli.operating import TEXT, confirm, json_option, note_unused, shown, yes_option
 from nsqdigest.cli.places import chosen_place, digest_option, routes_of
 
 if TYPE_CHECKING:
@@ -69,13 +70,15 @@ def command(*, timeline: str | None, path: Path | None, route: str, digest_id: s
             )
         )  # fmt: skip
         return
-    what = f", timeline {shown(deleted.timeline)}" if deleted.timeline else f": {count(deleted.timelines, 'timeline')}"
-    click.echo(f"route {printable(deleted.route)}{what} deleted, with {count(deleted.records, 'record')}")
+    what = (
+        f", timeline {shown(deleted.timeline)}" if deleted.timeline else f": {counted(deleted.timelines, 'timeline')}"
+    )
+    click.echo(f"route {printable(deleted.route)}{what} deleted, with {counted(deleted.records, 'record')}")
     if deleted.was_leased:
         click.echo("a daemon was delivering it: that digest may still arrive")
     if deleted.dead:
         click.echo(
-            f"{count(deleted.dead, 'dead digest')} of this route stay: nsqdigest dead drop --all --route "
+            f"{counted(deleted.dead, 'dead digest')} of this route stay: nsqdigest dead drop --all --route "
             f"{printable(deleted.route)}"
         )
 
@@ -92,7 +95,7 @@ async def _delete(config: Config, timeline: str, route: str, digest_id: str, yes
         known = await inspector.look(place, routes.increment_ms(place.route))
         there = known.records + (known.digest.total if known.digest else 0) if known else 0
         what = f"the timeline {shown(place.shown)} of route {printable(place.route)}"
-        confirm(f"Delete {what} with {count(there, 'record')}?", yes=yes)
+        confirm(f"Delete {what} with {counted(there, 'record')}?", yes=yes)
         was_leased = known is not None and known.state == "leased"
         records = await Operations(namespace).delete(place.route, place.name)
         if records is None:
@@ -113,8 +116,8 @@ async def _delete_route(config: Config, route: str, yes: bool) -> _Deleted:
         counts = await operations.counts(route)
         there = counts.open_records + counts.snapshot_records
         confirm(
-            f"Delete all {count(counts.timelines, 'timeline')} of the orphan route {printable(route)} with "
-            f"{count(there, 'record')}?",
+            f"Delete all {counted(counts.timelines, 'timeline')} of the orphan route {printable(route)} with "
+            f"{counted(there, 'record')}?",
             yes=yes,
         )
         timelines = records = 0

@@ -11,7 +11,7 @@ from nsqdigest.base.errors import EXIT_NO
 LONGEST_S = 24 * 3600
 
 
-@click.command("demo")
+@click.command("demo", short_help="See all of it at work on this machine.")
 @click.option(
     "--seconds",
     type=click.IntRange(0, LONGEST_S),

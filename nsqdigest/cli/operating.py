@@ -87,10 +87,6 @@ def shown(name: str) -> str:
     return f'"{printable(name, LONGEST_NAME)}"'
 
 
-def count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
 def span(duration_ms: int) -> str:
     """How long, as precise as it is of use: 250ms, 4m12s, 3h05m, 2d4h."""
     from nsqdigest.config.units import format_duration

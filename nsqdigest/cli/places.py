@@ -46,7 +46,7 @@ class Routes:
         return [name]
 
     def require(self, name: str) -> None:
-        from nsqdigest.config.problems import nearest
+        from nsqdigest.base.words import nearest
 
         if name not in self.all:
             near = nearest(name, self.all)

@@ -10,10 +10,10 @@ import click
 from nsqdigest.base.errors import NsqdigestError
 from nsqdigest.base.shown import as_json as encoded
 from nsqdigest.base.shown import printable
+from nsqdigest.base.words import counted
 from nsqdigest.cli import config_option, load_config
 from nsqdigest.cli.operating import (
     TEXT,
-    count,
     facts,
     instant,
     instant_as_json,
@@ -108,7 +108,7 @@ def _lines(config: Config, seen: _Seen) -> list[str]:
         ("digests", f"{known.iteration:,} so far{f', the last one {known.last_id}' if known.last_id else ''}"),
     ]  # fmt: skip
     if known.remembered:
-        pairs.append(("remembered", f"{count(known.remembered, 'record')} delivered lately; not shown again"))
+        pairs.append(("remembered", f"{counted(known.remembered, 'record')} delivered lately; not shown again"))
     if known.digest is not None:
         pairs += _of_digest(known)
     pairs += [("revived", f"digest {_digest_id(each)}, on its way again: --digest shows it") for each in seen.revived]
@@ -144,10 +144,10 @@ def _of_digest(known: Known) -> list[tuple[str, str]]:
     digest = known.digest
     assert digest is not None
     return [
-        ("under way", f"digest {digest.id}, number {digest.iteration:,}, {count(digest.total, 'record')}"
+        ("under way", f"digest {digest.id}, number {digest.iteration:,}, {counted(digest.total, 'record')}"
                       f"{_losses(digest.superseded, digest.dropped_capacity)}"),
         ("", f"opened {until(digest.opened_ms, known.now_ms)} ({instant(digest.opened_ms)}), "
-             f"{count(digest.attempts, 'attempt')} so far"),
+             f"{counted(digest.attempts, 'attempt')} so far"),
     ]  # fmt: skip
 
 

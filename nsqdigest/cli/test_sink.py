@@ -56,7 +56,7 @@ def command(name: str, path: Path | None, as_json: bool) -> None:
 
 
 async def _send(config: Config, name: str) -> Sent:
-    from nsqdigest.config.problems import nearest
+    from nsqdigest.base.words import nearest
     from nsqdigest.delivery.sample import send_sample
     from nsqdigest.delivery.sinks.table import KINDS
 

@@ -10,11 +10,11 @@ import click
 from nsqdigest.base.errors import NsqdigestError
 from nsqdigest.base.shown import as_json as encoded
 from nsqdigest.base.shown import printable
+from nsqdigest.base.words import counted
 from nsqdigest.cli import config_option, load_config
 from nsqdigest.cli.operating import (
     LONGEST_NAME,
     TEXT,
-    count,
     instant_as_json,
     json_option,
     limit_option,
@@ -115,12 +115,12 @@ def _lines(listing: Listing, routes: Routes, now_ms: int) -> list[str]:
     states = [f"{sum(each.state == state for each in listing.timelines):,} {state}" for state in reversed(_STATES)]
     of_states = ", ".join(text for text in states if not text.startswith("0 "))
     lines = table(("route", "timeline", "state", "due", "records", "digest under way"), rows, frozenset({4}))
-    return [*lines, f"{count(len(listing.timelines), 'timeline')}: {of_states}"]
+    return [*lines, f"{counted(len(listing.timelines), 'timeline')}: {of_states}"]
 
 
 def _attempts(listed: Listed) -> str:
     assert listed.digest is not None
-    return f"{count(listed.digest.total, 'record')}, {count(listed.digest.attempts, 'attempt')}"
+    return f"{counted(listed.digest.total, 'record')}, {counted(listed.digest.attempts, 'attempt')}"
 
 
 def _as_json(listed: Listed, routes: Routes, now_ms: int) -> dict[str, Any]:

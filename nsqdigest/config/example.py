@@ -35,18 +35,18 @@ _SINKS = """\
 _ROUTES = "# A route files the events of a topic into timelines. As many as you like; an event may take several.\n"
 
 
-def _line(key: str, value: Any, doc: str) -> str:
+def option_line(key: str, value: Any, doc: str) -> str:
     return f"{key} = {toml(value)}".ljust(_COMMENT_COLUMN - 1) + f" # {doc}\n"
 
 
 def _options(options: Iterable[Option]) -> Iterator[str]:
     for option in options:
-        yield _line(option.key, option.default if option.sample is None else option.sample, option.doc)
+        yield option_line(option.key, option.default if option.sample is None else option.sample, option.doc)
 
 
 def _sink(kind: SinkTable) -> Iterator[str]:
     yield f"[sinks.{kind.example}]\n"
-    yield _line("type", kind.name, kind.doc)
+    yield option_line("type", kind.name, kind.doc)
     yield from _options(kind.options)
 
 

@@ -217,3 +217,6 @@ class Config:
     log: LogSettings
     warnings: tuple[Mistake, ...] = ()
     """Of values that work and are seldom meant; each with its place, like a problem."""
+    not_at_hand: tuple[Mistake, ...] = ()
+    """The references whose values are elsewhere; the option's default stands in for each. Only what connects to nothing
+    may be read like this."""

@@ -10,8 +10,9 @@ import re
 import tomllib
 from typing import Any
 
+from nsqdigest.base.words import nearest
 from nsqdigest.config.options import POLICY, SECTIONS, Kinds, Option, Section
-from nsqdigest.config.problems import Findings, nearest
+from nsqdigest.config.problems import Findings
 from nsqdigest.config.toml_lines import KeyPath
 
 PREFIX = "NSQDIGEST__"

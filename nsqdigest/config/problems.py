@@ -9,11 +9,10 @@ Invariants:
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +30,10 @@ class Invalid:
 
 
 INVALID: Final = Invalid()
+
+
+class NotAtHand(Exception):
+    """The value of a reference is not on this machine, and need not be."""
 
 
 class Wrong(Exception):
@@ -70,13 +73,6 @@ def toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """The known word that is probably meant, "" where none is near."""
-    by_lower = {name.lower().replace("-", "_"): name for name in known}
-    close = difflib.get_close_matches(word.lower().replace("-", "_"), by_lower, n=1, cutoff=0.6)
-    return by_lower[close[0]] if close else ""
-
-
 def dotted(path: KeyPath) -> str:
     text = ""
     for step in path:
@@ -96,10 +92,16 @@ class Findings:
     source: str
     environ: Mapping[str, str]
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
+    without_secrets: bool = False
+    """Whether what `env:`, `file:` and the files of [nsq.tls] stand for may be elsewhere."""
     overridden_by: dict[KeyPath, str] = field(default_factory=dict)
     """The variable of the environment that set the value at a path."""
     variables_named: set[str] = field(default_factory=set)
     """Variables that the file refers to as env:NAME."""
+    _not_at_hand: list[Mistake] = field(default_factory=list)
+    stand_ins: list[tuple[dict[str, Any], str, Any]] = field(default_factory=list)
+    """For each reference that was let pass: the values that it is missing from, its attribute, and what stands there
+    once all rules ran. A rule must not judge what stands in."""
     _problems: list[Mistake] = field(default_factory=list)
     _warnings: list[Mistake] = field(default_factory=list)
 
@@ -119,6 +121,15 @@ class Findings:
     def warning(self, path: KeyPath, problem: str, remedy: str) -> None:
         self._warnings.append(self._mistake(path, problem, remedy))
 
+    def let_pass(self, path: KeyPath, what: str) -> None:
+        self._not_at_hand.append(self._mistake(path, what, ""))
+
+    def fill(self, some: dict[str, Any] | None = None) -> None:
+        """Puts what stands in where it belongs: everywhere, or into these values."""
+        for values, attribute, value in self.stand_ins:
+            if some is None or some is values:
+                values[attribute] = value
+
     def variable_problem(self, variable: str, problem: str, remedy: str) -> None:
         self._problems.append(Mistake(problem, remedy, file=ENVIRONMENT, path=variable))
 
@@ -129,6 +140,11 @@ class Findings:
     def problems(self) -> list[Mistake]:
         """The file's in the order of its lines, then the environment's."""
         return sorted(self._problems, key=_place)
+
+    @property
+    def not_at_hand(self) -> tuple[Mistake, ...]:
+        """The references that `without_secrets` let pass."""
+        return tuple(sorted(self._not_at_hand, key=_place))
 
     @property
     def warnings(self) -> tuple[Mistake, ...]:
@@ -179,6 +195,8 @@ class Spot:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise Wrong("names no variable of the environment", 'write one like "env:HOOK_SECRET"')
         value = self.findings.environ.get(name)
+        if self.findings.without_secrets and not value:
+            raise NotAtHand
         if value is None:
             raise Wrong(f"stands for {name}, which the environment does not have", f"set {name}")
         if not value:
@@ -203,10 +221,12 @@ class Spot:
             if status.st_size > _LARGEST_SECRET_FILE_BYTES:
                 raise Wrong(f"stands for {path}, which is too large", "name a file that holds the value alone")
             text = path.read_bytes().decode("utf-8")
-        except FileNotFoundError:
-            remedy = "make it; a relative path starts at the folder of this file"
-            raise Wrong(f"stands for {path}, which is not there", remedy) from None
         except OSError as error:
+            if self.findings.without_secrets and isinstance(error, FileNotFoundError | PermissionError):
+                raise NotAtHand from None
+            if isinstance(error, FileNotFoundError):
+                remedy = "make it; a relative path starts at the folder of this file"
+                raise Wrong(f"stands for {path}, which is not there", remedy) from None
             raise Wrong(f"stands for {path}, which cannot be read: {error.strerror}", "make it readable") from None
         except UnicodeDecodeError:
             raise Wrong(f"stands for {path}, which is not UTF-8 text", "write the value alone into it") from None

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from nsqdigest.base.words import nearest
 from nsqdigest.config import references, texts, units
-from nsqdigest.config.problems import INVALID, Spot, Wrong, nearest, show, toml
+from nsqdigest.config.problems import INVALID, NotAtHand, Spot, Wrong, show, toml
 
 _SHOWN_AS_LIST = 60
 _TEMPLATE_LIKE = re.compile(r"\{\{|\$\{|^\{[\w.]+\}$")
@@ -39,12 +40,15 @@ class Reader:
 
 
 def take(read: Reader, value: Any, spot: Spot) -> Any:
-    """Returns what the reader makes of the value, or INVALID after reporting its problem."""
+    """Returns what the reader makes of the value, or INVALID after reporting its problem, or that it is not at hand."""
     origin = ""
     try:
         if read.resolves:
             try:
                 value, origin = spot.resolve(value)
+            except NotAtHand:
+                spot.findings.let_pass(spot.path, f"{show(value)} is not at hand")
+                return INVALID
             except Wrong as wrong:
                 spot.problem(f"{show(value)} {wrong.mistake}", wrong.remedy)
                 return INVALID

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from nsqdigest.base.errors import ConfigError, Mistake
+from nsqdigest.base.words import nearest
 from nsqdigest.config import overrides, rules, toml_mistakes
 from nsqdigest.config.model import Config
 from nsqdigest.config.options import (
@@ -30,7 +31,7 @@ from nsqdigest.config.options import (
     Section,
     Tables,
 )
-from nsqdigest.config.problems import INVALID, Findings, Spot, dotted, nearest, show, toml
+from nsqdigest.config.problems import INVALID, Findings, Spot, dotted, show, toml
 from nsqdigest.config.readers import Text, take
 from nsqdigest.config.texts import name
 from nsqdigest.config.toml_lines import locate
@@ -57,19 +58,23 @@ def find(explicit: Path | None, environ: Mapping[str, str]) -> Path:
         except PermissionError:  # of its folder: `load` reports it
             return place
     looked = " and ".join(str(place) for place in PLACES)
-    remedy = f"name a file with -c FILE or {VARIABLE}, or try `nsqdigest demo`, which needs none"
+    remedy = (
+        f"write one with `nsqdigest init`, name one with -c FILE or {VARIABLE}, "
+        "or try `nsqdigest demo`, which needs none"
+    )
     raise ConfigError([Mistake(f"no configuration: looked for {looked}", remedy)])
 
 
-def load(path: Path, environ: Mapping[str, str], kinds: Kinds) -> Config:
+def load(path: Path, environ: Mapping[str, str], kinds: Kinds, *, without_secrets: bool = False) -> Config:
+    """`without_secrets`: what `env:`, `file:` and the files of [nsq.tls] stand for may be elsewhere."""
+
     def wrong(problem: str, remedy: str, line: int | None = None) -> ConfigError:
         return ConfigError([Mistake(problem, remedy, file=str(path), line=line)])
 
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        remedy = "name another with -c FILE, or try `nsqdigest demo`, which needs none"
-        raise wrong("there is no such file", remedy) from None
+        raise wrong("there is no such file", _remedy_of_missing(path)) from None
     except IsADirectoryError:
         raise wrong("is a directory", "name the file in it with -c FILE") from None
     except PermissionError:
@@ -82,13 +87,25 @@ def load(path: Path, environ: Mapping[str, str], kinds: Kinds) -> Config:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise wrong(f"byte 0x{data[error.start]:02x} is not UTF-8", "save the file as UTF-8", line) from None
-    return parse_text(text, str(path), environ, kinds)
+    return parse_text(text, str(path), environ, kinds, without_secrets=without_secrets)
 
 
-def parse_text(text: str, source: str, environ: Mapping[str, str], kinds: Kinds) -> Config:
+def _remedy_of_missing(path: Path) -> str:
+    try:
+        there = [each.stem for each in path.parent.iterdir() if each.suffix == path.suffix]
+    except OSError:
+        there = []
+    if guess := nearest(path.stem, there):
+        return f"did you mean {path.with_name(guess + path.suffix)}?"
+    return f"name another, or write one with `nsqdigest init {path}`"
+
+
+def parse_text(
+    text: str, source: str, environ: Mapping[str, str], kinds: Kinds, *, without_secrets: bool = False
+) -> Config:
     """`source`: the path of the file, as messages show it."""
     tree = _parse_toml(text, source)
-    findings = Findings(source, environ, locate(text))
+    findings = Findings(source, environ, locate(text), without_secrets)
     root = Spot(findings)
     _refuse_unknown_tables(tree, root)
     overrides.apply(tree, findings, kinds)
@@ -110,6 +127,7 @@ def parse_text(text: str, source: str, environ: Mapping[str, str], kinds: Kinds)
     overrides.advise_on_unknown(findings)
     if findings.problems:
         raise ConfigError(findings.problems)
+    findings.fill()
     return Config(
         source=source,
         policies=MappingProxyType({key: POLICY.build(name=key, **values) for key, values in policies.items()}),
@@ -121,6 +139,7 @@ def parse_text(text: str, source: str, environ: Mapping[str, str], kinds: Kinds)
         ),
         routes=tuple(ROUTE.build(**values) for values in routes),
         warnings=findings.warnings,
+        not_at_hand=findings.not_at_hand,
         **{key: section.build(**sections[key]) for key, section in SECTIONS.items()},
     )
 
@@ -159,10 +178,16 @@ def _read_section(section: Section, raw: Any, spot: Spot) -> Values:
         value = take(option.read, raw.get(option.key, option.default), here)
         if value is not INVALID:
             values[option.field] = value
+        elif spot.findings.without_secrets:
+            stand_in = option.sample if option.default is REQUIRED else option.default
+            spot.findings.stand_ins.append((values, option.field, take(option.read, stand_in, here)))
     for key, table in section.tables:
         if key not in raw:
             values[key] = None
-        elif len(inner := _read_section(table, raw[key], spot / key)) == len(table.options):
+            continue
+        inner = _read_section(table, raw[key], spot / key)
+        spot.findings.fill(inner)
+        if len(inner) == len(table.options):
             values[key] = table.build(**inner)
     _refuse_unknown_keys(section, raw, spot)
     for rule in section.rules:

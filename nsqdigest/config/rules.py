@@ -9,11 +9,13 @@ from __future__ import annotations
 import importlib.util
 import ipaddress
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from nsqdigest.base.templates import Template
+from nsqdigest.base.words import nearest
 from nsqdigest.config.model import Address, Tls
-from nsqdigest.config.problems import Spot, nearest, show
+from nsqdigest.config.problems import Spot, show
 from nsqdigest.config.texts import suggested_field
 from nsqdigest.config.units import format_duration
 
@@ -95,12 +97,25 @@ def tls(values: Values, spot: Spot) -> None:
     settings = Tls(**values)
     if unreadable := unreadable_files(settings):
         for problem in unreadable:
-            (spot / problem.key).problem(problem.what, problem.remedy)
-        return
+            here = spot / problem.key
+            if spot.findings.without_secrets:
+                spot.findings.let_pass(here.path, problem.what)
+            else:
+                here.problem(problem.what, problem.remedy)
+        if not spot.findings.without_secrets:
+            return
+        settings = _without(settings, {problem.key for problem in unreadable})
     try:
         client(settings)
     except TlsFileProblem as problem:
         (spot / problem.key).problem(problem.what, problem.remedy)
+
+
+def _without(settings: Tls, missing: set[str]) -> Tls:
+    """What is left to check: a certificate and its key only together."""
+    if missing & {"cert_file", "key_file"}:
+        settings = replace(settings, cert_file="", key_file="")
+    return replace(settings, ca_file="") if "ca_file" in missing else settings
 
 
 def backoff(values: Values, spot: Spot) -> None:

@@ -20,6 +20,7 @@ from nsqdigest.base.metrics import Metrics
 from nsqdigest.config import Backoff, Config, Route
 from nsqdigest.consumer import Consumer
 from nsqdigest.daemon.labels import known_labels
+from nsqdigest.daemon.routes import Plans, intake_routes, plans_of
 from nsqdigest.delivery.delivery import DeliveryRoute
 from nsqdigest.delivery.outlet import Outlet
 from nsqdigest.delivery.sinks.kind import SinkContext, SinkKinds
@@ -27,7 +28,6 @@ from nsqdigest.delivery.sinks.table import KINDS
 from nsqdigest.delivery.timer import Scheduler
 from nsqdigest.intake.batches import CONCURRENT_WRITES
 from nsqdigest.intake.letters import DeadLetters
-from nsqdigest.intake.routing import IntakeRoute
 from nsqdigest.nsq.channel_depths import Depths
 from nsqdigest.nsq.connection import options_of
 from nsqdigest.nsq.lookups import Discovery
@@ -38,9 +38,6 @@ from nsqdigest.store.store import Store
 from nsqdigest.store.watch import StoreWatch
 
 Uniform = Callable[[float, float], float]
-Plans = Mapping[str, Plan]
-"""By the name of the policy."""
-
 LOOKS_AT_STORE_PER_LEASE = 4
 
 INTAKE_CONNECTIONS = 64
@@ -68,7 +65,7 @@ class Parts:
 def build(config: Config, kinds: SinkKinds = KINDS, uniform: Uniform = random.uniform) -> Parts:
     """`kinds`: those that the configuration was read with."""
     metrics = Metrics(known_labels(config))
-    plans = {name: Plan(policy) for name, policy in config.policies.items()}
+    plans = plans_of(config)
     options = options_of(config.nsq)
     store_is_back = StoreIsBack()
     store = build_store(config, plans)
@@ -167,18 +164,6 @@ def _store_route(config: Config, route: Route, plan: Plan) -> StoreRoute:
         merges=policy.on_retry == "merge",
         longest_ms=max(plan.longest_ms, sink.retry_cap_ms, sink.retry_after_max_ms),
     )
-
-
-# -- intake
-
-
-def intake_routes(config: Config, topic: str, plans: Plans) -> list[IntakeRoute]:
-    """With their numbers in the file."""
-    return [
-        IntakeRoute(number, route, plans[route.policy])
-        for number, route in enumerate(config.routes)
-        if route.topic == topic
-    ]
 
 
 # -- delivery

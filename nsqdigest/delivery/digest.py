@@ -73,7 +73,7 @@ class Builder:
                 for key, timestamp_ms, value in records
             ]
         if self._group:
-            self._add_one_by_one(texts, [_group_of(value, self._group) for _, _, value in records])
+            self._add_one_by_one(texts, [group_of(value, self._group) for _, _, value in records])
             return
         cost = sum(map(len, texts)) + len(texts) + (0 if b"" in self._groups else _GROUP_BYTES)
         if cost > self._room_bytes:
@@ -116,7 +116,7 @@ class Builder:
         )  # fmt: skip
 
 
-def _group_of(value: bytes, path: tuple[str, ...]) -> bytes:
+def group_of(value: bytes, path: tuple[str, ...]) -> bytes:
     """The field as JSON; null where it is not there, or is no text, number, true or false."""
     try:
         # Field by field: what else stands in the value may hold numbers that only its receiver can read.

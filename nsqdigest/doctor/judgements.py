@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from nsqdigest.base.errors import LookupFailed, StoreError, Unreachable
+from nsqdigest.base.errors import LookupFailed, Mistake, StoreError, Unreachable
 from nsqdigest.base.findings import Doubt, Finding, Reached, State, from_message
 from nsqdigest.base.reasons import LookupProblem
 from nsqdigest.nsq.directory import BROADCAST_HINT, FILE
@@ -38,10 +38,17 @@ _LOOK = "look at what listens there"
 # -- the file
 
 
-def of_file(source: str, problems: Sequence[str], warnings: Sequence[str], summary: str) -> list[Finding]:
+def of_file(source: str, problems: Sequence[Mistake], warnings: Sequence[Mistake], summary: str) -> list[Finding]:
     if problems:
-        return [from_message(source, State.FAIL, problem) for problem in problems]
-    return [Finding(source, State.OK, summary), *(from_message(source, State.WARN, warning) for warning in warnings)]
+        return [_of_mistake_in_file(source, State.FAIL, problem) for problem in problems]
+    return [
+        Finding(source, State.OK, summary),
+        *(_of_mistake_in_file(source, State.WARN, warning) for warning in warnings),
+    ]
+
+
+def _of_mistake_in_file(source: str, state: State, mistake: Mistake) -> Finding:
+    return Finding(source, state, mistake.removesuffix(f"; {mistake.remedy}"), mistake.remedy)
 
 
 # -- certificates

@@ -13,7 +13,7 @@ Comes from `decoding`; records go to `writer`. The parts are `shapes`, `names` a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -70,6 +70,7 @@ class Router:
         whole = Shape((path[0],) for path in paths)
         self._whole_names = whole.names
         self._decode_whole = msgspec.json.Decoder(whole.type).decode
+        self._matched = {each.name: tuple(path for path, _ in each.match) for each in settings}
         self._routes = [self._compiled(route, *pair) for route, pair in zip(routes, templates, strict=True)]
 
     def _compiled(self, route: IntakeRoute, timeline: Template, key: Template | None) -> _Compiled:
@@ -126,6 +127,23 @@ class Router:
         if rejected is not None:
             raise rejected
         return taken
+
+    def unmet(self, body: bytes) -> Iterator[tuple[int, str, Any]]:
+        """Of each route that does not take this event, which some JSON object is the body of: its number, the first
+        field of its `match` that differs, and the value of that field (UNSET where it is not there).
+
+        For who asks why: intake itself only counts such events.
+        """
+        try:
+            event = self._decode_fields(body)
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            event = self._event_otherwise(body)
+        for number, name, match, *_ in self._routes:
+            for (read, wanted), path in zip(match, self._matched[name], strict=True):
+                value = read(event)
+                if not _matches(value, wanted):
+                    yield number, path, value
+                    break
 
     def _event_otherwise(self, body: bytes) -> Any:
         """An event that the typed decoder refused. Where only a field is no object, but a path goes on below it, that

@@ -27,6 +27,13 @@ TESTS: dict[str, tuple[str, ...]] = {
     "intake.shapes": ROUTING,
     "intake.names": ROUTING,
     "intake.timestamps": ROUTING,
+    "trial.events": ("tests/trial/test_events.py", "tests/trial/test_report_properties.py"),
+    "trial.hints": ("tests/trial/test_wrong_events.py", "tests/trial/test_trial.py"),
+    "trial.trial": (
+        "tests/trial/test_trial.py",
+        "tests/trial/test_wrong_events.py",
+        "tests/trial/test_report_properties.py",
+    ),
     "intake.decoding": ("tests/intake/test_decoding.py", "tests/intake/test_batches.py"),
     "store.servers.client": ("tests/store/test_client.py",),
     "store.servers.base": ("tests/store/test_sentinel_discovery.py", "tests/store/test_cluster_discovery.py"),

@@ -230,7 +230,7 @@ async def test_a_body_that_says_nothing_is_refused_with_what_one_looks_like(guar
 
 async def test_a_name_that_is_not_there_is_refused_with_those_that_are(guarded: Admin) -> None:
     status, text, _ = await guarded.ask("/api/pause", "POST", b'{"kind": "topic", "name": "evnets"}', ALLOWED)
-    assert (status, json.loads(text)) == (404, {"error": 'there is no topic "evnets"; there is: events'})
+    assert (status, json.loads(text)) == (404, {"error": 'there is no topic "evnets"; did you mean "events"?'})
 
 
 async def test_reading_an_address_that_writes_is_refused(guarded: Admin) -> None:

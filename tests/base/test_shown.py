@@ -20,7 +20,8 @@ pytestmark = pytest.mark.unit
         ("\x1b[31mred", "\\u001b[31mred"),
         ("a\nb\tc\x9b", "a\\u000ab\\u0009c\\u009b"),
         ("a\u202eb\u2066c\u200bd\ufeff", "a\\u202eb\\u2066c\\u200bd\\ufeff"),
-        ("\U000e0041", "\\ue0041"),
+        ("\U000e0041", "\\U000e0041"),
+        ("\u2028\u2029\x7f", "\\u2028\\u2029\\u007f"),
         ("\udc80", "\\udc80"),
     ],
 )

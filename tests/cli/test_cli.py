@@ -9,7 +9,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -17,29 +16,16 @@ import pytest
 import nsqdigest
 from nsqdigest.base.errors import EXIT_CONFIG, EXIT_OK, EXIT_USAGE
 from support.ports import HOST
+from support.shell import PATIENCE_S, PROGRAM, SMALLEST, Shell
 
 pytestmark = pytest.mark.unit
 
-PROGRAM = Path(sysconfig.get_path("scripts")) / "nsqdigest"
 COMMANDS = (
-    "run", "check", "doctor", "demo", "timelines", "show", "flush", "delete", "adopt", "dead", "test-sink", "pause",
-    "resume", "audit",
+    "init", "check", "try", "doctor", "run", "timelines", "show", "flush", "delete", "adopt", "dead", "test-sink",
+    "pause", "resume", "audit", "demo", "completion", "help",
 )  # fmt: skip
 SUBCOMMANDS = tuple(("dead", word) for word in ("list", "show", "replay", "drop", "events"))
-PATIENCE_S = 60
 
-SMALLEST = """\
-[nsq]
-nsqd_tcp_addresses = ["127.0.0.1:4150"]
-
-[sinks.out]
-type = "log"
-
-[[routes]]
-topic = "events"
-timeline = "{user}"
-sink = "out"
-"""
 SIX_MISTAKES = """\
 [nsq]
 nsqd_tcp_addresses = ["127.0.0.1:99999"]
@@ -65,35 +51,6 @@ SIX_PLACES = [
     "nsqdigest.toml:14: routes[0].timeline: ",
     "nsqdigest.toml:15: routes[0].sink: ",
 ]
-
-
-class Shell:
-    """A folder to run the command in, with an environment that knows no configuration."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.environ = {name: value for name, value in os.environ.items() if not name.startswith("NSQDIGEST")}
-        # What colours or shapes the output of a developer's terminal is no part of what is tested.
-        self.environ |= {"COLUMNS": "100", "NO_COLOR": "1"}
-
-    def write(self, text: str | bytes, name: str = "nsqdigest.toml") -> Path:
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text.encode() if isinstance(text, str) else text)
-        return path
-
-    def run(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [PROGRAM, *words], cwd=self.folder, env=self.environ | environ, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-        )  # fmt: skip
-        assert "Traceback" not in done.stdout + done.stderr
-        return done
-
-
-@pytest.fixture
-def shell(tmp_path: Path) -> Shell:
-    return Shell(tmp_path)
 
 
 # -- help
@@ -330,7 +287,7 @@ def test_the_named_file_comes_before_the_environments(shell: Shell) -> None:
 
 @pytest.mark.parametrize(
     ("command", "hint"),
-    [("chek", 'did you mean "check"?'), ("Doctor", 'did you mean "doctor"?'), ("xyz", "there are run, check, ")],
+    [("chek", 'did you mean "check"?'), ("Doctor", 'did you mean "doctor"?'), ("xyz", "there are init, check, ")],
 )
 def test_a_command_mistyped_is_answered_with_the_nearest(shell: Shell, command: str, hint: str) -> None:
     done = shell.run(command)

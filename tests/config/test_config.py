@@ -1044,7 +1044,7 @@ def test_the_file_that_is_named_comes_first(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(ConfigError) as raised:
         find(None, {})
     (said,) = raised.value.problems
-    assert said.startswith(f"no configuration: looked for nsqdigest.toml and {etc}; name a file with -c FILE or")
+    assert said.startswith(f"no configuration: looked for nsqdigest.toml and {etc}; write one with `nsqdigest init`, ")
     assert "`nsqdigest demo`" in said
     etc.touch()
     assert find(None, {}) == etc
@@ -1061,7 +1061,7 @@ def test_files_that_can_not_be_read(tmp_path: Path) -> None:
         (only,) = raised.value.problems
         return only.removeprefix(str(path))
 
-    assert said(tmp_path / "x.toml").startswith(": there is no such file; name another with -c FILE, or try")
+    assert said(tmp_path / "x.toml").startswith(": there is no such file; name another, or write one with")
     assert said(tmp_path) == ": is a directory; name the file in it with -c FILE"
     path = tmp_path / "latin1.toml"
     path.write_bytes(b"[nsq]\n# caf\xe9\n")

@@ -88,7 +88,7 @@ def test_the_answer_for_people(daemon: Daemon) -> None:
 def test_a_name_that_the_daemon_does_not_know(daemon: Daemon) -> None:
     done = run_command("pause", "sink", "hok", "-c", str(daemon.config_path))
     assert (done.returncode, done.stdout) == (EXIT_NO, "")
-    assert 'there is no sink "hok"; there is: hook' in done.stderr
+    assert 'there is no sink "hok"; did you mean "hook"?' in done.stderr
 
 
 def test_a_daemon_that_does_not_run(stage: Stage, daemon: Daemon, tmp_path: Path) -> None:

@@ -124,6 +124,21 @@ def test_all_at_once_out_of_reach_is_exit_code_1_as_json(tables: Tables, tmp_pat
     assert "hidden" not in done.stdout
 
 
+def test_a_warning_is_exit_code_0_and_with_strict_1(tables: Tables, tmp_path: Path) -> None:
+    unused = {"sinks.more": {"type": "log", "path": str(tmp_path / "more.log")}}
+    file = tmp_path / "nsqdigest.toml"
+    file.write_text(toml({**tables, **unused}, [ROUTE]), "utf-8")
+    for strict, code in (((), EXIT_OK), (("--strict",), EXIT_NO)):
+        done = run_command("doctor", str(file), *strict)
+        assert (done.returncode, done.stdout.splitlines()[-1].startswith("found: 1 warning, ")) == (code, True)
+        done = run_command("doctor", str(file), *strict, "--json")
+        answer = json.loads(done.stdout)
+        assert (done.returncode, answer["ok"]) == (code, code == EXIT_OK)
+        assert [check["state"] for check in answer["checks"] if check["state"] in ("warn", "fail")] == ["warn"]
+        (warning,) = answer["warnings"]
+        assert (warning["file"], warning["path"], answer["problems"]) == (str(file), "sinks.more", [])
+
+
 def test_a_wrong_file_is_exit_code_78_and_its_problems_are_checks(tmp_path: Path) -> None:
     file = tmp_path / "nsqdigest.toml"
     file.write_text("[nsq]\nchannel = 5\n", "utf-8")
@@ -132,6 +147,8 @@ def test_a_wrong_file_is_exit_code_78_and_its_problems_are_checks(tmp_path: Path
     answer = json.loads(done.stdout)
     assert (answer["ok"], {check["state"] for check in answer["checks"]}) == (False, {"fail"})
     assert any(f"{file}:2: nsq.channel" in check["detail"] for check in answer["checks"])
+    assert answer["problems"] == json.loads(run_command("check", str(file), "--json").stdout)["problems"]
+    assert {"file", "line", "path", "problem", "remedy"} == set(answer["problems"][0])
     done = run_command("doctor", "-c", str(file))
     assert (done.returncode, done.stdout) == (EXIT_CONFIG, "")
     assert done.stderr == run_command("check", "-c", str(file)).stderr

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from sys import getsizeof
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -694,3 +695,29 @@ def test_the_names_of_an_events_fields_are_bounded_and_hold_no_value() -> None:
     assert bodies.field_names(b'{"a":"x","b":{"c":1}}') == ["a", "b"]
     many = json.dumps({"n" * 100 + str(number): "value" for number in range(1000)}).encode()
     assert len("".join(bodies.field_names(many))) <= 800
+
+
+# -- why no route takes an event
+
+
+def unmet(body: bytes, *matches: Any) -> list[tuple[int, str, Any]]:
+    some = [intake_route("all", match=match, name=f"r{number}", number=number) for number, match in enumerate(matches)]
+    return list(Router(some, LIMITS).unmet(body))
+
+
+def test_the_first_condition_that_an_event_does_not_meet_is_named_with_what_it_has() -> None:
+    conditions = [("a", [1]), ("b.c", ["x", True]), ("d", [2])]
+    assert unmet(b'{"a":1,"b":{"c":"x"},"d":2}', conditions) == []
+    assert unmet(b'{"a":1,"b":{"c":true},"d":3}', conditions) == [(0, "d", 3)]
+    assert unmet(b'{"a":1.5,"b":{"c":"y"}}', conditions) == [(0, "a", 1.5)]
+    assert unmet(b'{"a":1,"b":{"c":[1]}}', conditions) == [(0, "b.c", [1])]
+    assert unmet(b'{"a":1,"b":{}}', conditions) == [(0, "b.c", msgspec.UNSET)]
+
+
+def test_a_field_that_is_no_object_has_nothing_below_it() -> None:
+    assert unmet(b'{"b":5}', [("b.c", ["x"])]) == [(0, "b.c", msgspec.UNSET)]
+    assert unmet(b'{"b":null}', [("b.c", ["x"])]) == [(0, "b.c", msgspec.UNSET)]
+
+
+def test_each_route_that_does_not_take_it_has_a_reason() -> None:
+    assert unmet(b'{"a":2}', [("a", [1])], [], [("a", [2])], [("a", ["2"])]) == [(0, "a", 2), (3, "a", 2)]

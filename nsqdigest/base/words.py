@@ -1,0 +1,22 @@
+"""Words for people (pure): which known one was meant, how many there are."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The known word that is probably meant, "" where none is near."""
+    by_lower = {name.lower().replace("-", "_"): name for name in known}
+    close = difflib.get_close_matches(word.lower().replace("-", "_"), by_lower, n=1, cutoff=0.6)
+    return by_lower[close[0]] if close else ""
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def listed(words: Iterable[str], last: str = "and") -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return f" {last} ".join(", ".join(words).rsplit(", ", 1))

@@ -1,0 +1,134 @@
+"""What becomes of one event (pure): the records that it would be, or its dead letter, or neither.
+
+Invariants:
+- The event goes through the daemon's own `Router`, with the routes and limits of the file. Nothing is decided here.
+- What only NSQ knows (the message's id, its timestamp) is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from nsqdigest.base.reasons import DeadLetterReason
+from nsqdigest.base.templates import check_path
+from nsqdigest.daemon.routes import intake_routes, plans_of
+from nsqdigest.delivery.digest import group_of
+from nsqdigest.intake.bodies import Rejected
+from nsqdigest.intake.routing import Router
+from nsqdigest.nsq.frames import Message
+from nsqdigest.trial import hints
+
+if TYPE_CHECKING:
+    from nsqdigest.config import Config, Route
+    from nsqdigest.store.record import Record
+    from nsqdigest.trial.events import Event
+
+_NS_PER_MS = 1_000_000
+_NO_ID = b"0" * 16
+
+
+class Result(StrEnum):
+    TAKEN = "taken"
+    DEAD_LETTER = "dead-letter"
+    """Of at least one route. Others may have taken it all the same."""
+    UNMATCHED = "unmatched"
+
+
+class Place(NamedTuple):
+    """The record that a route makes of an event."""
+
+    route: str
+    timeline: str
+    key: str | None
+    """None: the message's id and timestamp."""
+    timestamp_ms: int | None
+    """None: the message's own."""
+    group_field: str
+    """"": the route does not group."""
+    group: Any
+    policy: str
+    sink: str
+
+
+class Unmet(NamedTuple):
+    """Why a route does not take an event: the first field of its `match` that differs."""
+
+    route: str
+    field: str
+    found: Any
+    """UNSET: the field is not there."""
+    wanted: Sequence[Any]
+
+
+class Tried(NamedTuple):
+    event: Event
+    result: Result
+    places: Sequence[Place] = ()
+    reason: DeadLetterReason | None = None
+    detail: str = ""
+    """Reason and detail as in the dead letter."""
+    unmet: Sequence[Unmet] = ()
+    hints: Sequence[str] = ()
+
+
+class Trial:
+    """The events of one topic."""
+
+    def __init__(self, config: Config, topic: str) -> None:
+        routes = intake_routes(config, topic, plans_of(config))
+        self._routes: dict[int, Route] = {route.number: route.settings for route in routes}
+        self._router = Router(routes, config.limits)
+        self._fields = [
+            ".".join(path)
+            for settings in self._routes.values()
+            for path in hints.paths_of(settings.timeline, settings.key, settings.timestamp)
+        ]
+
+    def try_event(self, event: Event, now_ms: int) -> Tried:
+        records: list[Record] = []
+        message = Message(_NO_ID, now_ms * _NS_PER_MS, 1, event.body)
+        try:
+            taken = self._router.records_of(message, now_ms, False, records.append)
+        except Rejected as why:
+            return self._dead_letter(event, records, why.reason, why.detail)
+        except Exception as error:  # as the daemon does
+            return self._dead_letter(event, records, DeadLetterReason.BUG, f"{type(error).__name__}: {error}")
+        if not taken:
+            return self._unmatched(event)
+        return Tried(event, Result.TAKEN, self._places(records), hints=self._hints_of_groups(event, records))
+
+    def _dead_letter(self, event: Event, records: list[Record], reason: DeadLetterReason, detail: str) -> Tried:
+        found = hints.of_dead_letter(event.body, reason, detail, self._fields)
+        return Tried(event, Result.DEAD_LETTER, self._places(records), reason, detail, hints=found)
+
+    def _unmatched(self, event: Event) -> Tried:
+        unmet = []
+        for number, field, found in self._router.unmet(event.body):
+            settings = self._routes[number]
+            unmet.append(Unmet(settings.name, field, found, dict(settings.match)[field]))
+        missing = [each.field for each in unmet if each.found is msgspec.UNSET]
+        return Tried(event, Result.UNMATCHED, unmet=unmet, hints=hints.of_missing(event.body, missing))
+
+    def _hints_of_groups(self, event: Event, records: list[Record]) -> Sequence[str]:
+        names = [self._routes[record.route].group for record in records]
+        return hints.of_missing(event.body, [name for name in names if name], name_all=False)
+
+    def _places(self, records: list[Record]) -> Sequence[Place]:
+        return tuple(self._place(self._routes[record.route], record) for record in records)
+
+    def _place(self, settings: Route, record: Record) -> Place:
+        group = group_of(record.value, check_path(settings.group)) if settings.group else b"null"
+        return Place(
+            settings.name,
+            record.timeline.decode(),
+            record.key.decode() if settings.key else None,
+            record.timestamp_us // 1000 if settings.timestamp else None,
+            settings.group,
+            msgspec.json.decode(group),
+            settings.policy,
+            settings.sink,
+        )
