@@ -6,10 +6,10 @@ import difflib
 from collections.abc import Iterable
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """The known word that is probably meant, "" where none is near."""
+def nearest(word: str, known: Iterable[str], *, likeness: float = 0.6) -> str:
+    """The known word that is probably meant, "" where none is near. `likeness`: from 0 to 1, the same word being 1."""
     by_lower = {name.lower().replace("-", "_"): name for name in known}
-    close = difflib.get_close_matches(word.lower().replace("-", "_"), by_lower, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(word.lower().replace("-", "_"), by_lower, n=1, cutoff=likeness)
     return by_lower[close[0]] if close else ""
 
 

@@ -8,13 +8,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from nsqdigest.base.reasons import DeadLetterReason
 from nsqdigest.base.templates import Template, check_path
 from nsqdigest.base.words import nearest
 from nsqdigest.intake.bodies import field_names
 
+if TYPE_CHECKING:
+    from nsqdigest.config import Route
+
 _FIELDS_LOOKED_AT = 200
+_LIKENESS = 0.7
+"""Names of fields are short, and any two of them a little alike: "kind" is no "id"."""
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _FORM = re.compile(rb"[\w.%+-]+=[^\s=]*(?:&[\w.%+-]+=[^\s=]*)*\s*")
 
@@ -46,12 +52,12 @@ _OF_DETAIL = (
 _ELSE = 'an event is a JSON object, {"user": "ada"}'
 
 
-def paths_of(timeline: str, key: str, timestamp: str) -> Iterator[tuple[str, ...]]:
-    """All that a route looks up in an event, but for its conditions."""
-    for template in filter(None, (timeline, key)):
+def paths_of(route: Route) -> Iterator[tuple[str, ...]]:
+    """All that a route cannot do without in an event."""
+    for template in filter(None, (route.timeline, route.key)):
         yield from Template.parse(template).paths
-    if timestamp:
-        yield check_path(timestamp)
+    if route.timestamp:
+        yield check_path(route.timestamp)
 
 
 def of_dead_letter(body: bytes, reason: DeadLetterReason, detail: str, fields: Iterable[str]) -> Sequence[str]:
@@ -110,9 +116,12 @@ def _listed(names: Sequence[str]) -> str:
 def _meant(name: str, there: Sequence[str]) -> str:
     """One that is spelt alike in the same object, else the same name elsewhere in the event, else any spelt alike."""
     parent, _, last = name.rpartition(".")
-    beside = [path for path in there if path.rpartition(".")[0] == parent]
-    elsewhere = [path for path in there if path.rpartition(".")[2] == last]
-    return nearest(name, beside) or (elsewhere[0] if len(elsewhere) == 1 else nearest(name, there))
+    beside = {path.rpartition(".")[2]: path for path in there if path.rpartition(".")[0] == parent}
+    if alike := nearest(last, beside, likeness=_LIKENESS):
+        return beside[alike]
+    others = [path for path in there if path not in beside.values()]
+    same = [path for path in others if path.rpartition(".")[2] == last]
+    return same[0] if len(same) == 1 else nearest(name, others, likeness=_LIKENESS)
 
 
 def _paths(event: object) -> Iterator[str]:

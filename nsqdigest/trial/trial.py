@@ -82,11 +82,7 @@ class Trial:
         routes = intake_routes(config, topic, plans_of(config))
         self._routes: dict[int, Route] = {route.number: route.settings for route in routes}
         self._router = Router(routes, config.limits)
-        self._fields = [
-            ".".join(path)
-            for settings in self._routes.values()
-            for path in hints.paths_of(settings.timeline, settings.key, settings.timestamp)
-        ]
+        self._fields = [".".join(path) for route in self._routes.values() for path in hints.paths_of(route)]
 
     def try_event(self, event: Event, now_ms: int) -> Tried:
         records: list[Record] = []

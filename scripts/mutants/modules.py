@@ -28,7 +28,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "intake.names": ROUTING,
     "intake.timestamps": ROUTING,
     "trial.events": ("tests/trial/test_events.py", "tests/trial/test_report_properties.py"),
-    "trial.hints": ("tests/trial/test_wrong_events.py", "tests/trial/test_trial.py"),
+    "trial.hints": ("tests/trial/test_hints.py", "tests/trial/test_wrong_events.py", "tests/trial/test_trial.py"),
     "trial.trial": (
         "tests/trial/test_trial.py",
         "tests/trial/test_wrong_events.py",

@@ -20,6 +20,8 @@ PRETTY = b'{\n  "user": "ada",\n  "items": [\n    {"a": 1}\n  ]\n}\n'
         (b"no json", [1]),
         (PRETTY, [1]),
         (PRETTY.replace(b'"ada",', b'"ada"'), [1]),  # broken, and one event all the same
+        (b'{"a":\n{}}', [1]),  # half of its lines look like objects, and it is one
+        (b'{"a":\n{}\n}}', [1]),
         (b'{"a":1}\n{"a":2}\n', [1, 2]),
         (b'{"a":1}\r\n\r\n{"a":2}\r\n', [1, 3]),
         (b'{"a":1}\n{"a":2,}\nhello\n{"a":4}\n', [1, 2, 3, 4]),

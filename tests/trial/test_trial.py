@@ -10,6 +10,7 @@ import pytest
 from nsqdigest.base.reasons import DeadLetterReason
 from nsqdigest.config import parse_text
 from nsqdigest.delivery.sinks.table import KINDS
+from nsqdigest.nsq.frames import Message
 from nsqdigest.trial import report
 from nsqdigest.trial.events import Event
 from nsqdigest.trial.trial import Result, Trial, Tried
@@ -188,6 +189,29 @@ def test_why_a_route_does_not_take_it_is_the_first_condition_that_it_does_not_me
         '  route     all: user is "é"; it takes "bob", 1 or true',
         '  route     orders: kind is an array; it takes "order"',
     ]
+
+
+def test_a_group_that_nothing_there_is_like_is_no_matter() -> None:
+    file = FILE.replace('group = "order.kind"', 'group = "order.severity"')
+    event = tried(ORDER, file=file)
+    assert (event.places[1].group, event.hints) == (None, [])
+
+
+def test_it_is_a_message_of_now_that_was_never_handed_over_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = Trial(parse_text(FILE, "f.toml", {}, KINDS), "events")
+    seen: list[tuple[Any, ...]] = []
+
+    class Asked:
+        @staticmethod
+        def records_of(message: Message, now_ms: int, possible_repeat: bool, _: object) -> int:
+            seen.append(
+                (len(message.id), message.timestamp_ns, message.attempts, message.body, now_ms, possible_repeat)
+            )
+            return 1
+
+    monkeypatch.setattr(trial, "_router", Asked)
+    trial.try_event(Event(1, ORDER), NOW_MS)
+    assert seen == [(16, NOW_MS * 1_000_000, 1, ORDER, NOW_MS, False)]
 
 
 def test_a_mistake_of_the_program_is_a_dead_letter_as_in_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
