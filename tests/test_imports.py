@@ -28,7 +28,7 @@ ROOM_OF_FILE = {"": "base", "backoff": "base", "consumer": "intake", "__main__":
 
 PURE = (
     "audit.ledger", "audit.report", "backoff", "base.errors", "base.findings", "base.host_names", "base.log_counts",
-    "base.reasons", "base.templates", "delivery.digest", "delivery.ids", "delivery.sink_state", "delivery.sinks.base",
+    "base.reasons", "base.templates", "delivery.digest", "delivery.grouped", "delivery.ids", "delivery.sink_state", "delivery.sinks.base",
     "delivery.verdicts", "doctor.findings", "doctor.judgements", "doctor.report", "doctor.running", "intake.batch",
     "intake.bodies", "intake.late_answers", "intake.names", "intake.oversize", "intake.rdy", "intake.routing",
     "intake.shapes", "intake.timestamps", "nsq.compression", "nsq.directory", "nsq.frames", "nsq.negotiation",
