@@ -1,0 +1,66 @@
+"""Digests to try a body with (pure): none of them was ever sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from nsqdigest.delivery.digest import Builder, Names
+from nsqdigest.delivery.grouped import GroupedBuilder
+from nsqdigest.store.head import Head
+from nsqdigest.store.record import StoredRecord
+
+_MAX_BODY_BYTES = 256 * 1024
+_OPENED_MS = 1_794_992_400_123
+_NEXT_MS = 1_794_992_700_123
+_STEP_MS = 1_733
+_MANY = 50
+_KIND = ("kind",)
+_ODD = 'a "quoted" \\ back`tick <!channel> <@U1> & {{ x }} {% y %} \u202eright to left\u2028 \x00\x1b[31m\n\té😀'
+TEXTS = (
+    "payment 1042 failed: card declined",
+    "no answer from db-3 within 5 s",
+    "login failed for ada from 203.0.113.7",
+)
+KINDS = ("TimeoutError", "TimeoutError", "CardDeclined")
+
+
+class Sample(NamedTuple):
+    what: str
+    digest_json: bytes
+
+
+def digest_json(events: Sequence[Mapping[str, Any]], names: Names, group: tuple[str, ...] = ()) -> bytes:
+    """Of these events, the newest first."""
+    head = Head(
+        id="01a1ede2-66fb-7c42-8d0e-3f1f1c9f7a10", iteration=3, opened_ms=_OPENED_MS, total=len(events), superseded=2,
+        dropped_capacity=0, next_earliest_ms=_NEXT_MS, since_ms=_OPENED_MS, attempts=0, tries=0,
+    )  # fmt: skip
+    records = [
+        StoredRecord(b"sample-%d" % number, _OPENED_MS - _STEP_MS * (number + 1), json.dumps(event).encode())
+        for number, event in enumerate(events)
+    ]
+    builder = GroupedBuilder(head, names, _MAX_BODY_BYTES, group) if group else Builder(head, names, _MAX_BODY_BYTES)
+    builder.add(records)
+    return builder.body(records[-1].timestamp_ms, records[0].timestamp_ms)
+
+
+def samples(*, grouped: bool) -> list[Sample]:
+    names, odd = Names("events", "user:42", "out"), Names("events", _ODD, "out")
+    group = _KIND if grouped else ()
+    one = {"message": TEXTS[0], "kind": KINDS[0]}
+    found = [
+        Sample("one event", digest_json([one], names, group)),
+        Sample("many events", digest_json([one | {"message": f"event {n}"} for n in range(_MANY)], names, group)),
+        Sample("odd characters", digest_json([{"message": _ODD, "kind": _ODD, _ODD: _ODD}], odd, group)),
+    ]
+    if grouped:
+        kinds = [{**one, "kind": kind} for kind in ("", None, 7, True, "TimeoutError")]
+        found.append(Sample("groups of every kind, null and empty too", digest_json(kinds, names, group)))
+    return found
+
+
+def bare(*, grouped: bool) -> bytes:
+    """Its event has no field at all."""
+    return digest_json([{}], Names("events", "user:42", "out"), _KIND if grouped else ())
