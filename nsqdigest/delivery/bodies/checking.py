@@ -34,7 +34,8 @@ def fault_of(
         try:
             template(sample.digest_json)
         except BodyFailed as failure:
-            return Fault(failure.line, f"{failure.problem} (sample: {sample.what})", failure.remedy)
+            exact = f": {failure.quoting}" if failure.quoting else ""  # of a sample all may be shown
+            return Fault(failure.line, f"{failure.problem} (sample: {sample.what}){exact}", failure.remedy)
     template.sandbox.is_sample = False
     for each in grouped:
         try:

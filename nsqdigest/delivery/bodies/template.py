@@ -135,13 +135,13 @@ class Template:
     def _failed(self, error: Exception) -> BodyFailed:
         line, quoting = _line_of(error.__traceback__), f"{type(error).__name__}: {error}"
         if isinstance(error, NotThere):
-            problem, remedy = self._not_there(error)
+            (problem, remedy), quoting = self._not_there(error), ""
         elif isinstance(error, RecursionError):
             problem, remedy = "calls itself too deep", "see that the macro, or the loop, ends"
         elif isinstance(error, SecurityError):
             problem, remedy = "uses what a template may not", "leave it out"
         elif isinstance(error, TypeError):
-            problem, remedy = f"does what these values cannot: {error}", "test them before (`is number`, `is mapping`)"
+            problem, remedy = "does what these values cannot", "test them before (`is number`, `is mapping`)"
         else:
             problem, remedy = f"fails with {type(error).__name__}", "test the values before"
         return BodyFailed(problem, remedy, line, quoting)
