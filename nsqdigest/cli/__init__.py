@@ -17,7 +17,7 @@ from nsqdigest.base.errors import ConfigError, NsqdigestError
 if TYPE_CHECKING:
     from nsqdigest.config import Config
 
-_COMMANDS = ("run", "check", "doctor", "audit", "demo", "pause", "resume")
+_COMMANDS = ("run", "check", "preview", "doctor", "audit", "demo", "pause", "resume")
 
 
 class _Commands(click.Group):
@@ -52,6 +52,7 @@ def cli() -> None:
     \b
     Try it; it needs only a Redis on this machine:     nsqdigest demo
     Check a configuration for mistakes:                nsqdigest check nsqdigest.toml
+    See what a sink would be sent:                     nsqdigest preview --sample
     Test every service that it names, nsqd to sinks:   nsqdigest doctor nsqdigest.toml
     Run the daemon:                                    nsqdigest run nsqdigest.toml
     Pause a topic, a route or a sink:                  nsqdigest pause topic events

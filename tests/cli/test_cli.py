@@ -20,7 +20,7 @@ from support.ports import HOST
 pytestmark = pytest.mark.unit
 
 PROGRAM = Path(sysconfig.get_path("scripts")) / "nsqdigest"
-COMMANDS = ("run", "check", "doctor", "audit", "demo", "pause", "resume")
+COMMANDS = ("run", "check", "preview", "doctor", "audit", "demo", "pause", "resume")
 PATIENCE_S = 60
 
 SMALLEST = """\

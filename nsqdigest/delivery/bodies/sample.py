@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from nsqdigest.base.templates import Template
+from nsqdigest.config.model import Route
 from nsqdigest.delivery.digest import Builder, Names
 from nsqdigest.delivery.grouped import GroupedBuilder
 from nsqdigest.store.head import Head
@@ -16,6 +18,7 @@ _OPENED_MS = 1_794_992_400_123
 _NEXT_MS = 1_794_992_700_123
 _STEP_MS = 1_733
 _MANY = 50
+OF_A_ROUTE = 17
 _KIND = ("kind",)
 _ODD = 'a "quoted" \\ back`tick <!channel> <@U1> & {{ x }} {% y %} \u202eright to left\u2028 \x00\x1b[31m\n\té😀'
 TEXTS = (
@@ -59,6 +62,42 @@ def samples(*, grouped: bool) -> list[Sample]:
         kinds = [{**one, "kind": kind} for kind in ("", None, 7, True, "TimeoutError")]
         found.append(Sample("groups of every kind, null and empty too", digest_json(kinds, names, group)))
     return found
+
+
+def sample_of(route: Route) -> bytes:
+    """A digest as the route would have it: its events have the fields that the route names."""
+    path = tuple(route.group.split(".")) if route.group else ()
+    events = []
+    template = Template.parse(route.timeline)
+    for number in range(OF_A_ROUTE):
+        event: dict[str, Any] = {}
+        for field in template.paths:
+            _put(event, field, "42")
+        for name, wanted in route.match:
+            _put(event, tuple(name.split(".")), wanted[0])
+        if path:
+            _put(event, path, KINDS[number % len(KINDS)])
+        _put(event, ("message",), TEXTS[number % len(TEXTS)])
+        events.append(event)
+    timeline = "".join(part if isinstance(part, str) else _found(events[0], part) for part in template.parts)
+    return digest_json(events, Names(route.name, timeline, route.sink), path)
+
+
+def _put(event: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    """Where nothing else is in the way."""
+    inner: Any = event
+    for name in path[:-1]:
+        inner = inner.setdefault(name, {})
+        if not isinstance(inner, dict):
+            return
+    inner.setdefault(path[-1], value)
+
+
+def _found(event: dict[str, Any], path: tuple[str, ...]) -> str:
+    found: Any = event
+    for name in path:
+        found = found.get(name, "") if isinstance(found, dict) else ""
+    return str(found)
 
 
 def bare(*, grouped: bool) -> bytes:

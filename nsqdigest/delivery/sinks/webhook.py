@@ -33,11 +33,11 @@ from nsqdigest.config.model import MASK
 from nsqdigest.config.options import REQUIRED, Option
 from nsqdigest.config.problems import INVALID, Spot, Wrong
 from nsqdigest.config.readers import HiddenText, Reader, Switch, take, text_of
-from nsqdigest.delivery.bodies.base import JSON
+from nsqdigest.delivery.bodies.base import JSON, Body
 from nsqdigest.delivery.bodies.formats import DIGEST, FORMATS
 from nsqdigest.delivery.sinks import webhook_body
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
-from nsqdigest.delivery.sinks.kind import Reach, SinkContext, SinkKind
+from nsqdigest.delivery.sinks.kind import Posted, Reach, SinkContext, SinkKind
 from nsqdigest.delivery.sinks.rendering import Rendering
 from nsqdigest.delivery.sinks.webhook_body import TemplateFile
 
@@ -240,15 +240,23 @@ def status_line(status: int) -> str:
         return str(status)
 
 
+def _body(settings: WebhookSink, *, is_sample: bool = False) -> Body | None:
+    chosen, template, kind = settings.format, settings.template, settings.content_type
+    return webhook_body.body_of(chosen, template, kind, settings.max_body_bytes, is_sample=is_sample)
+
+
+def sample(settings: WebhookSink) -> Posted:
+    return Posted(settings.content_type, _body(settings, is_sample=True))
+
+
 class Webhook:
     def __init__(self, settings: WebhookSink) -> None:
         self._settings = settings
         self._keys = [signing_key(secret.reveal()) for secret in settings.secrets]
         self._http: Client | None = None
         self._timeout_s = settings.timeout_ms / 1000
-        template = settings.template
-        body = webhook_body.body_of(settings.format, template, settings.content_type, settings.max_body_bytes)
-        shown_path = template.path if template else ""
+        body = _body(settings)
+        shown_path = settings.template.path if settings.template else ""
         half_s = self._timeout_s / 2  # the post gets what is left
         self._rendering = Rendering(body, shown_path, half_s, settings.name) if body else None
 
@@ -360,4 +368,5 @@ KIND = SinkKind(
     doc="posts each digest, signed as Standard Webhooks says",
     build=build,
     look=look,
+    sample=sample,
 )

@@ -129,10 +129,14 @@ def _grouped(routes: Sequence[Mapping[str, Any]], sink: str) -> list[bool]:
 # -- for delivery
 
 
-def body_of(chosen: str, template: TemplateFile | None, kind: str, max_body_bytes: int) -> Body | None:
-    """None: the digest's own JSON. What `check` refuses raises here, too."""
+def body_of(
+    chosen: str, template: TemplateFile | None, kind: str, max_body_bytes: int, *, is_sample: bool = False
+) -> Body | None:
+    """None: the digest's own JSON. `is_sample`: for events that have every field that a template asks for."""
     if template is None:
         return FORMATS.get(chosen)
     from nsqdigest.delivery.bodies.template import Template
 
-    return Template(template.text, kind, max_body_bytes, time.monotonic)
+    body = Template(template.text, kind, max_body_bytes, time.monotonic)
+    body.sandbox.is_sample = is_sample
+    return body
