@@ -52,7 +52,7 @@ def cli() -> None:
     \b
     Try it; it needs only a Redis on this machine:     nsqdigest demo
     Check a configuration for mistakes:                nsqdigest check nsqdigest.toml
-    See what a sink would be sent:                     nsqdigest preview --sample
+    See what a sink would be sent:                     nsqdigest preview user:42
     Test every service that it names, nsqd to sinks:   nsqdigest doctor nsqdigest.toml
     Run the daemon:                                    nsqdigest run nsqdigest.toml
     Pause a topic, a route or a sink:                  nsqdigest pause topic events

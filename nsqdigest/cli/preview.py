@@ -1,4 +1,4 @@
-"""`nsqdigest preview --sample`: what a sink would be sent, from the file alone."""
+"""`nsqdigest preview`: what a sink would be sent."""
 
 from __future__ import annotations
 
@@ -6,46 +6,61 @@ import json
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from nsqdigest.base.errors import NsqdigestError
+from nsqdigest.base.errors import EXIT_NO
 from nsqdigest.cli import config_option, load_config
 
 if TYPE_CHECKING:
     from nsqdigest.config import Config, Route
+    from nsqdigest.delivery.preview import Preview
 
 
 @click.command("preview")
 @config_option
-@click.option("--sample", "is_sample", is_flag=True, help="Of a made-up digest: nothing is connected to.")
+@click.argument("timeline", required=False)
+@click.option("--sample", "is_sample", is_flag=True, help="Of a made-up digest, from the file alone.")
 @click.option("--route", "route_name", metavar="NAME", help="Only the digests of this route.")
 @click.option("--sink", "sink_name", metavar="NAME", help="Only the digests of the routes to this sink.")
 @click.option("--json", "as_json", is_flag=True, help="Answer as a JSON list; each body is a text in it.")
-def command(path: Path | None, is_sample: bool, route_name: str | None, sink_name: str | None, as_json: bool) -> None:
-    """Show what a sink would be sent: the body of a sample digest of each route.
+def command(
+    *,
+    path: Path | None,
+    timeline: str | None,
+    is_sample: bool,
+    route_name: str | None,
+    sink_name: str | None,
+    as_json: bool,
+) -> None:
+    """Show what a sink would be sent of TIMELINE now, or of a sample. Nothing is sent, and nothing changes in Redis.
 
-    On a terminal JSON is indented and what cannot be seen is escaped; elsewhere the bytes are those that would be
-    posted, one body a line where a body has one line.
+    A digest that was not opened yet has an id of zeros. On a terminal JSON is indented and what cannot be seen is
+    escaped; elsewhere the bytes are those that would be posted.
+
+    Exit code 0: it is shown; 1: there is nothing to deliver, or a template fails; 69: Redis is out of reach; 78: the
+    file has mistakes.
 
     \b
     Examples:
+      nsqdigest preview user:42
       nsqdigest preview --sample --sink chat
       nsqdigest preview --sample --route events | curl -H content-type:application/json -d @- $URL
     """
-    if not is_sample:
-        raise click.UsageError("write --sample: it shows what would be sent of a made-up digest")
+    if is_sample is (timeline is not None):
+        raise click.UsageError("name a timeline, or write --sample")
     config = load_config(path)
-    found = [_preview(config, route) for route in _chosen(config, route_name, sink_name)]
-    if as_json:
-        click.echo(json.dumps([{**each, "body": each["body"].decode()} for each in found]))
-        return
-    for each in found:
-        body = each["body"]
-        head = f"route {each['route']} to sink {each['sink']}: {each['content_type']}, {len(body):,} bytes"
-        click.echo(f"{head}; a sample, nothing is sent", err=True)
-        click.echo(shown(body) if sys.stdout.isatty() else body)
+    routes = _chosen(config, route_name, sink_name)
+    found = _samples(config, routes) if timeline is None else _of_timeline(config, routes, timeline)
+    failed = [each for each in found if each.failure is not None]
+    for each in failed:
+        line = "" if each.failure is None or each.failure.line is None else f", line {each.failure.line}"
+        click.echo(f"nsqdigest: the template of sink {each.sink}{line}: {each.failure}", err=True)
+    _show([each for each in found if each.failure is None], as_json)
+    if timeline is not None and not found:
+        click.echo(f"nsqdigest: there is nothing to deliver of timeline {json.dumps(timeline)}", err=True)
+    sys.exit(EXIT_NO if failed or not found else 0)
 
 
 def _chosen(config: Config, route_name: str | None, sink_name: str | None) -> list[Route]:
@@ -60,24 +75,42 @@ def _chosen(config: Config, route_name: str | None, sink_name: str | None) -> li
     return chosen
 
 
-def _preview(config: Config, route: Route) -> dict[str, Any]:
-    from nsqdigest.delivery.bodies.base import BodyFailed
-    from nsqdigest.delivery.bodies.sample import sample_of
+def _samples(config: Config, routes: list[Route]) -> list[Preview]:
+    from nsqdigest.delivery.preview import of_sample
     from nsqdigest.delivery.sinks.table import KINDS
 
-    settings = config.sinks[route.sink]
-    posted = KINDS[settings.type].sample(settings)
-    body = sample_of(route)
-    try:
-        body = posted.body(body) if posted.body else body
-    except BodyFailed as failure:
-        line = "" if failure.line is None else f", line {failure.line}"
-        raise NsqdigestError(f"the template of sink {route.sink}{line}: {failure}") from None
-    return {"route": route.name, "sink": route.sink, "content_type": posted.content_type, "body": body}
+    return [of_sample(config, KINDS, route) for route in routes]
 
 
-def shown(body: bytes) -> str:
-    """For a terminal."""
+def _of_timeline(config: Config, routes: list[Route], timeline: str) -> list[Preview]:
+    from nsqdigest.base import resolver
+    from nsqdigest.delivery.preview import of_timeline
+    from nsqdigest.delivery.sinks.table import KINDS
+    from nsqdigest.store.namespace import reading
+
+    async def look() -> list[Preview]:
+        async with reading(config.redis, config.source) as namespace:
+            found = [await of_timeline(config, KINDS, route, namespace, timeline) for route in routes]
+            return [each for each in found if each is not None]
+
+    return resolver.run(look())
+
+
+def _show(found: list[Preview], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps([
+            {"route": each.route, "sink": each.sink, "content_type": each.content_type, "body": each.body.decode()}
+            for each in found
+        ]))  # fmt: skip
+        return
+    for each in found:
+        head = f"route {each.route} to sink {each.sink}: {each.content_type}, {len(each.body):,} bytes"
+        click.echo(f"{head}; {each.about}", err=True)
+        click.echo(for_terminal(each.body) if sys.stdout.isatty() else each.body)
+
+
+def for_terminal(body: bytes) -> str:
+    """JSON indented, and nothing raw that a terminal would act on."""
     text = body.decode()
     with suppress(ValueError):  # no JSON
         text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from nsqdigest.delivery.digest import Names, document, encoded, room_bytes, texts_of
+from nsqdigest.delivery.digest import Builder, Names, document, encoded, room_bytes, texts_of
 from nsqdigest.store.head import Head
 from nsqdigest.store.record import StoredRecord
 
@@ -100,6 +100,10 @@ class GroupedBuilder:
         ]
         lists = b'"groups":[%s]' % b",".join(groups)
         return document(self._head, self._names, (first_ms, last_ms), len(self._shown), lists)
+
+
+def builder_of(head: Head, names: Names, max_body_bytes: int, group: tuple[str, ...]) -> Builder | GroupedBuilder:
+    return GroupedBuilder(head, names, max_body_bytes, group) if group else Builder(head, names, max_body_bytes)
 
 
 def _group_of(value: bytes, path: tuple[str, ...]) -> bytes:

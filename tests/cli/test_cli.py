@@ -375,7 +375,8 @@ def test_the_preview_of_a_digest_has_the_fields_that_the_route_names(shell: Shel
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        ((), "write --sample"),
+        ((), "name a timeline, or write --sample"),
+        (("--sample", "user:42"), "name a timeline, or write --sample"),
         (("--sample", "--sink", "otu"), 'there is no sink "otu" in nsqdigest.toml; there are out'),
         (("--sample", "--route", "evnts"), 'there is no route "evnts" in nsqdigest.toml; there are events'),
     ],

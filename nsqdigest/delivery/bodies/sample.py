@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsqdigest.base.templates import Template
-from nsqdigest.config.model import Route
-from nsqdigest.delivery.digest import Builder, Names
-from nsqdigest.delivery.grouped import GroupedBuilder
+from nsqdigest.delivery.digest import Names
+from nsqdigest.delivery.grouped import builder_of
 from nsqdigest.store.head import Head
 from nsqdigest.store.record import StoredRecord
+
+if TYPE_CHECKING:
+    from nsqdigest.config import Route
 
 _MAX_BODY_BYTES = 256 * 1024
 _OPENED_MS = 1_794_992_400_123
@@ -44,7 +46,7 @@ def digest_json(events: Sequence[Mapping[str, Any]], names: Names, group: tuple[
         StoredRecord(b"sample-%d" % number, _OPENED_MS - _STEP_MS * (number + 1), json.dumps(event).encode())
         for number, event in enumerate(events)
     ]
-    builder = GroupedBuilder(head, names, _MAX_BODY_BYTES, group) if group else Builder(head, names, _MAX_BODY_BYTES)
+    builder = builder_of(head, names, _MAX_BODY_BYTES, group)
     builder.add(records)
     return builder.body(records[-1].timestamp_ms, records[0].timestamp_ms)
 

@@ -63,7 +63,7 @@ class Posted(NamedTuple):
     """None: the digest's JSON as it is."""
 
 
-def the_digest(settings: SinkSettings) -> Posted:
+def the_digest(settings: SinkSettings, is_sample: bool) -> Posted:
     return Posted(JSON)
 
 
@@ -71,8 +71,8 @@ def the_digest(settings: SinkSettings) -> Posted:
 class SinkKind(SinkTable, Generic[Settings]):
     build: Callable[[Settings, SinkContext], Sink]
     look: Callable[[Settings, Reach], Awaitable[list[Finding]]]
-    sample: Callable[[Settings], Posted] = the_digest
-    """For `preview`: its body, made of events that have every field that is asked for."""
+    posted: Callable[[Settings, bool], Posted] = the_digest
+    """For `preview`. With True its body is for events that have every field that is asked for."""
 
 
 SinkKinds = Mapping[str, SinkKind[Any]]

@@ -245,8 +245,8 @@ def _body(settings: WebhookSink, *, is_sample: bool = False) -> Body | None:
     return webhook_body.body_of(chosen, template, kind, settings.max_body_bytes, is_sample=is_sample)
 
 
-def sample(settings: WebhookSink) -> Posted:
-    return Posted(settings.content_type, _body(settings, is_sample=True))
+def posted(settings: WebhookSink, is_sample: bool) -> Posted:
+    return Posted(settings.content_type, _body(settings, is_sample=is_sample))
 
 
 class Webhook:
@@ -368,5 +368,5 @@ KIND = SinkKind(
     doc="posts each digest, signed as Standard Webhooks says",
     build=build,
     look=look,
-    sample=sample,
+    posted=posted,
 )
