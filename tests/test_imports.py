@@ -29,7 +29,11 @@ ROOM_OF_FILE = {"": "base", "backoff": "base", "consumer": "intake", "__main__":
 
 PURE = (
     "audit.ledger", "audit.report", "backoff", "base.errors", "base.findings", "base.host_names", "base.log_counts",
-    "base.reasons", "base.screen", "base.shown", "base.templates", "base.words", "daemon.routes", "delivery.digest",
+    "base.reasons", "base.screen", "base.shown", "base.templates", "base.words", "daemon.routes",
+    "delivery.bodies.base", "delivery.bodies.checking", "delivery.bodies.document", "delivery.bodies.encoding",
+    "delivery.bodies.filters", "delivery.bodies.formats", "delivery.bodies.message", "delivery.bodies.sample",
+    "delivery.bodies.sandbox", "delivery.bodies.slack", "delivery.bodies.teams", "delivery.bodies.template",
+    "delivery.bodies.texts", "delivery.bodies.values", "delivery.bodies.work", "delivery.digest", "delivery.grouped",
     "delivery.ids", "delivery.sink_state", "delivery.sinks.base", "delivery.verdicts", "doctor.findings",
     "doctor.judgements", "doctor.report", "doctor.running", "intake.batch", "intake.bodies", "intake.late_answers",
     "intake.letter_reading", "intake.names", "intake.oversize", "intake.rdy", "intake.routing", "intake.shapes",

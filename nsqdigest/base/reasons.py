@@ -56,6 +56,8 @@ class Verdict(StrEnum):
     """The receiver does not want this digest; a few attempts more, then it is dead."""
     GONE = "gone"
     """The receiver is no more (410)."""
+    UNRENDERED = "unrendered"
+    """The sink's template made no body of it: nothing was sent, and it waits for another template."""
 
 
 class BuryReason(StrEnum):

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from nsqdigest.config import Config
 
 _COMMANDS = (
-    "init", "check", "try", "doctor", "run", "timelines", "show", "flush", "delete", "adopt", "dead", "test-sink",
-    "pause", "resume", "audit", "demo", "completion", "help",
+    "init", "check", "try", "preview", "doctor", "test-sink", "run", "timelines", "show", "flush", "delete", "adopt",
+    "dead", "pause", "resume", "audit", "demo", "completion", "help",
 )  # fmt: skip
 _OTHERWISE = {
     "version": "write `nsqdigest --version`",
@@ -81,6 +81,7 @@ def cli() -> None:
     Write a configuration to begin with:     nsqdigest init
     Check it for mistakes:                   nsqdigest check
     See what becomes of an event:            nsqdigest try < event.json
+    See what a sink would be sent:           nsqdigest preview --sample
     Test every service that it names:        nsqdigest doctor
     Send a sample digest through a sink:     nsqdigest test-sink hook
     Run the daemon:                          nsqdigest run

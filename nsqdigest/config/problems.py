@@ -118,6 +118,12 @@ class Findings:
     def problem(self, path: KeyPath, problem: str, remedy: str) -> None:
         self._problems.append(self._mistake(path, problem, remedy))
 
+    def problem_of(self, path: KeyPath, file: str, line: int | None, problem: str, remedy: str) -> None:
+        self._problems.append(Mistake(problem, remedy, file=file, line=line, path=dotted(path)))
+
+    def warning_of(self, path: KeyPath, file: str, line: int | None, problem: str, remedy: str) -> None:
+        self._warnings.append(Mistake(problem, remedy, file=file, line=line, path=dotted(path)))
+
     def warning(self, path: KeyPath, problem: str, remedy: str) -> None:
         self._warnings.append(self._mistake(path, problem, remedy))
 
@@ -175,6 +181,13 @@ class Spot:
 
     def warning(self, problem: str, remedy: str = "") -> None:
         self.findings.warning(self.path, problem, remedy)
+
+    def problem_of(self, file: str, line: int | None, problem: str, remedy: str) -> None:
+        """In another file, which the value at this place names."""
+        self.findings.problem_of(self.path, file, line, problem, remedy)
+
+    def warning_of(self, file: str, line: int | None, problem: str, remedy: str) -> None:
+        self.findings.warning_of(self.path, file, line, problem, remedy)
 
     def first_written(self, *keys: str) -> Spot:
         """Of several keys that are wrong together, the first that is written; else the first."""

@@ -150,13 +150,15 @@ class Conclusions:
             return self._burial(delivery, following.reason, outcome)
         if following.step is verdicts.Step.AGAIN:
             self._note_failure(delivery, outcome, following.wait_ms)
-            return Conclusion(delivery, Ending.wait(claim, now_ms + following.wait_ms, 1), outcome)
+            posts = int(outcome.verdict is not Verdict.UNRENDERED)
+            return Conclusion(delivery, Ending.wait(claim, now_ms + following.wait_ms, posts), outcome)
         self._note_stop(delivery, outcome)
         return Conclusion(delivery, Ending.wait(claim, now_ms, 0), outcome)
 
     def _burial(self, delivery: Delivery, reason: BuryReason, last: Outcome | None) -> Conclusion:
         head, (route, timeline, sink) = delivery.opened, delivery.names
-        head = head._replace(attempts=head.attempts + (last is not None))
+        was_posted = last is not None and last.verdict is not Verdict.UNRENDERED
+        head = head._replace(attempts=head.attempts + was_posted)
         detail = ": ".join(filter(None, (last.detail, last.answer))) if last else ""
         details = Details(head, route, timeline, sink, reason, detail).encode()
         after = delivery.schedule_after(self._digests.now_ms())

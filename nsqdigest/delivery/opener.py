@@ -26,7 +26,7 @@ from nsqdigest.base import log
 from nsqdigest.base.errors import StoreError
 from nsqdigest.base.reasons import BuryReason
 from nsqdigest.delivery import ids, verdicts
-from nsqdigest.delivery.digest import Builder
+from nsqdigest.delivery.grouped import GroupedBuilder, builder_of
 from nsqdigest.store.answers import NotOpened
 from nsqdigest.store.damage import ANOTHER_TYPE, halved
 from nsqdigest.store.digests import READ_WHOLE_RECORDS, Opening
@@ -36,6 +36,8 @@ from nsqdigest.store.packing import first_page, next_page
 if TYPE_CHECKING:
     from nsqdigest.delivery.conclusions import Conclusions
     from nsqdigest.delivery.delivery import Delivery
+    from nsqdigest.delivery.digest import Builder
+    from nsqdigest.delivery.grouped import GroupedBuilder
     from nsqdigest.delivery.outlet import Outlet
     from nsqdigest.store.digests import Digests
     from nsqdigest.store.record import StoredRecord
@@ -197,8 +199,9 @@ class Opener:
         self._note_size(delivery.claim.route, sum([len(record.value) for record in there]) / len(there))
         return True
 
-    def _builder(self, delivery: Delivery) -> Builder:
-        return Builder(delivery.opened, delivery.names, delivery.outlet.settings.max_body_bytes, delivery.route.group)
+    def _builder(self, delivery: Delivery) -> Builder | GroupedBuilder:
+        limit_bytes = delivery.outlet.settings.max_body_bytes
+        return builder_of(delivery.opened, delivery.names, limit_bytes, delivery.route.group)
 
     def _has_values(self, delivery: Delivery, read: int, there: int) -> bool:
         if there < read:

@@ -17,7 +17,8 @@ import msgspec
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.base.templates import check_path
 from nsqdigest.delivery import ids
-from nsqdigest.delivery.digest import Builder, Names
+from nsqdigest.delivery.digest import Names
+from nsqdigest.delivery.grouped import builder_of
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.sinks.kind import SinkContext, SinkKinds
 from nsqdigest.nsq.connection import options_of
@@ -67,7 +68,7 @@ def sample(config: Config, sink: str, now_ms: int) -> OutgoingDigest:
         next_earliest_ms=now_ms, since_ms=now_ms, attempts=0, tries=0,
     )  # fmt: skip
     names = Names(route.name if route else TIMELINE, TIMELINE, sink)
-    builder = Builder(head, names, config.sinks[sink].max_body_bytes, _group(route))
+    builder = builder_of(head, names, config.sinks[sink].max_body_bytes, _group(route))
     builder.add([StoredRecord(b"sample", now_ms, msgspec.json.encode(_event(route)))])
     return OutgoingDigest(head.id, names.route, TIMELINE, head.attempt, 1, builder.body(now_ms, now_ms))
 

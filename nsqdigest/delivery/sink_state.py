@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from nsqdigest.base.reasons import SinkState
+from nsqdigest.base.reasons import SinkState, Verdict
 from nsqdigest.delivery.sinks.base import Outcome
 
 BEHIND_AFTER_S = 60.0
@@ -112,7 +112,9 @@ class SinkHistory:
 
 
 def why_of(outcome: Outcome) -> str:
-    """An HTTP status, or our own word for what happened: never what the receiver wrote."""
+    """An HTTP status, or our own words for what happened: never what the receiver wrote."""
+    if outcome.verdict is Verdict.UNRENDERED:
+        return outcome.detail
     status = _STATUS.match(outcome.detail)
     return status[0] if status else str(outcome.verdict)
 

@@ -4,6 +4,7 @@
     gone (410)                   the sink stops until a reload; the digest waits, the attempt does not count
     too old, or too many tries   buried: kept whole, with the reason
     refused                      three attempts, then buried
+    unrendered                   again until it is too old: no attempt is counted, for nothing was sent
     anything else                again, same id, same bytes, after a decorrelated delay; Retry-After is a floor
 
 A sink's health is a `backoff.Controller` whose facts are deliveries: what says that the receiver as a whole is unwell
@@ -60,6 +61,8 @@ def after(
         return Next(Step.CLOSE)
     if outcome.verdict is Verdict.GONE:
         return Next(Step.STOP_SINK)
+    if outcome.verdict is Verdict.UNRENDERED:
+        return _after_unrendered(settings, age_ms, uniform)
     if outcome.verdict is Verdict.REFUSED and attempt >= ATTEMPTS_WHEN_REFUSED:
         return Next(Step.BURY, reason=BuryReason.REFUSED)
     reason = expired(settings, attempt, age_ms)
@@ -68,6 +71,16 @@ def after(
     wait_ms = retry_wait_ms(attempt, settings.retry_base_ms, settings.retry_cap_ms, uniform)
     floor_ms = int(min(outcome.retry_after_s * 1000, settings.retry_after_max_ms))
     return Next(Step.AGAIN, max(wait_ms, floor_ms))
+
+
+def _after_unrendered(settings: Sink, age_ms: int, uniform: Callable[[float, float], float]) -> Next:
+    """No attempts are there to go by: the wait grows with the age, as if each had waited for its whole window."""
+    if settings.max_age_ms and age_ms >= settings.max_age_ms:
+        return Next(Step.BURY, reason=BuryReason.TOO_OLD)
+    attempt = 1
+    while settings.retry_base_ms * 3**attempt < min(age_ms, settings.retry_cap_ms):
+        attempt += 1
+    return Next(Step.AGAIN, retry_wait_ms(attempt, settings.retry_base_ms, settings.retry_cap_ms, uniform))
 
 
 def ask_redis_again_s(failures: int, uniform: Callable[[float, float], float]) -> float:

@@ -16,7 +16,7 @@ import msgspec
 from nsqdigest.base.reasons import DeadLetterReason
 from nsqdigest.base.templates import check_path
 from nsqdigest.daemon.routes import intake_routes, plans_of
-from nsqdigest.delivery.digest import group_of
+from nsqdigest.delivery.grouped import group_of
 from nsqdigest.intake.bodies import Rejected
 from nsqdigest.intake.routing import Router
 from nsqdigest.nsq.frames import Message

@@ -21,8 +21,8 @@ from support.shell import PATIENCE_S, PROGRAM, SMALLEST, Shell
 pytestmark = pytest.mark.unit
 
 COMMANDS = (
-    "init", "check", "try", "doctor", "run", "timelines", "show", "flush", "delete", "adopt", "dead", "test-sink",
-    "pause", "resume", "audit", "demo", "completion", "help",
+    "init", "check", "try", "preview", "doctor", "test-sink", "run", "timelines", "show", "flush", "delete", "adopt",
+    "dead", "pause", "resume", "audit", "demo", "completion", "help",
 )  # fmt: skip
 SUBCOMMANDS = tuple(("dead", word) for word in ("list", "show", "replay", "drop", "events"))
 
@@ -319,3 +319,43 @@ def test_every_command_in_the_operators_page_exists(shell: Shell) -> None:
     assert len(named) >= 10
     for words in named:
         assert shell.run(*words.split(), "--help").returncode == EXIT_OK, words
+
+
+# -- preview
+
+
+def test_a_preview_is_the_body_that_would_be_posted_and_what_it_is_of_goes_to_stderr(shell: Shell) -> None:
+    webhook = 'type = "webhook"\nurl = "https://example.com/x"\nbody = "file:m.j2"\nsecret = ""'
+    shell.write(SMALLEST.replace('type = "log"', webhook))
+    shell.write('{"text": "{{ data.total }} in {{ data.timeline }}: {{ data.records[0].value.mine }}"}', "m.j2")
+    done = shell.run("preview", "--sample")
+    assert (done.returncode, done.stdout) == (EXIT_OK, '{"text": "17 in 42: mine"}\n')
+    assert done.stderr == "route events to sink out: application/json, 26 bytes; a sample, nothing is sent\n"
+    (only,) = json.loads(shell.run("preview", "--sample", "--json").stdout)
+    assert only == {"route": "events", "sink": "out", "content_type": "application/json", "body": done.stdout.rstrip()}
+
+
+def test_the_preview_of_a_digest_has_the_fields_that_the_route_names(shell: Shell) -> None:
+    route = 'timeline = "user:{user.id}"\ngroup = "error.kind"\nmatch = {severity = ["error", "fatal"]}'
+    shell.write(SMALLEST.replace('timeline = "{user}"', route))
+    data = json.loads(shell.run("preview", "--sample", "--route", "events").stdout)["data"]
+    assert (data["timeline"], data["total"]) == ("user:42", 17)
+    assert {group["group"]: group["count"] for group in data["groups"]} == {"TimeoutError": 12, "CardDeclined": 5}
+    value = data["groups"][0]["records"][0]["value"]
+    assert (value["severity"], value["error"]) == ("error", {"kind": "TimeoutError"})
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ((), "name a timeline, or write --sample"),
+        (("--sample", "user:42"), "name a timeline, or write --sample"),
+        (("--sample", "--sink", "otu"), 'there is no sink "otu" in nsqdigest.toml; there are out'),
+        (("--sample", "--route", "evnts"), 'there is no route "evnts" in nsqdigest.toml; there are events'),
+    ],
+)
+def test_a_preview_of_what_is_not_there_says_what_is(shell: Shell, words: tuple[str, ...], answer: str) -> None:
+    shell.write(SMALLEST)
+    done = shell.run("preview", *words)
+    assert (done.returncode, done.stdout) == (EXIT_USAGE, "")
+    assert answer in done.stderr

@@ -203,6 +203,16 @@ async def test_a_large_digest_is_read_no_further_than_its_body_has_room() -> Non
 
 
 @simulated
+async def test_of_a_large_digest_with_groups_every_record_is_counted() -> None:
+    records = many(5000, b'{"g":1,"x":"%s"}' % (b"x" * 100))
+    stage = Delivering(ToldDigests(records={"big": records}), group="g", max_body_bytes=16_384)
+    await stage.carry("big")
+    (digest,) = stage.sink.sent
+    assert b'"groups":[{"group":1,"count":5000,"records":[' in digest.body
+    assert len(digest.body) <= 16_384
+
+
+@simulated
 async def test_a_lease_is_renewed_between_pages_when_it_has_to_be_and_not_before() -> None:
     """The first page takes 20 of 60 s, which leaves less than a send may take; the others take nothing."""
     stage = Delivering(ToldDigests(records={"big": many(100)}, takes_s={"page": 20}), timeout_ms=50_000)

@@ -57,6 +57,22 @@ def test_a_receiver_that_is_gone_stops_the_sink() -> None:
     assert after(Outcome(Verdict.GONE), sink(), 1, 0, lowest) == Next(Step.STOP_SINK)
 
 
+@pytest.mark.parametrize("attempt", [1, 3, 50])
+def test_what_was_not_rendered_is_buried_by_its_age_alone(attempt: int) -> None:
+    """Nothing was posted: no attempt counts."""
+    outcome = Outcome(Verdict.UNRENDERED)
+    settings = sink(max_attempts=1)
+    assert after(outcome, settings, attempt, 72 * HOUR_MS - 1, lowest) == Next(Step.AGAIN, 1_000)
+    assert after(outcome, settings, attempt, 72 * HOUR_MS, lowest) == Next(Step.BURY, reason=BuryReason.TOO_OLD)
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "longest_ms"), [(0, 3_000), (3_000, 3_000), (3_001, 9_000), (100_000, 243_000), (10 * HOUR_MS, 900_000)]
+)
+def test_what_was_not_rendered_waits_longer_as_it_grows_older(age_ms: int, longest_ms: int) -> None:
+    assert after(Outcome(Verdict.UNRENDERED), sink(), 1, age_ms, highest) == Next(Step.AGAIN, longest_ms)
+
+
 @pytest.mark.parametrize(("attempt", "step"), [(1, Step.AGAIN), (2, Step.AGAIN), (3, Step.BURY), (4, Step.BURY)])
 def test_a_refused_digest_has_three_attempts(attempt: int, step: Step) -> None:
     assert after(Outcome(Verdict.REFUSED), sink(), attempt, 0, lowest).step is step

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from nsqdigest.config.model import Sink as SinkSettings
 from nsqdigest.config.options import SinkTable
+from nsqdigest.delivery.bodies.base import JSON
 
 if TYPE_CHECKING:
     from nsqdigest.base.findings import Finding, Reached
     from nsqdigest.base.metrics import Metrics
     from nsqdigest.config import Address
+    from nsqdigest.delivery.bodies.base import Body
     from nsqdigest.delivery.sinks.base import Sink
     from nsqdigest.nsq.connection import ConnectionOptions
 
@@ -53,10 +55,24 @@ class Reach(Protocol):
         """For a call that may hang, like that of a file system. Nobody waits for its end."""
 
 
+class Posted(NamedTuple):
+    """What a sink sends of a digest."""
+
+    content_type: str
+    body: Body | None = None
+    """None: the digest's JSON as it is."""
+
+
+def the_digest(settings: SinkSettings, is_sample: bool) -> Posted:
+    return Posted(JSON)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkKind(SinkTable, Generic[Settings]):
     build: Callable[[Settings, SinkContext], Sink]
     look: Callable[[Settings, Reach], Awaitable[list[Finding]]]
+    posted: Callable[[Settings, bool], Posted] = the_digest
+    """For `preview`. With True its body is for events that have every field that is asked for."""
 
 
 SinkKinds = Mapping[str, SinkKind[Any]]

@@ -33,8 +33,13 @@ from nsqdigest.config.model import MASK
 from nsqdigest.config.options import REQUIRED, Option
 from nsqdigest.config.problems import INVALID, Spot, Wrong
 from nsqdigest.config.readers import HiddenText, Reader, Switch, take, text_of
+from nsqdigest.delivery.bodies.base import JSON, Body
+from nsqdigest.delivery.bodies.formats import DIGEST, FORMATS
+from nsqdigest.delivery.sinks import webhook_body
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
-from nsqdigest.delivery.sinks.kind import Reach, SinkContext, SinkKind
+from nsqdigest.delivery.sinks.kind import Posted, Reach, SinkContext, SinkKind
+from nsqdigest.delivery.sinks.rendering import Rendering
+from nsqdigest.delivery.sinks.webhook_body import TemplateFile
 
 if TYPE_CHECKING:
     from nsqdigest.base.http.client import Client, Response
@@ -83,6 +88,9 @@ class WebhookSink(Sink):
     allow_http: bool
     secrets: tuple[Secret, ...]
     headers: Mapping[str, str]
+    format: str = DIGEST
+    template: TemplateFile | None = None
+    content_type: str = JSON
 
     @property
     def shown_url(self) -> str:
@@ -170,7 +178,8 @@ class HeaderTable(Reader):
 
 
 def signed_and_secret(values: dict[str, Any], spot: Spot) -> None:
-    if values.get("secrets") == ():
+    # Slack and Teams verify nothing.
+    if values.get("secrets") == () and values.get("format") not in FORMATS:
         spot.first_written("secret").warning(
             "digests are not signed, so a receiver cannot know who sent them", 'write secret = "env:NAME"'
         )
@@ -231,13 +240,31 @@ def status_line(status: int) -> str:
         return str(status)
 
 
+def _body(settings: WebhookSink, *, is_sample: bool = False) -> Body | None:
+    chosen, template, kind = settings.format, settings.template, settings.content_type
+    return webhook_body.body_of(chosen, template, kind, settings.max_body_bytes, is_sample=is_sample)
+
+
+def posted(settings: WebhookSink, is_sample: bool) -> Posted:
+    return Posted(settings.content_type, _body(settings, is_sample=is_sample))
+
+
 class Webhook:
     def __init__(self, settings: WebhookSink) -> None:
         self._settings = settings
         self._keys = [signing_key(secret.reveal()) for secret in settings.secrets]
         self._http: Client | None = None
+        self._timeout_s = settings.timeout_ms / 1000
+        body = _body(settings)
+        shown_path = settings.template.path if settings.template else ""
+        half_s = self._timeout_s / 2  # the post gets what is left
+        self._rendering = Rendering(body, shown_path, half_s, settings.name) if body else None
 
     async def deliver(self, digest: OutgoingDigest) -> Outcome:
+        until_s = time.monotonic() + self._timeout_s
+        body = digest.body if self._rendering is None else await self._rendering.of(digest.body)
+        if isinstance(body, Outcome):
+            return body
         now_s = int(time.time())
         headers = {
             "webhook-id": digest.id,
@@ -245,11 +272,11 @@ class Webhook:
             "nsqdigest-attempt": str(digest.attempt),
         }
         if self._keys:
-            headers["webhook-signature"] = signature(self._keys, digest.id, now_s, digest.body)
+            headers["webhook-signature"] = signature(self._keys, digest.id, now_s, body)
         try:
-            answer = await self._post(digest.body, headers)
+            answer = await self._post(body, headers, until_s)
         except Overdue:
-            return Outcome(Verdict.UNAVAILABLE, f"no answer within {self._settings.timeout_ms / 1000:g} s")
+            return Outcome(Verdict.UNAVAILABLE, f"no answer within {self._timeout_s:g} s")
         except NoHttp as error:
             return Outcome(Verdict.AGAIN, f"no HTTP: {error}", answer=error.beginning.decode("utf-8", "replace"))
         except PostFailed as error:
@@ -260,12 +287,11 @@ class Webhook:
         wait_s = retry_after_s(answer.retry_after, now_s)
         return Outcome(verdict, status_line(answer.status), wait_s, answer.beginning.decode("utf-8", "replace"))
 
-    async def _post(self, body: bytes, headers: Mapping[str, str]) -> Response:
+    async def _post(self, body: bytes, headers: Mapping[str, str], until_s: float) -> Response:
         """Once more where the receiver closed an idle connection just then: that says nothing about its health."""
         client = self._client()
-        until_s = time.monotonic() + self._settings.timeout_ms / 1000
         try:
-            return await client.post(body, headers.items())
+            return await client.post(body, headers.items(), timeout_s=until_s - time.monotonic())
         except StaleConnection:
             left_s = until_s - time.monotonic()
             return await client.post(body, headers.items(), fresh=True, timeout_s=left_s)
@@ -274,18 +300,20 @@ class Webhook:
         if self._http is None:
             from nsqdigest.base.http.client import Client
 
-            ours = {"content-type": "application/json", "user-agent": f"nsqdigest/{nsqdigest.__version__}"}
+            ours = {"content-type": self._settings.content_type, "user-agent": f"nsqdigest/{nsqdigest.__version__}"}
             theirs = {name: value for name, value in self._settings.headers.items() if name.lower() not in ours}
             self._http = Client(
                 self._settings.url,
                 connections=self._settings.concurrency,
-                timeout_s=self._settings.timeout_ms / 1000,
+                timeout_s=self._timeout_s,
                 connect_timeout_s=_CONNECT_WITHIN_S,
                 headers={**theirs, **ours},
             )
         return self._http
 
     async def close(self) -> None:
+        if self._rendering is not None:
+            self._rendering.close()
         if self._http is not None:
             await self._http.close()
 
@@ -332,10 +360,13 @@ KIND = SinkKind(
             attribute="secrets",
         ),
         Option("headers", HeaderTable(), {}, '{authorization = "env:HOOK_AUTHORIZATION"}'),
+        *webhook_body.OPTIONS,
     ),
-    rules=(signed_and_secret,),
+    rules=(signed_and_secret, webhook_body.one_body),
+    rules_of_file=(webhook_body.templates,),
     example="hook",
     doc="posts each digest, signed as Standard Webhooks says",
     build=build,
     look=look,
+    posted=posted,
 )

@@ -12,7 +12,7 @@ import json
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -75,6 +75,8 @@ class Receiver:
         self._posts: list[Post] = []
         self._next: deque[Answer] = deque()
         self._answer = OK
+        self.judge: Callable[[bytes], Answer] | None = None
+        """Where it is set it answers each post by its body."""
         self._changed = asyncio.Event()
         self._runner: web.AppRunner | None = None
 
@@ -166,6 +168,8 @@ class Receiver:
         body = await request.read()
         with self._lock:
             answer = self._next.popleft() if self._next else self._answer
+            if self.judge is not None:
+                answer = self.judge(body)
             self._posts.append(
                 Post(
                     request.headers.get("webhook-id", ""),

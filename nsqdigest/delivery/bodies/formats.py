@@ -1,0 +1,13 @@
+"""The ready-made bodies, by the word that the file has for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nsqdigest.delivery.bodies.base import Body
+from nsqdigest.delivery.bodies.slack import slack
+from nsqdigest.delivery.bodies.teams import teams
+
+DIGEST = "digest"
+"""The digest's own JSON."""
+FORMATS: Mapping[str, Body] = {"slack": slack, "teams": teams}

@@ -1,0 +1,43 @@
+"""A sink's body, made in a thread: an operator's template may take long, and the daemon goes on meanwhile.
+
+Invariants:
+- One thread renders at a time for a sink. One that does not end keeps that thread, and no other starts.
+- What a template does wrong is an outcome, `UNRENDERED`, that names its file and line and quotes no event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from nsqdigest.base import threads
+from nsqdigest.base.reasons import Verdict
+from nsqdigest.delivery.bodies.base import Body, BodyFailed
+from nsqdigest.delivery.sinks.base import Outcome
+
+
+class Rendering:
+    def __init__(self, body: Body, shown_path: str, timeout_s: float, name: str) -> None:
+        """`shown_path`: the template's; "" for a body of ours."""
+        self._body = body
+        self._shown_path = shown_path
+        self._timeout_s = timeout_s
+        self._worker = threads.Worker(f"bodies of {name}")
+
+    async def of(self, digest_json: bytes) -> bytes | Outcome:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await asyncio.wrap_future(self._worker.start(partial(self._body, digest_json)))
+        except TimeoutError:
+            detail = f"{self._shown_path}: no body within {self._timeout_s:g} s; make the template shorter"
+            return Outcome(Verdict.UNRENDERED, detail.removeprefix(": "))
+        except BodyFailed as failure:
+            return Outcome(Verdict.UNRENDERED, place_of(self._shown_path, failure), answer=failure.quoting)
+
+    def close(self) -> None:
+        self._worker.stop()
+
+
+def place_of(path: str, failure: BodyFailed) -> str:
+    line = "" if failure.line is None else f":{failure.line}"
+    return f"{path}{line}: {failure.problem}; {failure.remedy}"

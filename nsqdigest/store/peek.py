@@ -1,0 +1,97 @@
+"""What a digest of a timeline would hold if it were opened now. Reads only: no script, no lease, no id.
+
+Events come in meanwhile, so it is a picture of a moment. A digest that waits for another attempt is shown as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from nsqdigest.store.head import Head
+from nsqdigest.store.packing import first_page, next_page
+from nsqdigest.store.record import StoredRecord
+from nsqdigest.store.schedule import instant_ms
+
+if TYPE_CHECKING:
+    from nsqdigest.store.namespace import Namespace
+
+NO_ID = "00000000-0000-7000-8000-000000000000"
+"""In place of the id, which a digest gets when it is opened."""
+
+
+class Peeked(NamedTuple):
+    head: Head
+    is_opened: bool
+    """Whether it has its id already."""
+    partition: int
+    index_key: bytes
+    values_key: bytes
+    first_ms: int
+    last_ms: int
+
+
+async def peek(namespace: Namespace, route: str, timeline: str, earliest_delays_ms: Sequence[int]) -> Peeked | None:
+    """None: there is nothing to deliver. `earliest_delays_ms`: until the earliest next digest, by iteration from 1 on;
+    the last stands for all later ones."""
+    name = timeline.encode()
+    partition = namespace.partition_of(name)
+    keys = namespace.keys[partition, route]
+    text, losses, opened, waiting, (seconds, microseconds) = await namespace.send(
+        partition,
+        [
+            [b"HGET", keys.heads, name],
+            [b"HMGET", keys.losses, b"s" + name, b"c" + name],
+            [b"ZCARD", keys.snapshot + name],
+            [b"ZCARD", keys.index + name],
+            [b"TIME"],
+        ],
+    )
+    if opened and text:
+        head, index, values = Head.parse(text), keys.snapshot + name, keys.snapshot_values + name
+    elif waiting:
+        now_ms = int(seconds) * 1000 + int(microseconds) // 1000
+        iteration = _iteration(text) + 1
+        delay_ms = earliest_delays_ms[min(iteration, len(earliest_delays_ms)) - 1]
+        superseded, dropped = (int(each or 0) for each in losses)
+        head = Head(NO_ID, iteration, now_ms, waiting, superseded, dropped, now_ms + delay_ms, now_ms, 0, 0)
+        index, values = keys.index + name, keys.values + name
+    else:
+        return None
+    newest, oldest = await namespace.send(
+        partition, [[b"ZRANGE", index, 0, 0, b"WITHSCORES"], [b"ZRANGE", index, -1, -1, b"WITHSCORES"]]
+    )
+    first_ms, last_ms = (_timestamp_ms(flat[1]) if flat else 0 for flat in (oldest, newest))
+    return Peeked(head, head.id != NO_ID, partition, index, values, first_ms, last_ms)
+
+
+async def pages(namespace: Namespace, peeked: Peeked) -> AsyncIterator[list[StoredRecord]]:
+    """Its records, the newest first."""
+    start = seen_bytes = 0
+    count = first_page(peeked.head.total)
+    while start < peeked.head.total:
+        (members,) = await namespace.send(
+            peeked.partition, [[b"ZRANGE", peeked.index_key, start, start + count - 1, b"WITHSCORES"]]
+        )
+        if not members:
+            return
+        (found,) = await namespace.send(peeked.partition, [[b"HMGET", peeked.values_key, *members[::2]]])
+        page = [
+            StoredRecord(key, _timestamp_ms(score), value)
+            for key, score, value in zip(members[::2], members[1::2], found, strict=True)
+            if value is not None
+        ]
+        yield page
+        start += len(found)
+        seen_bytes += sum(len(record.value) for record in page)
+        count = next_page(start, seen_bytes, peeked.head.total - start)
+
+
+def _iteration(text: bytes | None) -> int:
+    """Of the last digest; a timeline that had none has no head."""
+    fields = dict(field.split(b"=", 1) for field in (text or b"").split())
+    return int(fields.get(b"iteration", 0))
+
+
+def _timestamp_ms(score: bytes) -> int:
+    return -instant_ms(score) // 1000

@@ -1,0 +1,100 @@
+"""`nsqdigest preview TIMELINE`: the body that is posted afterwards, and nothing changed in Redis by looking."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from support.daemon import Daemon, run_command
+from support.receiver import OK, Answer
+from support.stage import TOPIC, Stage, stage
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+
+__all__ = ["stage"]
+
+ROUTE = {"name": "events", "topic": TOPIC, "timeline": "{timeline}", "key": "{id}", "sink": "hook", "group": "kind"}
+LATER = {
+    "policies.default": {"immediate": False, "minimum_delay": "2s", "increment_delay": "0s", "maximum_delay": "2s"}
+}
+
+
+def started(stage: Stage, settings: dict[str, dict[str, Any]]) -> Daemon:
+    stage.nsqd(), stage.receiver()
+    daemon = stage.daemon(settings, [ROUTE])
+    daemon.start()
+    return daemon
+
+
+def publish(stage: Stage, count: int) -> None:
+    for number in range(count):
+        event = {"id": f"{number % 12}", "timeline": "user:42", "kind": "ab"[number % 2], "text": f"\u202e{number}"}
+        stage.nsqds[0].publish(TOPIC, json.dumps(event).encode())
+
+
+def preview(daemon: Daemon, *words: str) -> tuple[int, str, str]:
+    done = run_command("preview", *words, "-c", str(daemon.config_path))
+    return done.returncode, done.stdout, done.stderr
+
+
+def dump(stage: Stage) -> dict[bytes, Any]:
+    """All of Redis, but for what daemons note of themselves."""
+    keys = sorted(key for key in stage.store.cli("KEYS", "*") if not key.endswith(b"routes"))
+    return {key: stage.store.cli("DUMP", key) for key in keys}
+
+
+def without_instants(body: bytes | str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(body)
+    del document["timestamp"], document["data"]["id"], document["data"]["next_earliest"]
+    return document
+
+
+def test_what_is_shown_is_what_is_posted_later_and_nothing_changed_by_looking(stage: Stage) -> None:
+    daemon = started(stage, LATER)
+    publish(stage, 15)
+    wait_until(lambda: daemon.metric("records_added_total", route="events") == 15, 10, "all of them to be stored")
+    before = dump(stage)
+    code, out, err = preview(daemon, "user:42")
+    assert dump(stage) == before
+    assert (code, len(json.loads(out)["data"]["groups"])) == (0, 2)
+    assert re.search("route events to sink hook: application/json, .* bytes; as it would be opened now", err)
+    assert json.loads(out)["data"]["superseded"] == 3
+    assert json.loads(out)["data"]["id"].startswith("00000000-")
+    wait_until(lambda: stage.receivers[0].posts, 10, "the digest")
+    assert without_instants(stage.receivers[0].posts[0].body) == without_instants(out)
+
+
+def test_a_digest_that_waits_is_shown_with_its_very_bytes(stage: Stage) -> None:
+    daemon = started(stage, {**LATER, "sinks.hook": {"format": "slack", "retry_base": "5s", "retry_cap": "5s"}})
+    stage.receivers[0].answer(OK, Answer(500))
+    publish(stage, 15)
+    wait_until(lambda: stage.receivers[0].posts, 10, "the first attempt")
+    wait_until(lambda: daemon.metric("digest_attempts_total") == 1, 10, "its end")
+    code, out, err = preview(daemon, "user:42", "--sink", "hook")
+    assert (code, out.encode()) == (0, stage.receivers[0].posts[0].body + b"\n")
+    assert "waits for its next attempt" in err
+
+
+def test_of_a_large_timeline_as_much_is_read_as_fits(stage: Stage) -> None:
+    daemon = started(stage, {**LATER, "policies.default": {**LATER["policies.default"], "minimum_delay": "2s"}})
+    daemon.stop()
+    daemon.routes = [{**ROUTE, "key": "", "group": ""}]
+    daemon.settings = {**daemon.settings, "sinks.hook": {**daemon.settings["sinks.hook"], "max_body": "16KiB"}}
+    daemon.start()
+    publish(stage, 700)
+    wait_until(lambda: daemon.metric("records_added_total", route="events") == 700, 20, "all of them to be stored")
+    code, out, _ = preview(daemon, "user:42")
+    data = json.loads(out)["data"]
+    assert (code, data["total"]) == (0, 700)
+    assert 50 < data["shown"] == len(data["records"]) < 700
+
+
+def test_where_nothing_waits_it_says_so(stage: Stage) -> None:
+    daemon = started(stage, LATER)
+    assert preview(daemon, "nobody\x1b[31m") == (
+        1, "", 'nsqdigest: there is nothing to deliver of timeline "nobody\\u001b[31m"\n',
+    )  # fmt: skip
