@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nsqdigest.config import Config
 
 
-@click.command("adopt")
+@click.command("adopt", short_help="Move an orphan route's timelines.")
 @click.argument("orphan", type=TEXT)
 @click.option("--to", type=TEXT, required=True, metavar="ROUTE", help="The route of the file that takes them.")
 @config_option

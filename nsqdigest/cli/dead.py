@@ -10,7 +10,7 @@ from nsqdigest.cli.dead_list import list_command, show_command
 from nsqdigest.cli.dead_work import drop_command, replay_command
 
 
-@click.group("dead", no_args_is_help=True)
+@click.group("dead", no_args_is_help=True, short_help="List, show, replay, drop what is dead.")
 def command() -> None:
     """Look at what could not be delivered, send it again, drop it.
 

@@ -30,7 +30,7 @@ class _Deleted(NamedTuple):
     """Dead digests of the route, which stay."""
 
 
-@click.command("delete")
+@click.command("delete", short_help="Delete a timeline, or an orphan route.")
 @click.argument("timeline", required=False, type=TEXT)
 @config_option
 @click.option(

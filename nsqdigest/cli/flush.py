@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nsqdigest.store.inspection import Place
 
 
-@click.command("flush")
+@click.command("flush", short_help="Deliver a timeline now.")
 @click.argument("timeline", type=TEXT)
 @config_option
 @route_option

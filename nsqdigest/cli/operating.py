@@ -139,10 +139,12 @@ def facts(pairs: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def record_lines(records: Sequence[StoredRecord]) -> list[str]:
+    keys = [printable(record.key.decode("utf-8", "backslashreplace"), LONGEST_NAME) for record in records]
+    width = max(map(len, keys), default=0)
     return [
-        f"  {instant(record.timestamp_ms)}  {printable(record.key.decode('utf-8', 'backslashreplace'), LONGEST_NAME)}"
+        f"  {instant(record.timestamp_ms)}  {key.ljust(width)}"
         f"  {printable(' '.join(record.value.decode('utf-8', 'backslashreplace').split()), _LONGEST_VALUE)}"
-        for record in records
+        for key, record in zip(keys, records, strict=True)
     ]
 
 

@@ -131,7 +131,8 @@ def _state(known: Known) -> str:
         return f"due {at}"
     if known.state == "idle":
         return f"idle: nothing new since its last digest; forgotten {at} unless something comes"
-    return f"{known.state}: due {at}, at the latest {instant(known.bound_ms)}"
+    latest = f", at the latest {instant(known.bound_ms)}" if known.bound_ms > known.at_ms else ""
+    return f"{known.state}: due {at}{latest}"
 
 
 def _losses(superseded: int, dropped_capacity: int) -> str:

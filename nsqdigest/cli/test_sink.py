@@ -28,7 +28,7 @@ _SAID = {
 }
 
 
-@click.command("test-sink")
+@click.command("test-sink", short_help="Send a sample digest through a sink.")
 @click.argument("name", type=TEXT)
 @config_option
 @json_option

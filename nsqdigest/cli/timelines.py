@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _STATES = ("idle", "waiting", "due", "retrying", "leased")
 
 
-@click.command("timelines")
+@click.command("timelines", short_help="List timelines, those due first.")
 @config_option
 @route_option
 @click.option("--sink", type=TEXT, default="", metavar="SINK", help="Of routes to this sink.")
@@ -58,10 +58,12 @@ def command(
 
     \b
     waiting   gathers records until it is due
-    due       its time has come, and no daemon has taken it yet: its sink is paused or in trouble, or no daemon runs
+    due       its time has come, and no daemon has taken it: its sink is
+              paused or in trouble, or no daemon runs
     retrying  a digest of it was not delivered, and is tried again
     leased    a daemon is delivering it
-    idle      was delivered, and got nothing new; it is forgotten when its next digest could go out
+    idle      was delivered, and got nothing new: it is forgotten when its
+              next digest could go out
 
     \b
     Examples:

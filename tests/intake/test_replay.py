@@ -202,6 +202,12 @@ async def test_what_comes_back_in_the_same_run_is_not_replayed_for_ever(nsqd: Ns
     assert left(nsqd) == staying(1)
 
 
+async def test_equal_events_that_were_there_before_are_all_replayed(nsqd: Nsqd) -> None:
+    dead(nsqd, *(letter(event(1)) for _ in range(5)))
+    run = await replayed(nsqd)
+    assert (run.replayed, run.stayed) == ({TOPIC: 5}, {})
+
+
 async def test_an_event_that_nsqd_refuses_stays_and_stops_no_other(nsqd: Nsqd) -> None:
     dead(nsqd, letter(b"x", topic="no topic!"), letter(b"y", topic="fine"))
     refused = await replayed(nsqd, choice=Choice(topic="no topic!"))

@@ -120,6 +120,13 @@ async def test_what_stays_is_looked_at_once(store: Store, plain: Scripts, same_i
     assert (await store.dead.sizes()) == [336]
 
 
+async def test_more_than_a_page_of_one_instant_that_all_stay_are_looked_at_once(store: Store, plain: Scripts) -> None:
+    for number in range(2 * RECORDS_PER_CALL + 7):
+        bury(plain, f"id-{number:04}", 1000, route="gone")
+    done = await all_of(DeadWork(store.dead, ["r"]).selected(Selection(), FOREVER_MS, 10_000, replays=True))
+    assert done == [(f"id-{number:04}", Result.ORPHAN) for number in range(1007)]
+
+
 async def test_no_more_than_the_limit_and_none_that_died_later(store: Store, plain: Scripts) -> None:
     for number in range(5):
         bury(plain, f"id-{number}", 1000 + number)

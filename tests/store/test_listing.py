@@ -81,6 +81,7 @@ async def test_those_that_are_due_first_come_first_over_routes_and_partitions(
 
 async def test_records_that_came_later_postpone_it(store: Store) -> None:
     """The score that Redis has is the base alone."""
+    await put(store, "many", HOUR_MS, "slow", records=1, most_ms=HOUR_MS)
     await put(store, "many", HOUR_MS, "slow", records=50, most_ms=HOUR_MS)
     await put(store, "few", HOUR_MS + 10_000, "slow", records=1, most_ms=HOUR_MS)
     found = await listed(store)
