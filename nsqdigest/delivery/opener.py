@@ -27,7 +27,7 @@ from nsqdigest.base.errors import StoreError
 from nsqdigest.base.reasons import BuryReason
 from nsqdigest.delivery import ids, verdicts
 from nsqdigest.delivery.digest import Builder
-from nsqdigest.delivery.grouped import GroupedBuilder, builder_of
+from nsqdigest.delivery.grouped import GroupedBuilder
 from nsqdigest.store.answers import NotOpened
 from nsqdigest.store.damage import ANOTHER_TYPE, halved
 from nsqdigest.store.digests import READ_WHOLE_RECORDS, Opening
@@ -204,8 +204,9 @@ class Opener:
         return True
 
     def _builder(self, delivery: Delivery) -> Builder | GroupedBuilder:
-        limit_bytes = delivery.outlet.settings.max_body_bytes
-        return builder_of(delivery.opened, delivery.names, limit_bytes, delivery.route.group)
+        head, names, limit_bytes = delivery.opened, delivery.names, delivery.outlet.settings.max_body_bytes
+        group = delivery.route.group
+        return GroupedBuilder(head, names, limit_bytes, group) if group else Builder(head, names, limit_bytes)
 
     def _has_values(self, delivery: Delivery, read: int, there: int) -> bool:
         if there < read:
