@@ -85,10 +85,12 @@ def cli() -> None:
     Test every service that it names:        nsqdigest doctor
     Send a sample digest through a sink:     nsqdigest test-sink hook
     Run the daemon:                          nsqdigest run
-    See the timelines, and one of them:      nsqdigest timelines; nsqdigest show user:42
-    Deliver one now, or delete it:           nsqdigest flush user:42; nsqdigest delete user:42
-    Take over those of a renamed route:      nsqdigest adopt old-name --to new-name
-    See dead digests, and send them again:   nsqdigest dead list; nsqdigest dead replay --all
+    See the timelines:                       nsqdigest timelines
+    See all of one:                          nsqdigest show user:42
+    Deliver it now:                          nsqdigest flush user:42
+    Delete it:                               nsqdigest delete user:42
+    Take over those of a renamed route:      nsqdigest adopt old-name --to new
+    See what could not be delivered:         nsqdigest dead list
     Pause a topic, a route or a sink:        nsqdigest pause topic events
     Resume it:                               nsqdigest resume topic events
     See what became of every record:         nsqdigest audit

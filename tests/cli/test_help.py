@@ -44,7 +44,7 @@ def test_no_line_of_help_is_wider_than_a_terminal(shell: Shell, words: tuple[str
     ("words", "expected"),
     [
         (("help", "chekc"), 'there is no command "chekc"; did you mean "check"?'),
-        (("cofnig",), 'there is no command "cofnig"; there are init, check, try, doctor, run, '),
+        (("cofnig",), 'there is no command "cofnig"; there are init, check, try, preview, '),
         (("version",), 'there is no command "version"; write `nsqdigest --version`'),
         (("start",), 'there is no command "start"; did you mean "run"?'),
         (("-c", "x.toml", "check"), "options stand behind the command: nsqdigest COMMAND -c FILE"),

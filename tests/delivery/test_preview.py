@@ -18,9 +18,11 @@ pytestmark = pytest.mark.integration
 __all__ = ["stage"]
 
 ROUTE = {"name": "events", "topic": TOPIC, "timeline": "{timeline}", "key": "{id}", "sink": "hook", "group": "kind"}
-LATER = {
-    "policies.default": {"immediate": False, "minimum_delay": "2s", "increment_delay": "0s", "maximum_delay": "2s"}
-}
+
+
+def later(delay: str) -> dict[str, dict[str, Any]]:
+    delays = {"minimum_delay": delay, "increment_delay": "0s", "maximum_delay": delay}
+    return {"policies.default": {"immediate": False, **delays}}
 
 
 def started(stage: Stage, settings: dict[str, dict[str, Any]]) -> Daemon:
@@ -54,7 +56,7 @@ def without_instants(body: bytes | str) -> dict[str, Any]:
 
 
 def test_what_is_shown_is_what_is_posted_later_and_nothing_changed_by_looking(stage: Stage) -> None:
-    daemon = started(stage, LATER)
+    daemon = started(stage, later("12s"))
     publish(stage, 15)
     wait_until(lambda: daemon.metric("records_added_total", route="events") == 15, 10, "all of them to be stored")
     before = dump(stage)
@@ -64,12 +66,12 @@ def test_what_is_shown_is_what_is_posted_later_and_nothing_changed_by_looking(st
     assert re.search("route events to sink hook: application/json, .* bytes; as it would be opened now", err)
     assert json.loads(out)["data"]["superseded"] == 3
     assert json.loads(out)["data"]["id"].startswith("00000000-")
-    wait_until(lambda: stage.receivers[0].posts, 10, "the digest")
+    wait_until(lambda: stage.receivers[0].posts, 40, "the digest")
     assert without_instants(stage.receivers[0].posts[0].body) == without_instants(out)
 
 
 def test_a_digest_that_waits_is_shown_with_its_very_bytes(stage: Stage) -> None:
-    daemon = started(stage, {**LATER, "sinks.hook": {"format": "slack", "retry_base": "5s", "retry_cap": "5s"}})
+    daemon = started(stage, {**later("1s"), "sinks.hook": {"format": "slack", "retry_base": "30s", "retry_cap": "30s"}})
     stage.receivers[0].answer(OK, Answer(500))
     publish(stage, 15)
     wait_until(lambda: stage.receivers[0].posts, 10, "the first attempt")
@@ -80,7 +82,7 @@ def test_a_digest_that_waits_is_shown_with_its_very_bytes(stage: Stage) -> None:
 
 
 def test_of_a_large_timeline_as_much_is_read_as_fits(stage: Stage) -> None:
-    daemon = started(stage, {**LATER, "policies.default": {**LATER["policies.default"], "minimum_delay": "2s"}})
+    daemon = started(stage, later("60s"))
     daemon.stop()
     daemon.routes = [{**ROUTE, "key": "", "group": ""}]
     daemon.settings = {**daemon.settings, "sinks.hook": {**daemon.settings["sinks.hook"], "max_body": "16KiB"}}
@@ -94,7 +96,7 @@ def test_of_a_large_timeline_as_much_is_read_as_fits(stage: Stage) -> None:
 
 
 def test_where_nothing_waits_it_says_so(stage: Stage) -> None:
-    daemon = started(stage, LATER)
+    daemon = started(stage, later("1s"))
     assert preview(daemon, "nobody\x1b[31m") == (
         1, "", 'nsqdigest: there is nothing to deliver of timeline "nobody\\u001b[31m"\n',
     )  # fmt: skip

@@ -8,6 +8,7 @@ Invariants, whatever a publisher sends:
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -19,6 +20,8 @@ _SCHEMA = "http://adaptivecards.io/schemas/adaptive-card.json"
 _VERSION = "1.2"
 """The first with text runs."""
 _CARD = "application/vnd.microsoft.card.adaptive"
+_BEGINS_DATE = re.compile(r"\{(?=\{)")
+"""Two braces begin a date in a card: each that has one behind it."""
 
 
 def teams(document: bytes) -> bytes:
@@ -51,8 +54,7 @@ def teams(document: bytes) -> bytes:
 
 
 def _run(text: str, **look: Any) -> dict[str, Any]:
-    # Two braces begin a date in a card.
-    return {"type": "TextRun", "text": text.replace("{{", "{\u2060{"), **look}
+    return {"type": "TextRun", "text": _BEGINS_DATE.sub("{\u2060", text), **look}
 
 
 def _line(*runs: dict[str, Any], separated: bool = False) -> dict[str, Any]:
