@@ -125,7 +125,8 @@ def test_numbers_in_an_example_stay_as_they_were_written() -> None:
 HOSTILE = (
     "<!channel>", "<!here>", "<@U012>", "<#C012|x>", "<https://evil.example|click>", "@channel", "@here", "`", "``` ",
     "*b*", "_i_", "~s~", ">", "&lt;!channel&gt;", "&", "&amp;", "\n", "\r", "\u2028", "\u202e", "\x00", "\x1b[31m",
-    ":boom:", "http://evil.example", "[x](http://evil.example)", "![x](y)", "{{DATE(2020-01-01T00:00:00Z)}}", "{{{{DATE(2020-01-01T00:00:00Z)}}", "{{",
+    ":boom:", "http://evil.example",
+    "[x](http://evil.example)", "![x](y)", "{{DATE(2020-01-01T00:00:00Z)}}", "{{{{TIME()}}", "{{",
     "}}", "<at>x</at>", "|", "\\", "😀" * 80, "é", "\u0301" * 50, "a" * 3_000, "&" * 700, "<" * 700, " ",
     "\U000e0041", "#general",
 )  # fmt: skip
