@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nsqdigest.delivery.preview import Preview
 
 
-@click.command("preview")
+@click.command("preview", short_help="Show what a sink would be sent.")
 @config_option
 @click.argument("timeline", required=False)
 @click.option("--sample", "is_sample", is_flag=True, help="Of a made-up digest, from the file alone.")
