@@ -26,7 +26,7 @@ from nsqdigest.config.model import (
     Route,
     Scheduler,
     Secret,
-    Sink,
+    SinkSettings,
     Tls,
 )
 from nsqdigest.config.reading import find, load, parse_text
@@ -46,7 +46,7 @@ __all__ = [
     "Route",
     "Scheduler",
     "Secret",
-    "Sink",
+    "SinkSettings",
     "Tls",
     "find",
     "load",

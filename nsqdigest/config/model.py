@@ -158,7 +158,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sink:
+class SinkSettings:
     """What every sink has. Each kind adds its own in a class of its own, in `delivery/sinks`."""
 
     name: str
@@ -211,7 +211,7 @@ class Config:
     scheduler: Scheduler
     limits: Limits
     policies: Mapping[str, Policy]
-    sinks: Mapping[str, Sink]
+    sinks: Mapping[str, SinkSettings]
     routes: tuple[Route, ...]
     admin: Admin
     log: LogSettings

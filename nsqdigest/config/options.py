@@ -22,7 +22,7 @@ from nsqdigest.config.model import (
     Redis,
     Route,
     Scheduler,
-    Sink,
+    SinkSettings,
     Tls,
 )
 from nsqdigest.config.problems import Spot
@@ -280,7 +280,7 @@ EVERY_SINK = (
     Option("retry_after_max", Duration("0s", "7d"), "1h", "a longer Retry-After is cut to this"),
     Option("max_body", Size("4KiB", "64MiB"), "256KiB", "of a digest; it shows fewer records rather than grow beyond"),
 )
-"""The options of every sink, beside those of its kind: the attributes of `model.Sink`."""
+"""The options of every sink, beside those of its kind: the attributes of `model.SinkSettings`."""
 
 
 class Tables(NamedTuple):
@@ -298,7 +298,7 @@ class SinkTable:
 
     name: str
     """The value of `type`."""
-    settings: type[Sink]
+    settings: type[SinkSettings]
     options: tuple[Option, ...]
     """Its own, in the order of the example file."""
     rules: tuple[Rule, ...] = ()

@@ -28,7 +28,7 @@ from nsqdigest.delivery.verdicts import Health
 if TYPE_CHECKING:
     from nsqdigest.backoff import Controller
     from nsqdigest.base.metrics import Metrics
-    from nsqdigest.config import Sink as SinkSettings
+    from nsqdigest.config import SinkSettings
     from nsqdigest.delivery.conclusions import Conclusions
     from nsqdigest.delivery.delivery import Delivery
 

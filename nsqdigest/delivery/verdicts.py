@@ -24,7 +24,7 @@ from nsqdigest.delivery.sinks.base import Outcome
 
 if TYPE_CHECKING:
     from nsqdigest.backoff import Controller
-    from nsqdigest.config import Sink
+    from nsqdigest.config import SinkSettings
 
 ATTEMPTS_WHEN_REFUSED = 3
 DIGESTS_IN_A_ROW = 3
@@ -45,7 +45,7 @@ class Next(NamedTuple):
     reason: BuryReason | None = None
 
 
-def expired(settings: Sink, attempts_made: int, age_ms: int) -> BuryReason | None:
+def expired(settings: SinkSettings, attempts_made: int, age_ms: int) -> BuryReason | None:
     """Asked before an attempt: is there to be another one?"""
     if settings.max_age_ms and age_ms >= settings.max_age_ms:
         return BuryReason.TOO_OLD
@@ -55,7 +55,7 @@ def expired(settings: Sink, attempts_made: int, age_ms: int) -> BuryReason | Non
 
 
 def after(
-    outcome: Outcome, settings: Sink, attempt: int, age_ms: int, uniform: Callable[[float, float], float]
+    outcome: Outcome, settings: SinkSettings, attempt: int, age_ms: int, uniform: Callable[[float, float], float]
 ) -> Next:
     if outcome.verdict is Verdict.DELIVERED:
         return Next(Step.CLOSE)
@@ -73,7 +73,7 @@ def after(
     return Next(Step.AGAIN, max(wait_ms, floor_ms))
 
 
-def _after_unrendered(settings: Sink, age_ms: int, uniform: Callable[[float, float], float]) -> Next:
+def _after_unrendered(settings: SinkSettings, age_ms: int, uniform: Callable[[float, float], float]) -> Next:
     """No attempts are there to go by: the wait grows with the age, as if each had waited for its whole window."""
     if settings.max_age_ms and age_ms >= settings.max_age_ms:
         return Next(Step.BURY, reason=BuryReason.TOO_OLD)

@@ -36,10 +36,10 @@ from nsqdigest.config import (
 from nsqdigest.config.options import POLICY, ROUTE, SECTIONS, Section
 from nsqdigest.config.problems import Wrong, toml
 from nsqdigest.config.toml_lines import KeyPath, line_of, locate
-from nsqdigest.delivery.sinks.log import LogSink
-from nsqdigest.delivery.sinks.nsq import NsqSink
+from nsqdigest.delivery.sinks.log import LogSettings
+from nsqdigest.delivery.sinks.nsq import NsqSinkSettings
 from nsqdigest.delivery.sinks.table import KINDS
-from nsqdigest.delivery.sinks.webhook import WebhookSink
+from nsqdigest.delivery.sinks.webhook import WebhookSettings
 
 pytestmark = pytest.mark.unit
 
@@ -102,9 +102,9 @@ def advice(text: str, environ: Mapping[str, str] | None = None) -> list[str]:
     return [warning for warning in read(text, environ).warnings if "no route has" not in warning]
 
 
-def hook(*lines: str, **environ: str) -> WebhookSink:
+def hook(*lines: str, **environ: str) -> WebhookSettings:
     sink = read(WEBHOOK + "\n".join(lines), environ).sinks["hook"]
-    assert isinstance(sink, WebhookSink)
+    assert isinstance(sink, WebhookSettings)
     return sink
 
 
@@ -141,7 +141,7 @@ def test_the_smallest_file_loads_with_the_defaults() -> None:
             sink="out",
         ),
     )
-    assert isinstance(config.sinks["out"], LogSink)
+    assert isinstance(config.sinks["out"], LogSettings)
     assert config.sinks["out"].max_age_ms == 72 * 3_600_000
     assert config.warnings == ()
 
@@ -587,7 +587,7 @@ def test_wrong_webhook_urls(url: str, expected: str) -> None:
 def test_an_nsq_sink_loads_with_the_options_of_every_sink() -> None:
     config = read(NSQ_SINK)
     sink = config.sinks["queue"]
-    assert isinstance(sink, NsqSink)
+    assert isinstance(sink, NsqSinkSettings)
     assert (sink.nsqd_tcp_addresses, sink.topic) == ((Address("127.0.0.1", 4250),), "digests")
     assert (sink.concurrency, sink.timeout_ms, sink.max_body_bytes) == (8, 15_000, 256 * 1024)
     assert advice(NSQ_SINK) == []
@@ -861,7 +861,7 @@ def test_nothing_secret_shows_in_repr() -> None:
         assert "hunter2" not in shown
         assert SECRET not in shown
     sink = config.sinks["hook"]
-    assert isinstance(sink, WebhookSink)
+    assert isinstance(sink, WebhookSettings)
     assert sink.shown_url == "https://example.com"
 
 
@@ -901,7 +901,7 @@ def test_a_secret_file_lies_beside_the_configuration_and_loses_its_line_end(tmp_
     path = tmp_path / "nsqdigest.toml"
     path.write_text(WEBHOOK + 'secret = "file:hook.secret"')
     sink = load(path, {}, KINDS).sinks["hook"]
-    assert isinstance(sink, WebhookSink)
+    assert isinstance(sink, WebhookSettings)
     assert sink.secrets == (Secret(SECRET),)
 
 

@@ -16,7 +16,7 @@ import pytest
 from nsqdigest.base.errors import ConfigError, Mistake
 from nsqdigest.base.findings import Finding, State
 from nsqdigest.base.reasons import Verdict
-from nsqdigest.config import Config, Sink, example, parse_text, texts
+from nsqdigest.config import Config, SinkSettings, example, parse_text, texts
 from nsqdigest.config.options import REQUIRED, Option, Tables
 from nsqdigest.config.problems import Spot
 from nsqdigest.config.readers import Text, Whole
@@ -34,7 +34,7 @@ from support.waiting import until
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FolderSink(Sink):
+class FolderSink(SinkSettings):
     folder: str
     files: int
 

@@ -22,7 +22,7 @@ from nsqdigest.config import Scheduler as SchedulerSettings
 from nsqdigest.delivery.delivery import DeliveryRoute
 from nsqdigest.delivery.outlet import Outlet
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
-from nsqdigest.delivery.sinks.nsq import NsqSink, NsqTopic, verdict_of
+from nsqdigest.delivery.sinks.nsq import NsqSinkSettings, NsqTopic, verdict_of
 from nsqdigest.delivery.timer import Scheduler
 from nsqdigest.delivery.verdicts import ATTEMPTS_WHEN_REFUSED
 from nsqdigest.nsq.connection import ConnectionOptions
@@ -72,10 +72,10 @@ def low(least: float, _most: float) -> float:
     return least
 
 
-def settings_of(topic: str, *nsqds: Address, **changes: Any) -> NsqSink:
+def settings_of(topic: str, *nsqds: Address, **changes: Any) -> NsqSinkSettings:
     common = {name: getattr(usual.SINK, name) for name in usual.SINK.__dataclass_fields__ if name != "path"}
     common |= {"type": "nsq", "max_age_ms": 3_600_000, "retry_base_ms": 10, "retry_cap_ms": 10}
-    return NsqSink(**(common | changes), topic=topic, nsqd_tcp_addresses=nsqds)
+    return NsqSinkSettings(**(common | changes), topic=topic, nsqd_tcp_addresses=nsqds)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
-from nsqdigest.config.model import Sink as SinkSettings
+from nsqdigest.config.model import SinkSettings
 from nsqdigest.config.options import SinkTable
 from nsqdigest.delivery.bodies.base import JSON
 

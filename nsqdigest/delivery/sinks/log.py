@@ -20,7 +20,7 @@ from functools import partial
 from nsqdigest.base import threads
 from nsqdigest.base.findings import Finding, State
 from nsqdigest.base.reasons import Verdict
-from nsqdigest.config import Sink, texts
+from nsqdigest.config import SinkSettings, texts
 from nsqdigest.config.options import Option
 from nsqdigest.config.problems import Wrong
 from nsqdigest.config.readers import Text
@@ -36,7 +36,7 @@ _BREAKS_TO_BLANKS = bytes.maketrans(b"\r\n", b"  ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogSink(Sink):
+class LogSettings(SinkSettings):
     path: str
 
 
@@ -50,7 +50,7 @@ def file_name(text: str) -> str:
 
 
 class LogFile:
-    def __init__(self, settings: LogSink) -> None:
+    def __init__(self, settings: LogSettings) -> None:
         self._path = settings.path
         self._timeout_s = settings.timeout_ms / 1000
         self._file: int | None = None
@@ -130,7 +130,7 @@ def unwritable(path: str) -> tuple[str, str]:
     return "", ""
 
 
-async def look(sink: LogSink, reach: Reach) -> list[Finding]:
+async def look(sink: LogSettings, reach: Reach) -> list[Finding]:
     if sink.path == STDOUT:
         return [Finding(sink.name, State.OK, "writes to stdout")]
     problem, remedy = await reach.in_a_thread(partial(unwritable, sink.path))
@@ -139,13 +139,13 @@ async def look(sink: LogSink, reach: Reach) -> list[Finding]:
     return [Finding(sink.name, State.OK, f"{sink.path} can be written by this user")]
 
 
-def build(settings: LogSink, context: SinkContext) -> LogFile:
+def build(settings: LogSettings, context: SinkContext) -> LogFile:
     return LogFile(settings)
 
 
 KIND = SinkKind(
     name="log",
-    settings=LogSink,
+    settings=LogSettings,
     options=(Option("path", Text(file_name), STDOUT, '"-": stdout'),),
     example="out",
     doc="writes one line of JSON for each digest",

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from nsqdigest.base.errors import NsqdigestError, PublishError
 from nsqdigest.base.findings import Finding, Reached, State, from_message
 from nsqdigest.base.reasons import Verdict
-from nsqdigest.config import Address, Sink, rules, texts
+from nsqdigest.config import Address, SinkSettings, rules, texts
 from nsqdigest.config.options import REQUIRED, Option, Tables
 from nsqdigest.config.problems import Spot, Wrong, show
 from nsqdigest.config.readers import Address as AddressReader
@@ -46,7 +46,7 @@ _UNAVAILABLE = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NsqSink(Sink):
+class NsqSinkSettings(SinkSettings):
     nsqd_tcp_addresses: tuple[Address, ...]
     topic: str
 
@@ -118,7 +118,7 @@ def verdict_of(error: PublishError) -> Verdict:
 class NsqTopic:
     def __init__(
         self,
-        settings: NsqSink,
+        settings: NsqSinkSettings,
         options: ConnectionOptions,
         metrics: Metrics | None = None,
         *,
@@ -158,12 +158,12 @@ class NsqTopic:
 # -- the doctor's look
 
 
-async def look(sink: NsqSink, reach: Reach) -> list[Finding]:
+async def look(sink: NsqSinkSettings, reach: Reach) -> list[Finding]:
     found = await asyncio.gather(*(_look_at(sink, address, reach) for address in sink.nsqd_tcp_addresses))
     return [finding for findings in found for finding in findings]
 
 
-async def _look_at(sink: NsqSink, address: Address, reach: Reach) -> list[Finding]:
+async def _look_at(sink: NsqSinkSettings, address: Address, reach: Reach) -> list[Finding]:
     try:
         reached = await reach.nsqd(address)
     except NsqdigestError as error:
@@ -183,13 +183,13 @@ def unreached(what: str, address: str, message: str) -> Finding:
     return finding._replace(detail=f"{address}: {finding.detail}")
 
 
-def build(settings: NsqSink, context: SinkContext) -> NsqTopic:
+def build(settings: NsqSinkSettings, context: SinkContext) -> NsqTopic:
     return NsqTopic(settings, context.nsq_options, context.metrics)
 
 
 KIND = SinkKind(
     name="nsq",
-    settings=NsqSink,
+    settings=NsqSinkSettings,
     options=(
         Option(
             "nsqd_tcp_addresses",
