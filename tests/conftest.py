@@ -15,6 +15,7 @@ an error, so that a gate can never pass by testing nothing. Tests that use one o
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from pathlib import Path
@@ -132,6 +133,17 @@ def promtool() -> Path:
 def no_repeats_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an earlier test logged within the period is no repeat, and its count no line of this test."""
     monkeypatch.setattr(log, "_repeats", Repeats())
+
+
+@pytest.fixture
+def logged(caplog: pytest.LogCaptureFixture) -> Callable[[str], int]:
+    """How often a line was written."""
+    caplog.set_level(logging.DEBUG, "nsqdigest")
+
+    def times(event: str) -> int:
+        return [record.getMessage() for record in caplog.records].count(event)
+
+    return times
 
 
 # -- processes of one test

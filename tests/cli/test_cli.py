@@ -15,8 +15,9 @@ import pytest
 
 import nsqdigest
 from nsqdigest.base.errors import EXIT_CONFIG, EXIT_OK, EXIT_USAGE
+from support.files import SMALLEST
 from support.ports import HOST
-from support.shell import PATIENCE_S, PROGRAM, SMALLEST, Shell
+from support.shell import PATIENCE_S, PROGRAM, Shell
 
 pytestmark = pytest.mark.unit
 

@@ -9,7 +9,8 @@ import subprocess
 import pytest
 
 from nsqdigest.base.errors import EXIT_OK, EXIT_USAGE
-from support.shell import PATIENCE_S, PROGRAM, SMALLEST, Shell
+from support.files import SMALLEST
+from support.shell import PATIENCE_S, PROGRAM, Shell
 
 pytestmark = pytest.mark.unit
 

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from nsqdigest.base.errors import EXIT_CONFIG, EXIT_OK
-from support.shell import SMALLEST, Shell
+from support.files import SMALLEST
+from support.shell import Shell
 
 pytestmark = pytest.mark.unit
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from nsqdigest.base.errors import EXIT_CONFIG, EXIT_NO, EXIT_OK, EXIT_USAGE
-from support.shell import PATIENCE_S, PROGRAM, SMALLEST, Shell
+from support.files import SMALLEST
+from support.shell import PATIENCE_S, PROGRAM, Shell
 
 pytestmark = pytest.mark.unit
 

@@ -40,22 +40,11 @@ from nsqdigest.delivery.sinks.log import LogSettings
 from nsqdigest.delivery.sinks.nsq import NsqSinkSettings
 from nsqdigest.delivery.sinks.table import KINDS
 from nsqdigest.delivery.sinks.webhook import WebhookSettings
+from support.files import SMALLEST
 
 pytestmark = pytest.mark.unit
 
 NSQD_OR_LOOKUPD = 'write nsqd_tcp_addresses = ["127.0.0.1:4150"] or lookupd_http_addresses = ["127.0.0.1:4161"]'
-SMALLEST = """\
-[nsq]
-nsqd_tcp_addresses = ["127.0.0.1:4150"]
-
-[sinks.out]
-type = "log"
-
-[[routes]]
-topic = "events"
-timeline = "{user}"
-sink = "out"
-"""
 NSQ_SINK = f"""{SMALLEST}[sinks.queue]
 type = "nsq"
 nsqd_tcp_addresses = ["127.0.0.1:4250"]

@@ -11,8 +11,6 @@ from typing import NamedTuple
 import pytest
 
 from nsqdigest.backoff import State
-from nsqdigest.base import log
-from nsqdigest.base.log_counts import Repeats
 from nsqdigest.base.reasons import BuryReason, Verdict
 from nsqdigest.delivery.conclusions import SUMMARY_EVERY_S
 from nsqdigest.delivery.sinks.base import Outcome
@@ -42,7 +40,6 @@ class Logged:
 
 @pytest.fixture
 def logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Logged:
-    monkeypatch.setattr(log, "_repeats", Repeats())
     caplog.set_level(logging.DEBUG, "nsqdigest")
     return Logged(caplog)
 

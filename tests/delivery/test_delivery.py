@@ -12,9 +12,7 @@ import pytest
 import redis
 
 from nsqdigest.backoff import Controller, Curve, State
-from nsqdigest.base import log
 from nsqdigest.base.errors import StoreError
-from nsqdigest.base.log_counts import Repeats
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.config import Scheduler as SchedulerSettings
@@ -155,7 +153,6 @@ async def stage(make: MakeStage) -> Stage:
 
 @pytest.fixture
 def caplog(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
-    monkeypatch.setattr(log, "_repeats", Repeats())  # what another test wrote within the second is no repeat
     caplog.set_level(logging.DEBUG, "nsqdigest")
     return caplog
 
@@ -565,7 +562,7 @@ async def test_a_bug_is_fenced_logged_and_harms_nobody_else(
     def broken(*_: Any) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(opener, "Builder", broken)
+    monkeypatch.setattr(opener, "builder_of", broken)
     await stage.go()
     assert lines(caplog, "scheduler.digest.bug") == 1
     assert stage.outlet.controller.decision.state is State.FLOWING

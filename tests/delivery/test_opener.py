@@ -4,15 +4,12 @@ parts, and what is left."""
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from nsqdigest.base import log
-from nsqdigest.base.log_counts import Repeats
 from nsqdigest.delivery import opener, outlet, verdicts
 from nsqdigest.store.answers import Ended, NotOpened
 from nsqdigest.store.dead import Details
@@ -28,6 +25,7 @@ from support.delivering import (
     ToldDigests,
     ToldSink,
     failure,
+    names,
     now_s,
     simulate,
 )
@@ -39,21 +37,6 @@ pytestmark = pytest.mark.unit
 @pytest.fixture(autouse=True)
 def _simulated_time(monkeypatch: pytest.MonkeyPatch) -> None:
     simulate(monkeypatch)
-
-
-@pytest.fixture
-def logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int]:
-    monkeypatch.setattr(log, "_repeats", Repeats())
-    caplog.set_level(logging.DEBUG, "nsqdigest")
-
-    def times(event: str) -> int:
-        return [record.getMessage() for record in caplog.records].count(event)
-
-    return times
-
-
-def names(count: int) -> list[str]:
-    return [f"t{number}" for number in range(count)]
 
 
 def many(count: int, value: bytes = b"{}") -> list[StoredRecord]:

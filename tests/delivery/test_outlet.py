@@ -4,15 +4,12 @@ time, and what goes back unsent."""
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from nsqdigest.backoff import State
-from nsqdigest.base import log
-from nsqdigest.base.log_counts import Repeats
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.delivery import outlet as module
 from nsqdigest.delivery.delivery import Delivery, Lease
@@ -26,6 +23,7 @@ from support.delivering import (
     ToldDigests,
     ToldSink,
     failure,
+    names,
     now_s,
     simulate,
 )
@@ -37,21 +35,6 @@ pytestmark = pytest.mark.unit
 @pytest.fixture(autouse=True)
 def _simulated_time(monkeypatch: pytest.MonkeyPatch) -> None:
     simulate(monkeypatch)
-
-
-@pytest.fixture
-def logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int]:
-    monkeypatch.setattr(log, "_repeats", Repeats())
-    caplog.set_level(logging.DEBUG, "nsqdigest")
-
-    def times(event: str) -> int:
-        return [record.getMessage() for record in caplog.records].count(event)
-
-    return times
-
-
-def names(count: int) -> list[str]:
-    return [f"t{number}" for number in range(count)]
 
 
 async def callbacks_of(work: Awaitable[object]) -> int:

@@ -4,7 +4,6 @@ and claims, what is asked for, and what is handed on."""
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -12,9 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from nsqdigest.backoff import Controller, Curve, State
-from nsqdigest.base import log
 from nsqdigest.base.errors import Applied, StoreError
-from nsqdigest.base.log_counts import Repeats
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.config import Scheduler as SchedulerSettings
@@ -220,18 +217,6 @@ def make(monkeypatch: pytest.MonkeyPatch) -> MakeStage:
         return Stage(store, told, outlets, metrics, windows, scheduler, backs)
 
     return stage
-
-
-@pytest.fixture
-def logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int]:
-    """How often a line was written."""
-    monkeypatch.setattr(log, "_repeats", Repeats())
-    caplog.set_level(logging.DEBUG, "nsqdigest")
-
-    def times(event: str) -> int:
-        return [record.getMessage() for record in caplog.records].count(event)
-
-    return times
 
 
 def failure(applied: Applied = Applied.NO) -> StoreError:

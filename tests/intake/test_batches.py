@@ -4,7 +4,6 @@ messages make a batch, when it is decoded and written, and that each message is 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -13,9 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from nsqdigest.base import log
 from nsqdigest.base.errors import StoreError
-from nsqdigest.base.log_counts import Repeats
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.intake import batches as module
 from nsqdigest.intake import decoding
@@ -161,17 +158,6 @@ class Stage:
 def _simulated_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "time", Time())
     monkeypatch.setattr(decoding, "time", Time())
-
-
-@pytest.fixture
-def logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int]:
-    monkeypatch.setattr(log, "_repeats", Repeats())
-    caplog.set_level(logging.DEBUG, "nsqdigest")
-
-    def times(event: str) -> int:
-        return [record.getMessage() for record in caplog.records].count(event)
-
-    return times
 
 
 def timed_out(records: Sequence[Record]) -> WriteResult:

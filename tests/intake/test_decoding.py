@@ -8,8 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from nsqdigest.base import log
-from nsqdigest.base.log_counts import Repeats
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.intake import decoding
 from nsqdigest.intake.batch import Arrival, Batch
@@ -41,7 +39,6 @@ class _Time:
 @pytest.fixture(autouse=True)
 def _time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding, "time", _Time)
-    monkeypatch.setattr(log, "_repeats", Repeats())
 
 
 @pytest.fixture

@@ -11,9 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from nsqdigest.base import log
 from nsqdigest.base.errors import Applied, NsqdigestError, PublishError
-from nsqdigest.base.log_counts import Repeats
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import DeadLetterReason
 from nsqdigest.intake.letter_queue import PART_BYTES, PART_LETTERS, UNSENDABLE_RETRY_S, LetterQueue
@@ -90,7 +88,6 @@ class Stage:
 
 @pytest.fixture(autouse=True)
 def _log(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(log, "_repeats", Repeats())
     caplog.set_level(logging.DEBUG, "nsqdigest")
 
 

@@ -15,7 +15,7 @@ from nsqdigest.trial import report
 from nsqdigest.trial.events import Event, split
 from nsqdigest.trial.trial import Result, Trial
 from support.events import NOW_MS, bodies, likely
-from support.shell import SMALLEST
+from support.files import SMALLEST
 
 pytestmark = pytest.mark.property
 

@@ -52,6 +52,10 @@ def now_s() -> float:
     return round(asyncio.get_running_loop().time() - BEGAN_S, 3)
 
 
+def names(count: int) -> list[str]:
+    return [f"t{number}" for number in range(count)]
+
+
 def failure(reason: str = "redis-timeout") -> StoreError:
     return StoreError(reason, "as told")
 

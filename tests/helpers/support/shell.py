@@ -10,19 +10,6 @@ from pathlib import Path
 PROGRAM = Path(sysconfig.get_path("scripts")) / "nsqdigest"
 PATIENCE_S = 60
 
-SMALLEST = """\
-[nsq]
-nsqd_tcp_addresses = ["127.0.0.1:4150"]
-
-[sinks.out]
-type = "log"
-
-[[routes]]
-topic = "events"
-timeline = "{user}"
-sink = "out"
-"""
-
 
 class Shell:
     """A folder to run the command in, with an environment that knows no configuration."""
