@@ -92,7 +92,7 @@ class Scheduler:
         self._timers = [_Timer(PartitionClaims(number)) for number in range(store.digests.partitions)]
         self._claiming = asyncio.Lock()
         self._draining = False
-        self.tasks: list[asyncio.Task[None]] = []
+        self.tasks = tasks.Tasks()
         self._phase_s = uniform(0, settings.interval_ms / 1000)
         """Of the instants at which idle timers wake: another one in each daemon."""
 
@@ -112,9 +112,8 @@ class Scheduler:
     def start(self) -> None:
         for outlet in self.outlets:
             outlet.start(self._opener.render, self._conclusions, self._metrics)
-        self.tasks = [
-            tasks.start(self._run(timer), f"scheduler of partition {timer.partition}") for timer in self._timers
-        ]
+        for timer in self._timers:
+            self.tasks.start(self._run(timer), f"scheduler of partition {timer.partition}")
 
     def wake(self) -> None:
         """Something may be due now, or there is room again."""
@@ -163,12 +162,10 @@ class Scheduler:
         """Claims nothing more. What waits goes back unsent; what is being claimed, sent or concluded has until then."""
         self._draining = True
         self.wake()
-        if self.tasks:
+        if timers := list(self.tasks):
             # Cut off, a claim would leave timelines leased with nobody to deliver them.
-            await asyncio.wait(self.tasks, timeout=max(0.0, until_s - time.monotonic()))
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+            await asyncio.wait(timers, timeout=max(0.0, until_s - time.monotonic()))
+        await self.tasks.stop()
         for outlet in self.outlets:
             outlet.stop_taking()
         with contextlib.suppress(TimeoutError):

@@ -367,7 +367,7 @@ async def test_a_claim_that_hangs_holds_up_the_others_for_a_tenth_of_a_second_an
     assert [(asked.at_s, asked.partition, asked.budgets, asked.reserved) for asked in stage.store.claims] == [
         (0, 0, [3], [3]), (0.1, 1, [2], [5]), (0.1, 2, [2], [5]),
     ]  # fmt: skip
-    stage.scheduler.tasks[0].cancel()
+    next(iter(stage.scheduler.tasks)).cancel()
     await at(1.1)
     assert stage.outlets[0].reserved == 0
 
