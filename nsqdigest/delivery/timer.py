@@ -43,7 +43,7 @@ _MAINTENANCE_PER_LEASE = 4
 _STORE_AGAIN_FIRST_MS = 100
 _STORE_AGAIN_CAP_MS = 5000
 ALONE_S = 0.1
-"""So long a claim keeps the others waiting."""
+"""So long a claim keeps the others waiting; and those of some routes, one after the other, all others."""
 
 
 @dataclass(slots=True)
@@ -301,7 +301,8 @@ class Scheduler:
         return wait_s
 
     async def _claim_of(self, timer: _Timer, names: list[str]) -> float:
-        """And goes on as long as there is something due and room for it."""
+        """And goes on while there is something due and room for it, but not for long: others may be due by now."""
+        until_s = time.monotonic() + ALONE_S
         while not self._draining:
             taken = await self._alone(timer, names)
             if taken.deliveries:
@@ -311,6 +312,8 @@ class Scheduler:
             wait_s = (taken.next_due_ms - self._digests.now_ms()) / 1000
             if wait_s > 0 or not taken.deliveries:
                 return wait_s
+            if time.monotonic() >= until_s:
+                return 0.0
         return self._settings.interval_ms / 1000
 
     async def _alone(self, timer: _Timer, names: list[str]) -> Taken:

@@ -159,8 +159,8 @@ class Digests:
     ) -> list[Head | NotOpened]:
         """`next_earliest_ms`: by route, of iteration 1, 2, …; the last stands for all later ones.
 
-        Asked again after a lost answer it returns the same digests with the same numbers; or, merged with still newer
-        records, others. The first was sent to nobody.
+        Asked again with the same ids after a lost answer it returns the same digests with the same numbers, in
+        whatever order Redis carries the calls out.
         """
         claims = [opening.claim for opening in openings]
         routes = self._numbers_of(claims)

@@ -16,7 +16,7 @@
 --         'burying', 'ID NEXT EARLIEST': a bury of it was cut off, and has to be done again with this token
 --         'damaged', error: a key of its own has another type; nothing of it changed
 --         'opened' | 'again' | 'merged', head: as lib/head.lua has it
---       } It counts no attempt: asked again after a lost reply it returns the same digest with the same numbers.
+--       } It counts no attempt: asked again with the same ids it returns the same digests with the same numbers.
 -- ERRORS none of its own. A key that timelines share and that has another type stops the call before its first write.
 -- EFFECT leases stay as they are. Each digest that is returned was written, at least its token: what wrote nothing
 --       waits for no replica (WAIT). A call that was cut off sent nothing, so what it had begun may become another
@@ -112,7 +112,9 @@ local function action(entry, capacity)
     return entry.newer == 0 and 'forget' or 'open'
   end
   entry.is_merging = field_of(entry.head, 'merging') -- a merge was cut off
-  local may_merge = capacity > 0 and entry.newer <= MOST_MERGED and entry.total <= capacity + MOST_MERGED
+  -- Under its own id it may have been sent: this call was sent again, and may be carried out last.
+  local may_merge = capacity > 0 and entry.id ~= entry.new_id
+    and entry.newer <= MOST_MERGED and entry.total <= capacity + MOST_MERGED
   return (entry.is_merging or (entry.newer > 0 and may_merge)) and 'merge' or 'again'
 end
 
