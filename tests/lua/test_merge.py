@@ -41,6 +41,16 @@ def test_without_newer_records_it_is_the_same_digest(left_over: Scripts) -> None
     assert left_over.snapshot(T) == frozen
 
 
+def test_under_its_own_id_it_takes_nothing_in(left_over: Scripts) -> None:
+    """The call was sent again, and the first one is carried out last: by now it may have been sent."""
+    frozen = left_over.snapshot(T)
+    claim = left_over.claim_one(T, token="again")
+    left_over.add(Rec(T, b"new", NOW_MS + 9, b"new"))
+    opened = left_over.opened(claim, "id-1", merge_capacity=CAPACITY)
+    assert (opened.word, opened.id, opened.total) == ("again", "id-1", 3)
+    assert left_over.snapshot(T) == frozen
+
+
 def test_where_the_policy_freezes_it_newer_records_do_not_matter(left_over: Scripts) -> None:
     left_over.add(Rec(T, b"new", NOW_MS + 9))
     assert merged(left_over, capacity=0).id == "id-1"
