@@ -152,7 +152,7 @@ async def test_what_is_sent_again_over_another_connection_waits_for_the_replica_
     pair: Pair, open_store: OpenStore
 ) -> None:
     """It changes nothing, and from Redis 7.2 on WAIT has nothing to wait for on a connection that wrote nothing."""
-    first, second = (open_store(pair.url, timeout_ms=600, durability="replica") for _ in range(2))
+    first, second = (open_store(pair.url, timeout_ms=1500, durability="replica") for _ in range(2))
     await first.start()
     await second.start()
     pair.link.mode = Mode.DROP_REPLIES
@@ -170,7 +170,7 @@ async def claim_one(store: Store) -> Claim:
 
 async def test_a_digest_is_opened_only_when_a_replica_has_it(pair: Pair, open_store: OpenStore) -> None:
     """So is one that was opened before, by a call whose wait fell short."""
-    first, second = (open_store(pair.url, timeout_ms=600, durability="replica") for _ in range(2))
+    first, second = (open_store(pair.url, timeout_ms=1500, durability="replica") for _ in range(2))
     await first.start()
     await second.start()
     await add(first)
