@@ -191,6 +191,20 @@ ENDLESS = {
         "{% set n = namespace(s=[1]) %}{% macro m() %}{% set n.s = varargs %}{% endmacro %}"
         "{% for i in range(64) %}{{ m(n.s, n.s) }}{% endfor %}"
     ),
+    "lists doubled by a default": (
+        "{% set n = namespace(a=1, b=1) %}{% for i in range(64) %}"
+        "{% set n.a = [0, 0] | map('default', n.a, true) | list %}"
+        "{% set n.b = [0, 0] | map('default', n.b, true) | list %}{% endfor %}{{ n.a == n.b }}"
+    ),
+    "lists doubled by groups": (
+        "{% set n = namespace(a=[[1, [1]]], b=[[1, [1]]]) %}{% for i in range(64) %}"
+        "{% set n.a = n.a | groupby(1) | list %}{% set n.b = n.b | groupby(1) | list %}{% endfor %}{{ n.a == n.b }}"
+    ),
+    "many lists": "".join(f"{{% set a{n} = range(100000) | batch(1) | list %}}" for n in range(100)),
+    "many copies": "{% set a = range(100000) | list %}{% for i in range(100000) %}{% set b = a | list %}{% endfor %}",
+    "filters on filters": (
+        "{% for i in range(100000) %}{% set a = range(100000) | map('batch', 1) | map('list') | list %}{% endfor %}"
+    ),
     "a long range": "{{ range(10 ** 9) | list | length }}",
     "batches": "{{ [1] | batch(10 ** 9, 'x') | list | length }}",
     "a large number": "{{ 10 ** 10 }}{{ 9 ** (9 ** 9) }}",

@@ -58,6 +58,15 @@ def weighed(context: Context, value: Any) -> Any:
 
 
 @pass_context
+def piped(context: Context, value: Any) -> Any:
+    """What a filter gets: what it reads one by one is a step each, and of what it may copy at once a part."""
+    if isinstance(value, Iterator):
+        return turns(context, value)
+    bounded(context).work.copy(len(value) if isinstance(value, list | tuple | range) else 0)
+    return value
+
+
+@pass_context
 def joined(context: Context, parts: Any, between: str = "") -> str:
     """Text after text. With one that is encoded, all are."""
     sandbox = bounded(context)
@@ -127,6 +136,12 @@ def _sum(environment: Environment, value: Any, attribute: str | None = None, sta
     return filters.do_sum(environment, value, attribute, start if isinstance(start, int | float) else 0)
 
 
+@pass_context
+def _groupby(context: Context, *args: Any, **options: Any) -> Any:
+    """A group holds its items and what they have in common: one thing twice."""
+    return weighed(context, filters.sync_do_groupby(context.environment, *args, **options))
+
+
 def _batch(value: Any, linecount: int, fill_with: Any = None) -> Any:
     if linecount > _LARGEST_BATCH:
         raise BodyFailed(f"makes batches of more than {_LARGEST_BATCH:,}", "write a smaller number")
@@ -145,10 +160,10 @@ def _known(*names: str) -> dict[str, Callable[..., Any]]:
 
 FILTERS: Mapping[str, Callable[..., Any]] = MappingProxyType({
     **_known(
-        "abs", "count", "d", "default", "first", "float", "groupby", "int", "last", "length", "list", "map",
+        "abs", "count", "d", "default", "first", "float", "int", "last", "length", "list", "map",
         "max", "min", "reject", "rejectattr", "reverse", "select", "selectattr", "sort", "unique",
     ),
-    "batch": _batch, "capitalize": _of_text(str.capitalize), "items": _items, "join": _join,
+    "batch": _batch, "capitalize": _of_text(str.capitalize), "groupby": _groupby, "items": _items, "join": _join,
     "lower": _of_text(str.lower), "replace": _replace, "round": _round, "split": _of_text(str.split), "string": text_of,
     "sum": _sum, "title": _of_text(str.title), "tojson": _tojson, "trim": _trim, "truncate": _truncate,
     "upper": _of_text(str.upper), "urlencode": _of_text(filters.do_urlencode),

@@ -7,9 +7,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from nsqdigest.base.words import counted
 from nsqdigest.delivery.bodies import values
 from nsqdigest.delivery.bodies.document import Data, Record, read
-from nsqdigest.delivery.bodies.texts import count, one_line
+from nsqdigest.delivery.bodies.texts import one_line
 
 MOST_GROUPS = 10
 MOST_EXAMPLES = 5
@@ -49,7 +50,7 @@ def message_of(document: bytes) -> Message:
     newest = data.newest[:MOST_EXAMPLES]
     groups = _groups(data)
     return Message(
-        title=f"{count(data.total, 'event')} in {one_line(data.timeline, NAME_CHARACTERS)}",
+        title=f"{counted(data.total, 'event')} in {one_line(data.timeline, NAME_CHARACTERS)}",
         route=data.route,
         first_ms=data.first,
         last_ms=data.last,
@@ -75,9 +76,9 @@ def _notes(data: Data, groups: list[GroupCount], not_shown: int) -> list[str]:
     notes = []
     others = data.total - sum(group.records for group in groups[:MOST_GROUPS])
     if groups and others:
-        notes.append(f"{count(others, 'event')} in other groups")
+        notes.append(f"{counted(others, 'event')} in other groups")
     if not_shown:
-        notes.append(f"{count(not_shown, 'older event')} not shown")
+        notes.append(f"{counted(not_shown, 'older event')} not shown")
     if data.superseded:
         notes.append(f"{data.superseded:,} superseded by newer ones")
     if data.dropped.capacity:

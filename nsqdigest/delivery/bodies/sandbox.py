@@ -26,7 +26,7 @@ from jinja2.visitor import NodeTransformer
 from nsqdigest.delivery.bodies import values
 from nsqdigest.delivery.bodies.base import BodyFailed
 from nsqdigest.delivery.bodies.encoding import Encode
-from nsqdigest.delivery.bodies.filters import FILTERS, joined, shown, turns, weighed
+from nsqdigest.delivery.bodies.filters import FILTERS, joined, piped, shown, turns, weighed
 from nsqdigest.delivery.bodies.values import AnyField
 from nsqdigest.delivery.bodies.work import Work, check_integers
 
@@ -39,6 +39,16 @@ class _Hooks(NodeTransformer):
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
         node.iter = _filtered(node.iter, "for")
+        return node
+
+    def visit_Filter(self, node: nodes.Filter) -> nodes.Node:
+        """A filter may put what it is given into a list many times (`map("default", x)`, `batch(2, x)`)."""
+        self.generic_visit(node)
+        if node.node is not None:  # else it is of a block
+            node.node = _filtered(node.node, "|")
+        node.args = [_filtered(each, "[]") for each in node.args]
+        for pair in node.kwargs:
+            pair.value = _filtered(pair.value, "[]")
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
@@ -110,7 +120,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """Whether an event has every field that is asked for."""
         kept = ("range", "dict", "namespace", "cycler", "joiner")
         self.globals = {name: self.globals[name] for name in kept}
-        self.filters = {**FILTERS, "for": turns, "~": joined, "[]": weighed}
+        self.filters = {**FILTERS, "for": turns, "~": joined, "[]": weighed, "|": piped}
         self.tests = {name: test for name, test in tests.TESTS.items() if name not in ("filter", "test")}
 
     # -- what is reached

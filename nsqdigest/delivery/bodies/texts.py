@@ -27,10 +27,6 @@ def one_line(text: str, limit: int) -> str:
     return line or EMPTY
 
 
-def count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
 def utf16_length(text: str) -> int:
     """As those count characters to whom a character beyond the first 65,536 is two."""
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
