@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nsqdigest.base.errors import EXIT_NO
+from nsqdigest.base.screen import columns, padded
 from nsqdigest.base.shown import printable
 
 if TYPE_CHECKING:
@@ -123,10 +124,10 @@ def until(instant_ms: int, now_ms: int) -> str:
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> list[str]:
     """`right`: the columns of numbers."""
-    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    widths = [max(map(columns, column)) for column in zip(headings, *rows, strict=True)]
     return [
         "  ".join(
-            cell.rjust(width) if place in right else cell.ljust(width)
+            " " * (width - columns(cell)) + cell if place in right else padded(cell, width)
             for place, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in (headings, *rows)
@@ -140,9 +141,9 @@ def facts(pairs: Sequence[tuple[str, str]]) -> list[str]:
 
 def record_lines(records: Sequence[StoredRecord]) -> list[str]:
     keys = [printable(record.key.decode("utf-8", "backslashreplace"), LONGEST_NAME) for record in records]
-    width = max(map(len, keys), default=0)
+    width = max(map(columns, keys), default=0)
     return [
-        f"  {instant(record.timestamp_ms)}  {key.ljust(width)}"
+        f"  {instant(record.timestamp_ms)}  {padded(key, width)}"
         f"  {printable(' '.join(record.value.decode('utf-8', 'backslashreplace').split()), _LONGEST_VALUE)}"
         for key, record in zip(keys, records, strict=True)
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsqdigest.base.screen import RED, WIDTH_OF_A_PIPE, painted, wrapped
+from nsqdigest.base.screen import RED, WIDTH_OF_A_PIPE, columns, padded, painted, wrapped
 from nsqdigest.base.words import counted, listed, nearest
 
 pytestmark = pytest.mark.unit
@@ -34,3 +34,9 @@ def test_lists_and_numbers_read_as_they_are_said() -> None:
     assert [listed(words) for words in ((), ("a",), ("a", "b"), ("a", "b", "c"))] == ["", "a", "a and b", "a, b and c"]
     assert listed(("a", "b"), "or") == "a or b"
     assert [counted(number, "event") for number in (0, 1, 1234)] == ["0 events", "1 event", "1,234 events"]
+
+
+@pytest.mark.parametrize(("text", "wide"), [("ada", 3), ("日本", 4), ("e\u0301", 1), ("😀", 2), ("", 0)])
+def test_columns_are_those_of_a_terminal(text: str, wide: int) -> None:
+    assert columns(text) == wide
+    assert padded(text, 5) == text + " " * (5 - wide)
