@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from nsqdigest.base.errors import EXIT_NO
+from nsqdigest.base.shown import printable
 from nsqdigest.cli import config_option, load_config
+from nsqdigest.cli.operating import TEXT, shown
 
 if TYPE_CHECKING:
     from nsqdigest.config import Config, Route
@@ -20,10 +22,10 @@ if TYPE_CHECKING:
 
 @click.command("preview", short_help="Show what a sink would be sent.")
 @config_option
-@click.argument("timeline", required=False)
+@click.argument("timeline", required=False, type=TEXT)
 @click.option("--sample", "is_sample", is_flag=True, help="Of a made-up digest, from the file alone.")
-@click.option("--route", "route_name", metavar="NAME", help="Only the digests of this route.")
-@click.option("--sink", "sink_name", metavar="NAME", help="Only the digests of the routes to this sink.")
+@click.option("--route", "route_name", type=TEXT, metavar="ROUTE", help="Only the digests of this route.")
+@click.option("--sink", "sink_name", type=TEXT, metavar="SINK", help="Only the digests of the routes to this sink.")
 @click.option("--json", "as_json", is_flag=True, help="Answer as a JSON list; each body is a text in it.")
 def command(
     *,
@@ -37,7 +39,7 @@ def command(
     """Show what a sink would be sent of TIMELINE now, or of a sample. Nothing is sent, and nothing changes in Redis.
 
     A digest that was not opened yet has an id of zeros. On a terminal JSON is indented and what cannot be seen is
-    escaped; elsewhere the bytes are those that would be posted.
+    escaped; elsewhere the bytes are those that would be posted, and a line break.
 
     Exit code 0: it is shown; 1: there is nothing to deliver, or a template fails; 69: Redis is out of reach; 78: the
     file has mistakes.
@@ -68,7 +70,7 @@ def _chosen(config: Config, route_name: str | None, sink_name: str | None) -> li
         ("route", route_name, [route.name for route in config.routes]), ("sink", sink_name, list(config.sinks)),
     ):  # fmt: skip
         if name is not None and name not in known:
-            raise click.UsageError(f'there is no {what} "{name}" in {config.source}; there are {", ".join(known)}')
+            raise click.UsageError(f"there is no {what} {shown(name)} in {config.source}; there are {', '.join(known)}")
     chosen = [route for route in config.routes if route_name in (None, route.name) and sink_name in (None, route.sink)]
     if not chosen:
         raise click.UsageError(f"no route of {config.source} has this sink")
@@ -114,4 +116,4 @@ def for_terminal(body: bytes) -> str:
     text = body.decode()
     with suppress(ValueError):  # no JSON
         text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-    return "".join(each if each.isprintable() or each == "\n" else f"\\u{ord(each):04x}" for each in text)
+    return "\n".join(map(printable, text.split("\n")))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from nsqdigest.base.errors import EXIT_USAGE
 from support.daemon import Daemon, run_command
 from support.receiver import OK, Answer
 from support.stage import TOPIC, Stage, stage
@@ -100,3 +101,4 @@ def test_where_nothing_waits_it_says_so(stage: Stage) -> None:
     assert preview(daemon, "nobody\x1b[31m") == (
         1, "", 'nsqdigest: there is nothing to deliver of timeline "nobody\\u001b[31m"\n',
     )  # fmt: skip
+    assert preview(daemon, "\udcff")[0] == EXIT_USAGE
