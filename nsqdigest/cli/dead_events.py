@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +45,14 @@ _ENDED = {
 }
 
 
+class _Rate(click.FloatRange):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        rate = float(super().convert(value, param, ctx))
+        if math.isnan(rate):
+            self.fail(f"{value} is not a number", param, ctx)
+        return rate
+
+
 @click.command("events", short_help="Replay the dead-letter topic.")
 @config_option
 @click.option(
@@ -59,7 +68,7 @@ _ENDED = {
 )
 @click.option(
     "--rate",
-    type=click.FloatRange(0.1, _MOST_PER_S),
+    type=_Rate(0.1, _MOST_PER_S),
     default=100.0,
     show_default=True,
     help="Events a second, at most.",
@@ -89,8 +98,11 @@ def events_command(
     The letters are read from the channel nsq.channel of nsq.dead_letter_topic. Where that topic has had other channels
     only, older letters are in those: see --channel.
 
-    Exit code 0: what was selected is replayed, or there is nothing; 1: some of it stays, and it says why; 69: an nsqd
-    or a nsqlookupd is out of reach.
+    It reads like any consumer: a channel that an nsqd does not have is made, also with --dry-run. Letters that another
+    run holds, or one that was killed, come again when it ends, or within 5 minutes.
+
+    Exit code 0: what was selected is replayed, up to --limit, or there is nothing; 1: some of it stays, or was not
+    reached, and it says why; 69: an nsqd or a nsqlookupd is out of reach.
 
     \b
     Examples:
@@ -158,31 +170,20 @@ async def _replay(
 
 
 def _judge(config: Config, choice: Choice) -> Judge:
+    from nsqdigest.daemon.routes import intake_routes, plans_of
     from nsqdigest.intake.letter_reading import Judge
-    from nsqdigest.intake.routing import IntakeRoute, Router
-    from nsqdigest.store.schedule import Plan
+    from nsqdigest.intake.routing import Router
 
-    plans = {name: Plan(policy) for name, policy in config.policies.items()}
+    plans = plans_of(config)
     topics = dict.fromkeys(route.topic for route in config.routes)
-    routers = {
-        topic: Router(
-            [
-                IntakeRoute(number, route, plans[route.policy])
-                for number, route in enumerate(config.routes)
-                if route.topic == topic
-            ],
-            config.limits,
-        )
-        for topic in topics
-    }
-    return Judge(routers, choice)
+    return Judge({topic: Router(intake_routes(config, topic, plans), config.limits) for topic in topics}, choice)
 
 
 def _exit_code(run: Run) -> int:
     if run.problems:
         return EXIT_UNREACHABLE
     stayed = sum(number for stays, number in run.stayed.items() if stays != "not-selected")
-    return EXIT_NO if stayed or run.ended == "interrupted" else EXIT_OK
+    return EXIT_NO if stayed or run.ended in ("interrupted", "full", "time") else EXIT_OK
 
 
 def _line(handled: Handled) -> str:
@@ -204,7 +205,8 @@ def _echo_sum(config: Config, channel: str, run: Run, *, dry_run: bool) -> None:
     replayed = run.replayed.total()
     if not replayed and not run.stayed:
         topic = printable(config.nsq.dead_letter_topic)
-        click.echo(f"no dead letter in the channel {printable(channel)} of {topic}")
+        click.echo(f"no dead letter came from the channel {printable(channel)} of {topic}")
+        click.echo("one that another run holds comes when that ends, or within 5 minutes", err=True)
     else:
         topics = ", ".join(f"{number:,} to {printable(topic)}" for topic, number in run.replayed.items())
         verb = "can be replayed" if dry_run else "replayed"

@@ -54,7 +54,8 @@ def command(timeline: str, path: Path | None, route: str, digest_id: str, as_jso
     elif why:
         click.echo(f"{what}: due now, but {why}")
     else:
-        click.echo(f"{what}: due now; a daemon delivers it within {span(config.scheduler.interval_ms)}")
+        within = span(config.scheduler.interval_ms)
+        click.echo(f"{what}: due now; a daemon delivers it within {within}, unless its sink is paused or in trouble")
 
 
 async def _flush(config: Config, timeline: str, route: str, digest_id: str) -> tuple[Place, str, str]:

@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from nsqdigest.delivery.sample import Sent
 
 _LONGEST_ANSWER = 400
-_SAID = {
+SAID = {
     "delivered": "delivered in {}",
     "unavailable": "not delivered, after {}: the receiver cannot be reached, or can take nothing now",
     "again": "not delivered, after {}; the daemon would try again",
     "refused": "refused after {}; the daemon would try a few times more, then bury the digest",
     "gone": "refused after {}, as gone for good (410)",
+    "unrendered": "nothing was sent, after {}: the sink's template makes no body of the sample",
 }
 
 
@@ -69,11 +70,11 @@ async def _send(config: Config, name: str) -> Sent:
 
 def _lines(config: Config, name: str, sent: Sent) -> list[str]:
     outcome = sent.outcome
-    said = _SAID[outcome.verdict].format(span(int(sent.took_s * 1000)))
+    said = SAID[outcome.verdict].format(span(int(sent.took_s * 1000)))
     lines = [f"sink {name} ({config.sinks[name].type}): {said}"]
     if outcome.detail:
         lines.append(f"  {printable(outcome.detail)}")
-    if outcome.answer:
+    if outcome.answer and outcome.verdict != "unrendered":
         lines.append(f"  it answered: {printable(outcome.answer, _LONGEST_ANSWER)}")
     if outcome.retry_after_s:
         lines.append(f"  it asks to wait {outcome.retry_after_s:g} s")

@@ -30,14 +30,16 @@ async def operating(settings: RedisSettings, source: str) -> AsyncIterator[Names
     """`source`: the file of `settings`. Raises `Unreachable` where Redis does not do what it is asked for, and
     `StoreMismatch` where the layout does not fit the file."""
     namespace = Namespace(settings, _CONNECTIONS)
+    is_open = False
     try:
         await namespace.open_to_read()
         await _require_rights(namespace, settings)
+        is_open = True
         yield namespace
     except StoreError as error:
         if error.is_damage:
             raise damaged(error) from error
-        doubt = "; the last change may have been made" if error.applied is Applied.AMBIGUOUS else ""
+        doubt = "; the last change may have been made" if is_open and error.applied is Applied.AMBIGUOUS else ""
         raise Unreachable(
             f"{settings.shown_url} does not do it: {error}{doubt}; see that it runs, and redis.url in {source}"
         ) from error

@@ -119,7 +119,8 @@ class Lister:
                         total += 0 if wanted.is_any else len(taken)
                         kept = _first_of(kept, taken, limit)
                         last_ms = kept[-1].order[:2] if len(kept) == limit else None
-        return Listing(kept, total)
+        # Those that came or went meanwhile are no more to be seen.
+        return Listing(kept, max(total, len(kept)) if len(kept) == limit else len(kept))
 
     async def _sizes(self, partition: int) -> list[tuple[str, Keys, int, int]]:
         """Of each route how many timelines wait, and how many are leased."""

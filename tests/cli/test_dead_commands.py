@@ -12,10 +12,12 @@ import pytest
 
 from nsqdigest.audit.ledger import balances
 from nsqdigest.base.errors import EXIT_NO, EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE
+from nsqdigest.base.reasons import Verdict
+from nsqdigest.cli.test_sink import SAID
 from support.cli import PATIENCE_S, Operated, operated, route
 from support.daemon import installed_command
 from support.receiver import OK, Answer
-from support.stage import CHANNEL, TOPIC, stage
+from support.stage import CHANNEL, TOPIC, Stage, stage
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -219,13 +221,34 @@ def test_an_interrupted_replay_leaves_nothing_in_flight(operated: Operated, numb
 def test_no_dead_letter_and_an_nsqd_that_is_down(operated: Operated) -> None:
     operated.start()
     done = operated.run("dead", "events")
-    assert (done.returncode, done.stdout) == (EXIT_OK, f"no dead letter in the channel {CHANNEL} of {DEAD_TOPIC}\n")
+    said = f"no dead letter came from the channel {CHANNEL} of {DEAD_TOPIC}\n"
+    assert (done.returncode, done.stdout) == (EXIT_OK, said)
     operated.daemon.stop()
     operated.nsqd.stop()
     done = operated.run("dead", "events")
     assert done.returncode == EXIT_UNREACHABLE
     assert "Connection refused" in done.stderr
     assert operated.run("dead", "events", "--channel", "no such").returncode == EXIT_USAGE
+    assert operated.run("dead", "events", "--rate", "nan").returncode == EXIT_USAGE
+
+
+def test_a_letter_that_was_not_reached_is_not_replayed(stage: Stage) -> None:
+    operated = Operated(stage, "--max-rdy-count", "5")
+    operated.nsqd.create_channel(DEAD_TOPIC, CHANNEL)
+    operated.start()
+    letter = b'{"reason":"not-json","topic":"events","body":"","length":0,"sha256":""}'
+    operated.nsqd.publish_many(DEAD_TOPIC, [letter] * 30)
+    done = operated.run("dead", "events", "--topic", "other")
+    assert "nsqd hands over no more while so many letters stay" in done.stdout
+    assert done.returncode == EXIT_NO
+
+
+def test_a_redis_that_was_not_reached_changed_nothing(operated: Operated) -> None:
+    operated.start()
+    operated.daemon.stop()
+    operated.stage.store.stop()
+    done = operated.run("dead", "replay", "--all")
+    assert (done.returncode, "may have been made" in done.stderr) == (EXIT_UNREACHABLE, False)
 
 
 def test_without_a_dead_letter_topic_there_are_no_letters(operated: Operated) -> None:
@@ -255,5 +278,20 @@ def test_a_sample_digest_and_what_became_of_it(operated: Operated) -> None:
 
     operated.hook.down()
     assert operated.run("test-sink", "hook").returncode == EXIT_UNREACHABLE
+
+    template = operated.daemon.config_path.with_name("body.j2")
+    template.write_text('"{{ data.records[0].value.mine }}"', encoding="utf-8")
+    file = template.with_name("other.toml")
+    text = operated.daemon.config_path.read_text(encoding="utf-8")
+    file.write_text(text.replace("[sinks.hook]", '[sinks.hook]\nbody = "file:body.j2"'), encoding="utf-8")
+    unmade = operated.run("test-sink", "hook", file=file)
+    assert unmade.returncode == EXIT_NO
+    assert "makes no body of the sample" in unmade.stdout
+    assert 'body.j2:1: "mine" is not there' in unmade.stdout
+
     unknown = operated.run("test-sink", "hok")
     assert (unknown.returncode, 'did you mean "hook"?' in unknown.stderr) == (EXIT_NO, True)
+
+
+def test_there_are_words_for_whatever_a_sink_says() -> None:
+    assert set(SAID) == set(Verdict)

@@ -20,9 +20,9 @@ HOURS = {"immediate": False, "minimum_delay": "1h", "increment_delay": "0s", "ma
 class Operated:
     """A stage with nsqd, Redis, a receiver for the sink "hook" and one for "second", and commands on its file."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Stage, *of_nsqd: str) -> None:
         self.stage = stage
-        self.nsqd = stage.nsqd()
+        self.nsqd = stage.nsqd(*of_nsqd)
         self.hook, self.second = stage.receiver(), stage.receiver()
         self.daemon = stage.daemon({"policies.default": HOURS})
 
