@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nsqdigest.base.errors import EXIT_NO, NsqdigestError
+from nsqdigest.base.errors import EXIT_NO
 from nsqdigest.base.shown import as_json as encoded
 from nsqdigest.base.shown import printable
 from nsqdigest.base.words import counted
 from nsqdigest.cli import config_option, load_config
-from nsqdigest.cli.operating import TEXT, confirm, json_option, note_unused, shown, yes_option
+from nsqdigest.cli.operating import TEXT, confirm, json_option, note_unused, require_known, yes_option
 from nsqdigest.cli.places import routes_of
 
 if TYPE_CHECKING:
@@ -62,10 +62,9 @@ async def _adopt(config: Config, orphan: str, to: str, yes: bool) -> tuple[int, 
     from nsqdigest.store.access import operating
     from nsqdigest.store.operations import Operations
 
-    target = next((route for route in config.routes if route.name == to), None)
-    if target is None:
-        names = ", ".join(route.name for route in config.routes)
-        raise NsqdigestError(f"there is no route {shown(to)} in {config.source}; there is: {names}")
+    by_name = {route.name: route for route in config.routes}
+    require_known("route", to, by_name, config.source)
+    target = by_name[to]
     async with operating(config.redis, config.source) as namespace:
         note_unused(namespace, config.redis.namespace)
         operations, routes = Operations(namespace), await routes_of(namespace, config)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from nsqdigest.base.errors import EXIT_NO
+from nsqdigest.base.errors import EXIT_NO, NsqdigestError
 from nsqdigest.base.screen import columns, padded
 from nsqdigest.base.shown import printable
+from nsqdigest.base.words import listed, nearest
 
 if TYPE_CHECKING:
     from nsqdigest.store.namespace import Namespace
@@ -64,6 +65,17 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
             return duration_ms(value)
         except Wrong as error:
             self.fail(f"{printable(str(value))} {error.mistake}; {error.remedy}", param, ctx)
+
+
+def require_known(what: str, name: str, known: Collection[str], where: str) -> None:
+    """Raises where there is none of this name. `where`: in what they were looked for."""
+    if name in known:
+        return
+    near = nearest(name, known)
+    names = f"there {'is' if len(known) == 1 else 'are'} {listed(map(printable, known))}"
+    raise NsqdigestError(
+        f"there is no {what} {shown(name)} in {where}; {f'did you mean {shown(near)}?' if near else names}"
+    )
 
 
 # -- questions

@@ -8,7 +8,7 @@ import click
 
 from nsqdigest.base.errors import NsqdigestError
 from nsqdigest.base.shown import printable
-from nsqdigest.cli.operating import TEXT, instant, shown, span
+from nsqdigest.cli.operating import TEXT, instant, require_known, shown, span
 
 if TYPE_CHECKING:
     from nsqdigest.config import Config
@@ -46,12 +46,7 @@ class Routes:
         return [name]
 
     def require(self, name: str) -> None:
-        from nsqdigest.base.words import nearest
-
-        if name not in self.all:
-            near = nearest(name, self.all)
-            hint = f"did you mean {shown(near)}?" if near else f"there are {', '.join(map(printable, self.all))}"
-            raise NsqdigestError(f"there is no route {shown(name)}, neither in the file nor in Redis; {hint}")
+        require_known("route", name, self.all, f"{self._config.source} or Redis")
 
     def increment_ms(self, name: str) -> int:
         """0 for an orphan: no policy is known, and nobody postpones its timelines."""

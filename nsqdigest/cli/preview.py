@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nsqdigest.base.errors import EXIT_NO
+from nsqdigest.base.errors import EXIT_NO, NsqdigestError
 from nsqdigest.base.shown import printable
 from nsqdigest.cli import config_option, load_config
-from nsqdigest.cli.operating import TEXT, shown
+from nsqdigest.cli.operating import TEXT, require_known
 
 if TYPE_CHECKING:
     from nsqdigest.config import Config, Route
@@ -69,11 +69,11 @@ def _chosen(config: Config, route_name: str | None, sink_name: str | None) -> li
     for what, name, known in (
         ("route", route_name, [route.name for route in config.routes]), ("sink", sink_name, list(config.sinks)),
     ):  # fmt: skip
-        if name is not None and name not in known:
-            raise click.UsageError(f"there is no {what} {shown(name)} in {config.source}; there are {', '.join(known)}")
+        if name is not None:
+            require_known(what, name, known, config.source)
     chosen = [route for route in config.routes if route_name in (None, route.name) and sink_name in (None, route.sink)]
     if not chosen:
-        raise click.UsageError(f"no route of {config.source} has this sink")
+        raise NsqdigestError(f"no route of {config.source} has this sink")
     return chosen
 
 

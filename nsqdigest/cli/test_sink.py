@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nsqdigest.base.errors import EXIT_NO, EXIT_OK, EXIT_UNREACHABLE, NsqdigestError
+from nsqdigest.base.errors import EXIT_NO, EXIT_OK, EXIT_UNREACHABLE
 from nsqdigest.base.shown import as_json as encoded
 from nsqdigest.base.shown import printable
 from nsqdigest.cli import config_option, load_config
-from nsqdigest.cli.operating import TEXT, json_option, shown, span
+from nsqdigest.cli.operating import TEXT, json_option, require_known, span
 
 if TYPE_CHECKING:
     from nsqdigest.config import Config
@@ -57,14 +57,10 @@ def command(name: str, path: Path | None, as_json: bool) -> None:
 
 
 async def _send(config: Config, name: str) -> Sent:
-    from nsqdigest.base.words import nearest
     from nsqdigest.delivery.sample import send_sample
     from nsqdigest.delivery.sinks.table import KINDS
 
-    if name not in config.sinks:
-        near = nearest(name, config.sinks)
-        hint = f"did you mean {shown(near)}?" if near else f"there is: {', '.join(config.sinks)}"
-        raise NsqdigestError(f"there is no sink {shown(name)} in {config.source}; {hint}")
+    require_known("sink", name, config.sinks, config.source)
     return await send_sample(config, KINDS, name, int(time.time() * 1000))
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nsqdigest.base.errors import NsqdigestError
 from nsqdigest.base.shown import as_json as encoded
 from nsqdigest.base.shown import printable
 from nsqdigest.base.words import counted
@@ -20,7 +19,7 @@ from nsqdigest.cli.operating import (
     limit_option,
     note_more,
     note_unused,
-    shown,
+    require_known,
     table,
     until,
 )
@@ -89,8 +88,8 @@ async def _list(config: Config, route: str, sink: str, wanted: Wanted, limit: in
     from nsqdigest.store.listing import Lister
     from nsqdigest.store.namespace import reading
 
-    if sink and sink not in config.sinks:
-        raise NsqdigestError(f"there is no sink {shown(sink)} in {config.source}; there is: {', '.join(config.sinks)}")
+    if sink:
+        require_known("sink", sink, config.sinks, config.source)
     async with reading(config.redis, config.source) as namespace:
         note_unused(namespace, config.redis.namespace)
         routes = await routes_of(namespace, config)

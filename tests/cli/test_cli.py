@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import nsqdigest
-from nsqdigest.base.errors import EXIT_CONFIG, EXIT_OK, EXIT_USAGE
+from nsqdigest.base.errors import EXIT_CONFIG, EXIT_NO, EXIT_OK, EXIT_USAGE
 from support.files import SMALLEST
 from support.ports import HOST
 from support.shell import PATIENCE_S, PROGRAM, Shell
@@ -347,16 +347,18 @@ def test_the_preview_of_a_digest_has_the_fields_that_the_route_names(shell: Shel
 
 
 @pytest.mark.parametrize(
-    ("words", "answer"),
+    ("words", "exit_code", "answer"),
     [
-        ((), "name a timeline, or write --sample"),
-        (("--sample", "user:42"), "name a timeline, or write --sample"),
-        (("--sample", "--sink", "otu"), 'there is no sink "otu" in nsqdigest.toml; there are out'),
-        (("--sample", "--route", "evnts"), 'there is no route "evnts" in nsqdigest.toml; there are events'),
+        ((), EXIT_USAGE, "name a timeline, or write --sample"),
+        (("--sample", "user:42"), EXIT_USAGE, "name a timeline, or write --sample"),
+        (("--sample", "--sink", "zebra"), EXIT_NO, 'there is no sink "zebra" in nsqdigest.toml; there is out'),
+        (("--sample", "--route", "evnts"), EXIT_NO, 'no route "evnts" in nsqdigest.toml; did you mean "events"?'),
     ],
 )
-def test_a_preview_of_what_is_not_there_says_what_is(shell: Shell, words: tuple[str, ...], answer: str) -> None:
+def test_a_preview_of_what_is_not_there_says_what_is(
+    shell: Shell, words: tuple[str, ...], exit_code: int, answer: str
+) -> None:
     shell.write(SMALLEST)
     done = shell.run("preview", *words)
-    assert (done.returncode, done.stdout) == (EXIT_USAGE, "")
+    assert (done.returncode, done.stdout) == (exit_code, "")
     assert answer in done.stderr
