@@ -174,29 +174,32 @@ local function forget(number, forgotten)
   end
 end
 
--- What of a fresh digest's head follows its id. Most of a call have the same.
+-- What of a fresh digest's head follows its id.
 local function head_behind_id(route, iteration, records, superseded, capacity)
-  local next_earliest_ms = next_earliest(route, iteration)
   return format(' opened=%s total=%d superseded=%d capacity=%d next=%s since=%s attempts=0 tries=0', now_text, records,
-    superseded, capacity, next_earliest_ms, now_text)
+    superseded, capacity, next_earliest(route, iteration), now_text)
+end
+
+-- The same of a timeline's first digest that lost nothing. Many of a call have the same.
+local function usual_head_behind_id(route, iteration, records, ...)
+  local usual = route.usual_heads
+  usual[records] = usual[records] or head_behind_id(route, iteration, records, ...)
+  return usual[records]
 end
 
 local function fresh_head(route, entry)
-  local before, superseded, capacity = '', entry.lost_superseded or 0, entry.lost_capacity or 0
-  local iteration = 1
-  if entry.head ~= '' then
-    before, iteration = of_timeline(entry.head), tonumber(field_of(entry.head, 'iteration') or 0)
-    if not entry.id then -- else an open was cut off here, and has counted
-      iteration = iteration + 1
-    end
+  local before, iteration = ' iteration=1', 1
+  if entry.head ~= '' then -- it has had digests
+    -- Where it has an id already, an open was cut off here, and has counted.
+    iteration = tonumber(field_of(entry.head, 'iteration') or 0) + (entry.id and 0 or 1)
+    before = with_number(of_timeline(entry.head), 'iteration', iteration)
   end
-  before = before == '' and ' iteration=1' or with_number(before, 'iteration', iteration)
-  if superseded + capacity > 0 or iteration > 1 then
-    return before .. ' id=' .. entry.new_id .. head_behind_id(route, iteration, entry.newer, superseded, capacity)
+  local superseded, capacity = entry.lost_superseded or 0, entry.lost_capacity or 0
+  local behind = head_behind_id
+  if iteration == 1 and superseded + capacity == 0 then
+    behind = usual_head_behind_id
   end
-  local usual = route.usual_heads
-  usual[entry.newer] = usual[entry.newer] or head_behind_id(route, 1, entry.newer, 0, 0)
-  return before .. ' id=' .. entry.new_id .. usual[entry.newer]
+  return before .. ' id=' .. entry.new_id .. behind(route, iteration, entry.newer, superseded, capacity)
 end
 
 -- Fresh digests, all of a route together. The heads, which have the ids, before the records: a snapshot without an id
