@@ -188,6 +188,11 @@ class Route:
     policy: str
     sink: str
 
+    @property
+    def group_path(self) -> tuple[str, ...]:
+        """() where it does not group."""
+        return tuple(self.group.split(".")) if self.group else ()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admin:

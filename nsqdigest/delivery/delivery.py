@@ -30,7 +30,7 @@ class DeliveryRoute:
 
     @cached_property
     def group(self) -> tuple[str, ...]:
-        return tuple(self.settings.group.split(".")) if self.settings.group else ()
+        return self.settings.group_path
 
 
 class Lease:

@@ -38,9 +38,8 @@ async def of_timeline(
     peeked = await peek(namespace, route.name, timeline, plan.earliest_next_ms(0))
     if peeked is None:
         return None
-    group = tuple(route.group.split(".")) if route.group else ()
     names = Names(route.name, timeline, route.sink)
-    builder = builder_of(peeked.head, names, config.sinks[route.sink].max_body_bytes, group)
+    builder = builder_of(peeked.head, names, config.sinks[route.sink].max_body_bytes, route.group_path)
     async for page in pages(namespace, peeked):
         builder.add(page)
         if builder.is_full:

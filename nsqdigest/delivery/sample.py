@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from nsqdigest.base.reasons import Verdict
-from nsqdigest.base.templates import check_path
 from nsqdigest.delivery import ids
 from nsqdigest.delivery.digest import Names
 from nsqdigest.delivery.grouped import builder_of
@@ -68,7 +67,7 @@ def sample(config: Config, sink: str, now_ms: int) -> OutgoingDigest:
         next_earliest_ms=now_ms, since_ms=now_ms, attempts=0, tries=0,
     )  # fmt: skip
     names = Names(route.name if route else TIMELINE, TIMELINE, sink)
-    builder = builder_of(head, names, config.sinks[sink].max_body_bytes, _group(route))
+    builder = builder_of(head, names, config.sinks[sink].max_body_bytes, route.group_path if route else ())
     builder.add([StoredRecord(b"sample", now_ms, msgspec.json.encode(_event(route)))])
     return OutgoingDigest(head.id, names.route, TIMELINE, head.attempt, 1, builder.body(now_ms, now_ms))
 
@@ -76,11 +75,7 @@ def sample(config: Config, sink: str, now_ms: int) -> OutgoingDigest:
 def _event(route: Route | None) -> dict[str, Any]:
     """It has the field by which the route groups."""
     value: Any = "sample"
-    for name in reversed(_group(route)):
+    for name in reversed(route.group_path if route else ()):
         value = {name: value}
     of_group = value if isinstance(value, dict) else {}
     return {"test": True, "message": "This is a sample digest, sent by `nsqdigest test-sink`.", **of_group}
-
-
-def _group(route: Route | None) -> tuple[str, ...]:
-    return check_path(route.group) if route is not None and route.group else ()

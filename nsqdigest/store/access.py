@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from nsqdigest.base.errors import Applied, StoreError, Unreachable
 from nsqdigest.store.damage import damaged
 from nsqdigest.store.namespace import Namespace
-from nsqdigest.store.servers.rights import Rights
 
 if TYPE_CHECKING:
     from nsqdigest.config import Redis as RedisSettings
@@ -33,7 +32,7 @@ async def operating(settings: RedisSettings, source: str) -> AsyncIterator[Names
     is_open = False
     try:
         await namespace.open_to_read()
-        await _require_rights(namespace, settings)
+        await namespace.require_rights()
         is_open = True
         yield namespace
     except StoreError as error:
@@ -45,13 +44,6 @@ async def operating(settings: RedisSettings, source: str) -> AsyncIterator[Names
         ) from error
     finally:
         await namespace.close(_ENDS_WITHIN_S)
-
-
-async def _require_rights(namespace: Namespace, settings: RedisSettings) -> None:
-    needed = Rights.needed_by(settings)
-    missing = needed.missing(await namespace.refused(needed.commands) or ())
-    if missing is not None:
-        raise StoreError("redis-auth", f"user {needed.user} {missing.detail}; {missing.remedy}", Applied.NO)
 
 
 async def now_ms(namespace: Namespace) -> int:

@@ -23,7 +23,7 @@ from nsqdigest.store.answers import Claim, Claimed, Ended, NotOpened
 from nsqdigest.store.head import Head
 from nsqdigest.store.keys import Keys
 from nsqdigest.store.namespace import Namespace
-from nsqdigest.store.record import StoredRecord
+from nsqdigest.store.record import StoredRecord, timestamp_ms
 from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Schedule, instant_ms
 from nsqdigest.store.servers.resp import Arguments, Command, packed, reader
@@ -269,7 +269,7 @@ class Digests:
         if not _is_of(after, head.id):
             return None
         return [
-            None if value is None else StoredRecord(key, _timestamp_ms(score), value)
+            None if value is None else StoredRecord(key, timestamp_ms(score), value)
             for key, score, value in zip(keys_read, members[1::2], values, strict=True)
         ]
 
@@ -279,7 +279,7 @@ class Digests:
         (flat,) = await self._namespace.send(
             claim.partition, [[b"ZRANGE", keys.snapshot + name, -1, -1, b"WITHSCORES"]]
         )
-        return _timestamp_ms(flat[1]) if flat else 0
+        return timestamp_ms(flat[1]) if flat else 0
 
     # -- below
 
@@ -354,18 +354,10 @@ def _is_of(head: bytes | None, digest_id: str) -> bool:
     return head is not None and f" id={digest_id} ".encode() in head
 
 
-def _timestamp_ms(score: bytes) -> int:
-    """Scores are minus the timestamp in microseconds."""
-    try:
-        return -int(score) // 1000
-    except ValueError:  # Redis writes the largest with an exponent
-        return -instant_ms(score) // 1000
-
-
 def _records(head: Head, members: Any, flat_values: Any) -> list[StoredRecord | None] | None:
     if len(members) != 2 * head.total:
         return None
     keys = members[::2]
     value_of = dict(zip(flat_values[::2], flat_values[1::2], strict=True)).get
-    found = zip(keys, map(_timestamp_ms, members[1::2]), map(value_of, keys), strict=True)
+    found = zip(keys, map(timestamp_ms, members[1::2]), map(value_of, keys), strict=True)
     return [None if record[2] is None else _as_stored(StoredRecord, record) for record in found]

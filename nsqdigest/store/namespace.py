@@ -82,7 +82,7 @@ class Namespace:
         Raises `Unreachable`, `StoreMismatch` or `StoreError` where going on would do harm.
         """
         servers = await self._client.facts()
-        await self._require_rights()
+        await self.require_rights()
         self.epochs = await self._agree_on_layout(routes)
         return StoreFacts(servers, self._client.warnings(servers))
 
@@ -109,7 +109,7 @@ class Namespace:
         """Waits for calls under way, no longer than `within_s`, then closes the connections."""
         await self._client.close(within_s)
 
-    async def _require_rights(self) -> None:
+    async def require_rights(self) -> None:
         """Before anything is written: a missing right would stop a script half-way, at some later time."""
         needed = Rights.needed_by(self._settings)
         missing = needed.missing(await self.refused(needed.commands) or ())

@@ -1,12 +1,11 @@
-"""The newest records of a set, be it open, a digest's or dead. Reads only."""
+"""Records of a set by their place, the newest first, be it open, a digest's or dead. Reads only."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from nsqdigest.store.packing import RECORDS_PER_CALL
-from nsqdigest.store.record import StoredRecord
-from nsqdigest.store.schedule import instant_ms
+from nsqdigest.store.record import StoredRecord, timestamp_ms
 
 if TYPE_CHECKING:
     from nsqdigest.store.namespace import Namespace
@@ -15,16 +14,25 @@ if TYPE_CHECKING:
 async def newest_records(
     namespace: Namespace, partition: int, index: bytes, values: bytes, most: int
 ) -> list[StoredRecord]:
-    """Of one set of records, without those whose value is gone (it was superseded meanwhile, or lost)."""
-    last = min(most, RECORDS_PER_CALL) - 1
-    if last < 0:
+    """At most RECORDS_PER_CALL."""
+    if most <= 0:
         return []
-    (flat,) = await namespace.send(partition, [[b"ZRANGE", index, 0, last, b"WITHSCORES"]])
-    if not flat:
-        return []
-    (texts,) = await namespace.send(partition, [[b"HMGET", values, *flat[::2]]])
-    return [
-        StoredRecord(key, -instant_ms(score) // 1000, value)  # a score is minus the timestamp in microseconds
-        for key, score, value in zip(flat[::2], flat[1::2], texts, strict=True)
-        if value is not None
+    _, records = await records_at(namespace, partition, (index, values), 0, min(most, RECORDS_PER_CALL))
+    return records
+
+
+async def records_at(
+    namespace: Namespace, partition: int, of: tuple[bytes, bytes], start: int, count: int
+) -> tuple[int, list[StoredRecord]]:
+    """How many places were read, and the records there without those whose value is gone (it was superseded meanwhile,
+    or lost). `of`: the keys of the set's index and values."""
+    index, values = of
+    (flat,) = await namespace.send(partition, [[b"ZRANGE", index, start, start + count - 1, b"WITHSCORES"]])
+    keys = flat[::2]
+    if not keys:
+        return 0, []
+    (texts,) = await namespace.send(partition, [[b"HMGET", values, *keys]])
+    found = zip(keys, flat[1::2], texts, strict=True)
+    return len(keys), [
+        StoredRecord(key, timestamp_ms(score), value) for key, score, value in found if value is not None
     ]

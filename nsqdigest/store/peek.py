@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsqdigest.store.head import Head
+from nsqdigest.store.newest import records_at
 from nsqdigest.store.packing import first_page, next_page
-from nsqdigest.store.record import StoredRecord
-from nsqdigest.store.schedule import instant_ms
+from nsqdigest.store.record import timestamp_ms
 
 if TYPE_CHECKING:
     from nsqdigest.store.namespace import Namespace
+    from nsqdigest.store.record import StoredRecord
 
 NO_ID = "00000000-0000-7000-8000-000000000000"
 """In place of the id, which a digest gets when it is opened."""
@@ -25,8 +26,8 @@ class Peeked(NamedTuple):
     is_opened: bool
     """Whether it has its id already."""
     partition: int
-    index_key: bytes
-    values_key: bytes
+    keys: tuple[bytes, bytes]
+    """Of its records: index and values."""
     first_ms: int
     last_ms: int
 
@@ -61,8 +62,8 @@ async def peek(namespace: Namespace, route: str, timeline: str, earliest_delays_
     newest, oldest = await namespace.send(
         partition, [[b"ZRANGE", index, 0, 0, b"WITHSCORES"], [b"ZRANGE", index, -1, -1, b"WITHSCORES"]]
     )
-    first_ms, last_ms = (_timestamp_ms(flat[1]) if flat else 0 for flat in (oldest, newest))
-    return Peeked(head, head.id != NO_ID, partition, index, values, first_ms, last_ms)
+    first_ms, last_ms = (timestamp_ms(flat[1]) if flat else 0 for flat in (oldest, newest))
+    return Peeked(head, head.id != NO_ID, partition, (index, values), first_ms, last_ms)
 
 
 async def pages(namespace: Namespace, peeked: Peeked) -> AsyncIterator[list[StoredRecord]]:
@@ -70,19 +71,11 @@ async def pages(namespace: Namespace, peeked: Peeked) -> AsyncIterator[list[Stor
     start = seen_bytes = 0
     count = first_page(peeked.head.total)
     while start < peeked.head.total:
-        (members,) = await namespace.send(
-            peeked.partition, [[b"ZRANGE", peeked.index_key, start, start + count - 1, b"WITHSCORES"]]
-        )
-        if not members:
+        read, page = await records_at(namespace, peeked.partition, peeked.keys, start, count)
+        if not read:
             return
-        (found,) = await namespace.send(peeked.partition, [[b"HMGET", peeked.values_key, *members[::2]]])
-        page = [
-            StoredRecord(key, _timestamp_ms(score), value)
-            for key, score, value in zip(members[::2], members[1::2], found, strict=True)
-            if value is not None
-        ]
         yield page
-        start += len(found)
+        start += read
         seen_bytes += sum(len(record.value) for record in page)
         count = next_page(start, seen_bytes, peeked.head.total - start)
 
@@ -91,7 +84,3 @@ def _iteration(text: bytes | None) -> int:
     """Of the last digest; a timeline that had none has no head."""
     fields = dict(field.split(b"=", 1) for field in (text or b"").split())
     return int(fields.get(b"iteration", 0))
-
-
-def _timestamp_ms(score: bytes) -> int:
-    return -instant_ms(score) // 1000

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from nsqdigest.store.schedule import instant_ms
+
 
 class Record(msgspec.Struct, gc=False):
     """One event in one timeline of one route. `possible_repeat`: it may have been stored, even delivered, before.
@@ -18,6 +20,14 @@ class Record(msgspec.Struct, gc=False):
     value: bytes
     possible_repeat: bool
     source: object = None
+
+
+def timestamp_ms(score: bytes) -> int:
+    """A record's score is minus its timestamp in microseconds."""
+    try:
+        return -int(score) // 1000
+    except ValueError:  # Redis writes the largest with an exponent
+        return -instant_ms(score) // 1000
 
 
 class StoredRecord(NamedTuple):

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from nsqdigest.base.reasons import DeadLetterReason
-from nsqdigest.base.templates import check_path
 from nsqdigest.daemon.routes import intake_routes, plans_of
 from nsqdigest.delivery.grouped import group_of
 from nsqdigest.intake.bodies import Rejected
@@ -117,7 +116,7 @@ class Trial:
         return tuple(self._place(self._routes[record.route], record) for record in records)
 
     def _place(self, settings: Route, record: Record) -> Place:
-        group = group_of(record.value, check_path(settings.group)) if settings.group else b"null"
+        group = group_of(record.value, settings.group_path) if settings.group else b"null"
         return Place(
             settings.name,
             record.timeline.decode(),

@@ -68,7 +68,7 @@ def samples(*, grouped: bool) -> list[Sample]:
 
 def sample_of(route: Route) -> bytes:
     """A digest as the route would have it: its events have the fields that the route names."""
-    path = tuple(route.group.split(".")) if route.group else ()
+    path = route.group_path
     events = []
     template = Template.parse(route.timeline)
     for number in range(OF_A_ROUTE):

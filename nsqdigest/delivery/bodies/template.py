@@ -13,7 +13,6 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from types import TracebackType
 from typing import Any
 
@@ -21,6 +20,7 @@ import jinja2
 import msgspec
 from jinja2.exceptions import SecurityError, TemplateSyntaxError
 
+from nsqdigest.base.words import nearest
 from nsqdigest.delivery.bodies import document, values
 from nsqdigest.delivery.bodies.base import BodyFailed
 from nsqdigest.delivery.bodies.encoding import encode_html, encode_json, encode_not
@@ -149,17 +149,17 @@ class Template:
     def _not_there(self, error: NotThere) -> tuple[str, str]:
         name = error.name if isinstance(error.name, str) and error.name in self._text else ""
         if error.is_variable:
-            close = get_close_matches(name, _VARIABLES, n=1)
+            close = nearest(name, _VARIABLES)
             return (
                 f'"{name}" is not there',
-                f'did you mean "{close[0]}"?' if close else "there are data, timestamp, type",
+                f'did you mean "{close}"?' if close else "there are data, timestamp, type",
             )
         if name in _METHODS:
             return f'"{name}" is not there: data has fields and no methods', f"write {{{{ {_METHODS[name]} }}}}"
         shown = f'"{name}"' if name else f"element {error.name}" if isinstance(error.name, int) else "a field"
         remedy = 'write {{ … | default("") }}, or test it with `is defined`'
-        close = get_close_matches(name, _FIELDS, n=1)
-        return f"{shown} is not there", f'did you mean "{close[0]}"? Else {remedy}' if close else remedy
+        close = nearest(name, _FIELDS)
+        return f"{shown} is not there", f'did you mean "{close}"? Else {remedy}' if close else remedy
 
     def _syntax(self, error: TemplateSyntaxError) -> BodyFailed:
         message = (error.message or "is no template").rstrip(".")
@@ -167,8 +167,8 @@ class Template:
         for what, known in (("filter", self.sandbox.filters), ("test", self.sandbox.tests)):
             if message.startswith(f"No {what} named"):
                 names = sorted(name for name in known if name.isidentifier() and name != "for")
-                close = get_close_matches(message.split("'")[1], names, n=1)
-                remedy = f'did you mean "{close[0]}"?' if close else f"there are {', '.join(names)}"
+                close = nearest(message.split("'")[1], names)
+                remedy = f'did you mean "{close}"?' if close else f"there are {', '.join(names)}"
         return BodyFailed(message[0].lower() + message[1:], remedy, error.lineno)
 
 
