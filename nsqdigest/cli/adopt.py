@@ -33,7 +33,8 @@ def command(orphan: str, to: str, path: Path | None, yes: bool, as_json: bool) -
     from then on; a record of the same key is superseded by the newer one, and what is over the policy's capacity is
     dropped and counted. A digest that was under way ends, and its records go out under a new id.
 
-    Exit code 0: all of it moved; 1: some stayed, or you said no; 2: nobody could be asked; 69: Redis is out of reach.
+    Exit code 0: all of it moved; 1: some stayed, or you answered no; 2: there is no terminal to ask
+    at; 69: Redis is out of reach.
 
     \b
     Example:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MOST_PER_S = 10_000.0
 _MOST_SHOWN = 100
 _LONGEST_DETAIL = 160
-_SAID = {
+_IN_WORDS = {
     "not-selected": "not selected",
     "no-letter": "no dead letter of nsqdigest",
     "cut-off": "the letter does not hold the whole event",
@@ -123,7 +123,7 @@ def events_command(
         channel_name(channel)
     except Wrong as error:
         raise click.UsageError(f"--channel {printable(channel)} {error.mistake}; {error.remedy}") from None
-    log.setup("error", "auto")  # what is found is said here, once
+    log.setup("error", "auto")  # the command prints what it finds, once
     choice, shown = Choice(reason or "", topic, contains.encode()), list[dict[str, Any]]()
 
     def on_handled(handled: Handled) -> None:
@@ -189,14 +189,14 @@ def _exit_code(run: Run) -> int:
 def _line(handled: Handled) -> str:
     event = handled.event
     if event is None:
-        return f"stays: {_SAID['no-letter']} ({printable(handled.detail, _LONGEST_DETAIL)})"
+        return f"stays: {_IN_WORDS['no-letter']} ({printable(handled.detail, _LONGEST_DETAIL)})"
     age = until(event.timestamp // 1_000_000, int(time.time() * 1000)) if event.timestamp else "?"
     what = f"{printable(event.topic)}, {age}, {printable(event.reason)}: {printable(event.detail, _LONGEST_DETAIL)}"
     if handled.stays is None:
         return f"can be replayed: {what}"
     is_news = handled.detail not in ("", f"{event.reason}: {event.detail}")
     now = f" ({printable(handled.detail, _LONGEST_DETAIL)})" if is_news else ""
-    return f"stays: {_SAID[handled.stays]}{now}: {what}"
+    return f"stays: {_IN_WORDS[handled.stays]}{now}: {what}"
 
 
 def _echo_sum(config: Config, channel: str, run: Run, *, dry_run: bool) -> None:
@@ -212,7 +212,7 @@ def _echo_sum(config: Config, channel: str, run: Run, *, dry_run: bool) -> None:
         verb = "can be replayed" if dry_run else "replayed"
         click.echo(f"{counted(replayed, 'dead letter')} {verb}{f': {topics}' if topics else ''}")
         for stays, number in run.stayed.most_common():
-            click.echo(f"{counted(number, 'letter')} stay{'s' if number == 1 else ''}: {_SAID[stays]}")
+            click.echo(f"{counted(number, 'letter')} stay{'s' if number == 1 else ''}: {_IN_WORDS[stays]}")
     if run.uncertain:
         click.echo(
             f"{counted(run.uncertain, 'event')} may have gone out and will come again: nsqd did not answer in time"

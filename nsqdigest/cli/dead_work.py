@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from nsqdigest.store.dead_work import Handled
     from nsqdigest.store.namespace import Namespace
 
-_SAID = {
+_IN_WORDS = {
     "replayed": "is sent again under its id",
     "already": "was sent again before, and is on its way",
     "dropped": "is dropped",
@@ -103,7 +103,8 @@ def drop_command(
 ) -> None:
     """Drop dead digests for good. Their records count as deleted.
 
-    Exit code 0: each is dropped; 1: one is not, or you said no; 2: nobody could be asked; 69: Redis is out of reach.
+    Exit code 0: each is dropped; 1: one is not, or you answered no; 2: there is no terminal to ask
+    at; 69: Redis is out of reach.
 
     \b
     Examples:
@@ -186,7 +187,7 @@ def _line(handled: Handled) -> str:
         details = handled.dead.details
         records = f", {counted(handled.records, 'record')}" if handled.records else ""
         where = f" (route {printable(details.route)}, timeline {shown(details.timeline)}{records})"
-    return f"{printable(handled.id)} {_SAID[handled.result]}{where}"
+    return f"{printable(handled.id)} {_IN_WORDS[handled.result]}{where}"
 
 
 def _note_undelivered(done: Sequence[Handled], routes: Routes) -> None:

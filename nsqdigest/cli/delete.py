@@ -13,7 +13,7 @@ from nsqdigest.base.shown import printable
 from nsqdigest.base.words import counted
 from nsqdigest.cli import config_option, load_config
 from nsqdigest.cli.operating import TEXT, confirm, json_option, note_unused, shown, yes_option
-from nsqdigest.cli.places import chosen_place, digest_option, routes_of
+from nsqdigest.cli.places import digest_option, look_at, routes_of
 
 if TYPE_CHECKING:
     from nsqdigest.config import Config
@@ -46,7 +46,8 @@ def command(*, timeline: str | None, path: Path | None, route: str, digest_id: s
     anew. With --route alone, all timelines of a route that the file does not have any more are deleted; to keep them,
     see `nsqdigest adopt`.
 
-    Exit code 0: it is deleted; 1: there is none, or you said no; 2: nobody could be asked; 69: Redis is out of reach.
+    Exit code 0: it is deleted; 1: there is none, or you answered no; 2: there is no terminal to ask
+    at; 69: Redis is out of reach.
 
     \b
     Examples:
@@ -85,14 +86,10 @@ def command(*, timeline: str | None, path: Path | None, route: str, digest_id: s
 
 async def _delete(config: Config, timeline: str, route: str, digest_id: str, yes: bool) -> _Deleted:
     from nsqdigest.store.access import operating
-    from nsqdigest.store.inspection import Inspector
     from nsqdigest.store.operations import Operations
 
     async with operating(config.redis, config.source) as namespace:
-        note_unused(namespace, config.redis.namespace)
-        inspector, routes = Inspector(namespace), await routes_of(namespace, config)
-        place = await chosen_place(inspector, routes, timeline, route, digest_id)
-        known = await inspector.look(place, routes.increment_ms(place.route))
+        place, known, *_ = await look_at(namespace, config, timeline, route, digest_id)
         there = known.records + (known.digest.total if known.digest else 0) if known else 0
         what = f"the timeline {shown(place.shown)} of route {printable(place.route)}"
         confirm(f"Delete {what} with {counted(there, 'record')}?", yes=yes)

@@ -50,7 +50,7 @@ def command(path: Path | None, file: Path | None, strict: bool, as_json: bool) -
     from nsqdigest.delivery.sinks.table import KINDS
     from nsqdigest.doctor.examination import examine
 
-    log.setup("error", "auto")  # what is found is said here, once
+    log.setup("error", "auto")  # the command prints what it finds, once
     of_file = judgements.of_file(config.source, (), config.warnings, summary(config))
     parts = resolver.run(examine(config, KINDS, of_file))
     if as_json:

@@ -11,8 +11,8 @@ from nsqdigest.base.errors import NsqdigestError
 from nsqdigest.base.shown import as_json as encoded
 from nsqdigest.base.shown import printable
 from nsqdigest.cli import config_option, load_config
-from nsqdigest.cli.operating import TEXT, json_option, note_unused, shown, span
-from nsqdigest.cli.places import chosen_place, digest_option, route_option, routes_of
+from nsqdigest.cli.operating import TEXT, json_option, shown, span
+from nsqdigest.cli.places import digest_option, look_at, route_option
 
 if TYPE_CHECKING:
     from nsqdigest.config import Config
@@ -61,15 +61,10 @@ def command(timeline: str, path: Path | None, route: str, digest_id: str, as_jso
 async def _flush(config: Config, timeline: str, route: str, digest_id: str) -> tuple[Place, str, str]:
     """The timeline, its state from now on, and why nobody delivers it."""
     from nsqdigest.store.access import operating
-    from nsqdigest.store.inspection import Inspector
     from nsqdigest.store.operations import Flushed, Operations
 
     async with operating(config.redis, config.source) as namespace:
-        note_unused(namespace, config.redis.namespace)
-        routes = await routes_of(namespace, config)
-        inspector = Inspector(namespace)
-        place = await chosen_place(inspector, routes, timeline, route, digest_id)
-        known = await inspector.look(place, routes.increment_ms(place.route))
+        place, known, _, routes = await look_at(namespace, config, timeline, route, digest_id)
         if known is not None and known.state == "idle":
             return place, known.state, ""  # flushed, it would be forgotten, and its next event would not be held back
         flushed = await Operations(namespace).flush(place.route, place.name)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from nsqdigest.base.errors import NsqdigestError
 from nsqdigest.base.shown import printable
-from nsqdigest.cli.operating import TEXT, instant, require_known, shown, span
+from nsqdigest.cli.operating import TEXT, instant, note_unused, require_known, shown, span
 
 if TYPE_CHECKING:
     from nsqdigest.config import Config
-    from nsqdigest.store.inspection import Inspector, Place
+    from nsqdigest.store.inspection import Inspector, Known, Place
     from nsqdigest.store.namespace import Namespace
 
 route_option = click.option("--route", type=TEXT, default="", metavar="ROUTE", help="Of this route.")
@@ -99,6 +99,26 @@ async def routes_of(namespace: Namespace, config: Config) -> Routes:
     from nsqdigest.store.operations import Operations
 
     return Routes(config, await Operations(namespace).routes(), await now_ms(namespace))
+
+
+class Looked(NamedTuple):
+    """A timeline that was found by its name."""
+
+    place: Place
+    known: Known | None
+    """None: it has gone since."""
+    inspector: Inspector
+    routes: Routes
+
+
+async def look_at(namespace: Namespace, config: Config, timeline: str, route: str, digest_id: str) -> Looked:
+    """Raises like `chosen_place`."""
+    from nsqdigest.store.inspection import Inspector
+
+    note_unused(namespace, config.redis.namespace)
+    inspector, routes = Inspector(namespace), await routes_of(namespace, config)
+    place = await chosen_place(inspector, routes, timeline, route, digest_id)
+    return Looked(place, await inspector.look(place, routes.increment_ms(place.route)), inspector, routes)
 
 
 async def chosen_place(inspector: Inspector, routes: Routes, timeline: str, route: str, digest_id: str) -> Place:

@@ -18,13 +18,12 @@ from nsqdigest.cli.operating import (
     instant,
     instant_as_json,
     json_option,
-    note_unused,
     record_lines,
     records_as_json,
     shown,
     until,
 )
-from nsqdigest.cli.places import chosen_place, digest_option, route_option, routes_of
+from nsqdigest.cli.places import digest_option, look_at, route_option
 
 if TYPE_CHECKING:
     from nsqdigest.cli.places import Routes
@@ -77,14 +76,10 @@ def command(*, timeline: str, path: Path | None, route: str, digest_id: str, rec
 
 
 async def _look(config: Config, timeline: str, route: str, digest_id: str, most: int) -> _Seen:
-    from nsqdigest.store.inspection import Inspector
     from nsqdigest.store.namespace import reading
 
     async with reading(config.redis, config.source) as namespace:
-        note_unused(namespace, config.redis.namespace)
-        inspector, routes = Inspector(namespace), await routes_of(namespace, config)
-        place = await chosen_place(inspector, routes, timeline, route, digest_id)
-        known = await inspector.look(place, routes.increment_ms(place.route))
+        place, known, inspector, routes = await look_at(namespace, config, timeline, route, digest_id)
         if known is None:
             raise NsqdigestError(f"the timeline {shown(timeline)} went away while it was read; try again")
         return _Seen(
@@ -137,8 +132,8 @@ def _state(known: Known) -> str:
 
 def _losses(superseded: int, dropped_capacity: int) -> str:
     lost = [(superseded, "superseded"), (dropped_capacity, "dropped over capacity")]
-    said = ", ".join(f"{number:,} {what}" for number, what in lost if number)
-    return f"; since the digest before: {said}" if said else ""
+    losses = ", ".join(f"{number:,} {what}" for number, what in lost if number)
+    return f"; since the digest before: {losses}" if losses else ""
 
 
 def _of_digest(known: Known) -> list[tuple[str, str]]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nsqdigest.delivery.sample import Sent
 
 _LONGEST_ANSWER = 400
-SAID = {
+IN_WORDS = {
     "delivered": "delivered in {}",
     "unavailable": "not delivered, after {}: the receiver cannot be reached, or can take nothing now",
     "again": "not delivered, after {}; the daemon would try again",
@@ -39,8 +39,8 @@ def command(name: str, path: Path | None, as_json: bool) -> None:
     It goes the way of every digest: the same client, signature and form, as one of the first route to this sink, of the
     timeline "nsqdigest-test", with one record. Whoever receives it sees it. Redis and the daemon have no part in it.
 
-    Exit code 0: delivered; 1: the receiver did not take it; 69: it is out of reach, or
-    can take nothing now.
+    Exit code 0: delivered; 1: the receiver did not take it, or the template makes no body of it; 69: the receiver is
+    out of reach, or can take nothing now.
 
     \b
     Example:
@@ -49,7 +49,7 @@ def command(name: str, path: Path | None, as_json: bool) -> None:
     config = load_config(path)
     from nsqdigest.base import log, resolver
 
-    log.setup("error", "auto")  # what is found is said here, once
+    log.setup("error", "auto")  # the command prints what it finds, once
     sent = resolver.run(_send(config, name))
     click.echo(encoded(_as_json(name, sent)) if as_json else "\n".join(_lines(config, name, sent)))
     unreachable = sent.outcome.verdict == "unavailable"
@@ -66,8 +66,8 @@ async def _send(config: Config, name: str) -> Sent:
 
 def _lines(config: Config, name: str, sent: Sent) -> list[str]:
     outcome = sent.outcome
-    said = SAID[outcome.verdict].format(span(int(sent.took_s * 1000)))
-    lines = [f"sink {name} ({config.sinks[name].type}): {said}"]
+    result = IN_WORDS[outcome.verdict].format(span(int(sent.took_s * 1000)))
+    lines = [f"sink {name} ({config.sinks[name].type}): {result}"]
     if outcome.detail:
         lines.append(f"  {printable(outcome.detail)}")
     if outcome.answer and outcome.verdict != "unrendered":

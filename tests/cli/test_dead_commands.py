@@ -13,7 +13,7 @@ import pytest
 from nsqdigest.audit.ledger import balances
 from nsqdigest.base.errors import EXIT_NO, EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE
 from nsqdigest.base.reasons import Verdict
-from nsqdigest.cli.test_sink import SAID
+from nsqdigest.cli.test_sink import IN_WORDS
 from support.cli import PATIENCE_S, Operated, operated, route
 from support.daemon import installed_command
 from support.receiver import OK, Answer
@@ -294,4 +294,4 @@ def test_a_sample_digest_and_what_became_of_it(operated: Operated) -> None:
 
 
 def test_there_are_words_for_whatever_a_sink_says() -> None:
-    assert set(SAID) == set(Verdict)
+    assert set(IN_WORDS) == set(Verdict)
