@@ -36,10 +36,10 @@ from nsqdigest.config import (
 from nsqdigest.config.options import POLICY, ROUTE, SECTIONS, Section
 from nsqdigest.config.problems import Wrong, toml
 from nsqdigest.config.toml_lines import KeyPath, line_of, locate
-from nsqdigest.delivery.sinks.log import LogSettings
+from nsqdigest.delivery.sinks.log import LogSinkSettings
 from nsqdigest.delivery.sinks.nsq import NsqSinkSettings
 from nsqdigest.delivery.sinks.table import KINDS
-from nsqdigest.delivery.sinks.webhook import WebhookSettings
+from nsqdigest.delivery.sinks.webhook import WebhookSinkSettings
 from support.files import SMALLEST
 
 pytestmark = pytest.mark.unit
@@ -91,9 +91,9 @@ def advice(text: str, environ: Mapping[str, str] | None = None) -> list[str]:
     return [warning for warning in read(text, environ).warnings if "no route has" not in warning]
 
 
-def hook(*lines: str, **environ: str) -> WebhookSettings:
+def hook(*lines: str, **environ: str) -> WebhookSinkSettings:
     sink = read(WEBHOOK + "\n".join(lines), environ).sinks["hook"]
-    assert isinstance(sink, WebhookSettings)
+    assert isinstance(sink, WebhookSinkSettings)
     return sink
 
 
@@ -130,7 +130,7 @@ def test_the_smallest_file_loads_with_the_defaults() -> None:
             sink="out",
         ),
     )
-    assert isinstance(config.sinks["out"], LogSettings)
+    assert isinstance(config.sinks["out"], LogSinkSettings)
     assert config.sinks["out"].max_age_ms == 72 * 3_600_000
     assert config.warnings == ()
 
@@ -850,7 +850,7 @@ def test_nothing_secret_shows_in_repr() -> None:
         assert "hunter2" not in shown
         assert SECRET not in shown
     sink = config.sinks["hook"]
-    assert isinstance(sink, WebhookSettings)
+    assert isinstance(sink, WebhookSinkSettings)
     assert sink.shown_url == "https://example.com"
 
 
@@ -890,7 +890,7 @@ def test_a_secret_file_lies_beside_the_configuration_and_loses_its_line_end(tmp_
     path = tmp_path / "nsqdigest.toml"
     path.write_text(WEBHOOK + 'secret = "file:hook.secret"')
     sink = load(path, {}, KINDS).sinks["hook"]
-    assert isinstance(sink, WebhookSettings)
+    assert isinstance(sink, WebhookSinkSettings)
     assert sink.secrets == (Secret(SECRET),)
 
 

@@ -20,7 +20,7 @@ from nsqdigest.delivery import opener
 from nsqdigest.delivery.delivery import DeliveryRoute
 from nsqdigest.delivery.outlet import Outlet
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
-from nsqdigest.delivery.sinks.log import LogSettings
+from nsqdigest.delivery.sinks.log import LogSinkSettings
 from nsqdigest.delivery.timer import Scheduler
 from nsqdigest.store.answers import Claim
 from nsqdigest.store.digests import READ_WHOLE_RECORDS, Digests
@@ -87,7 +87,7 @@ async def store(open_store: OpenStore, redis_url: str) -> Store:
 
 
 def scheduler_of(
-    store: Store, sink: LeaseReadingSink, metrics: Metrics, settings: LogSettings = SINK, lease_ms: int = 60_000
+    store: Store, sink: LeaseReadingSink, metrics: Metrics, settings: LogSinkSettings = SINK, lease_ms: int = 60_000
 ) -> Scheduler:
     outlet = Outlet(settings, sink, Controller(8, Curve(1.0, 10.0, jitter="none"), max))
     routes = {"r": DeliveryRoute(ROUTE, Plan(POLICY), outlet)}

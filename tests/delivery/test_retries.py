@@ -20,7 +20,7 @@ from nsqdigest.config import Scheduler as SchedulerSettings
 from nsqdigest.delivery.delivery import DeliveryRoute
 from nsqdigest.delivery.outlet import Outlet
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
-from nsqdigest.delivery.sinks.log import LogSettings
+from nsqdigest.delivery.sinks.log import LogSinkSettings
 from nsqdigest.delivery.timer import Scheduler
 from nsqdigest.store.dead import Dead, Revival
 from nsqdigest.store.route import StoreRoute
@@ -76,7 +76,7 @@ def sink() -> ScriptedSink:
 
 
 @pytest.fixture
-def settings() -> LogSettings:
+def settings() -> LogSinkSettings:
     return SINK
 
 
@@ -93,7 +93,7 @@ async def store(open_store: OpenStore, redis_url: str, merges: bool) -> Store:
 
 
 @pytest.fixture
-async def scheduler(store: Store, sink: ScriptedSink, settings: LogSettings) -> AsyncIterator[Scheduler]:
+async def scheduler(store: Store, sink: ScriptedSink, settings: LogSinkSettings) -> AsyncIterator[Scheduler]:
     def uniform(low: float, high: float) -> float:
         return low
 
@@ -182,7 +182,7 @@ class TestMerged:
         assert sink.sent[0].body == sink.sent[1].body
 
     @pytest.fixture
-    def settings(self, request: pytest.FixtureRequest) -> LogSettings:
+    def settings(self, request: pytest.FixtureRequest) -> LogSinkSettings:
         return replace(SINK, **getattr(request, "param", {}))
 
     @pytest.mark.parametrize("settings", [{"max_attempts": 3}], indirect=True)

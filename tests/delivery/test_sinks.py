@@ -21,8 +21,8 @@ import nsqdigest
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.config import Secret
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
-from nsqdigest.delivery.sinks.log import LogFile, LogSettings
-from nsqdigest.delivery.sinks.webhook import Webhook, WebhookSettings
+from nsqdigest.delivery.sinks.log import LogFile, LogSinkSettings
+from nsqdigest.delivery.sinks.webhook import Webhook, WebhookSinkSettings
 from support.ports import HOST, free_port
 from support.waiting import until
 
@@ -97,7 +97,7 @@ async def webhook_to() -> AsyncIterator[MakeWebhook]:
 
     def make(url: str, **changes: Any) -> Webhook:
         settings = COMMON | {"type": "webhook", "url": url, "allow_http": True, "secrets": (), "headers": {}} | changes
-        made.append(Webhook(WebhookSettings(**settings)))
+        made.append(Webhook(WebhookSinkSettings(**settings)))
         return made[-1]
 
     yield make
@@ -391,7 +391,7 @@ async def test_closed_it_leaves_no_connection_and_may_be_closed_again(
 
 
 def log_to(path: Path | str, **settings: Any) -> LogFile:
-    return LogFile(LogSettings(**{**COMMON, **settings}, type="log", path=str(path)))
+    return LogFile(LogSinkSettings(**{**COMMON, **settings}, type="log", path=str(path)))
 
 
 async def delivered(sink: LogFile, *bodies: bytes) -> list[Verdict]:

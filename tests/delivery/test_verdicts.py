@@ -10,7 +10,7 @@ import pytest
 from nsqdigest.backoff import Controller, Curve, State, retry_wait_ms
 from nsqdigest.base.reasons import BuryReason, Verdict
 from nsqdigest.delivery.sinks.base import Outcome
-from nsqdigest.delivery.sinks.log import LogSettings
+from nsqdigest.delivery.sinks.log import LogSinkSettings
 from nsqdigest.delivery.verdicts import Health, Next, Step, after, choose_probe, expired
 
 pytestmark = pytest.mark.unit
@@ -19,13 +19,13 @@ HOUR_MS = 3_600_000
 FAILURES = (Verdict.UNAVAILABLE, Verdict.AGAIN, Verdict.REFUSED)
 
 
-def sink(**changes: Any) -> LogSettings:
+def sink(**changes: Any) -> LogSinkSettings:
     settings: dict[str, Any] = {
         "name": "out", "type": "log", "path": "-", "concurrency": 8, "timeout_ms": 15_000, "max_attempts": 0,
         "max_age_ms": 72 * HOUR_MS, "retry_base_ms": 1_000, "retry_cap_ms": 900_000, "retry_after_max_ms": HOUR_MS,
         "max_body_bytes": 256 * 1024,
     }  # fmt: skip
-    return LogSettings(**(settings | changes))
+    return LogSinkSettings(**(settings | changes))
 
 
 def lowest(low: float, high: float) -> float:

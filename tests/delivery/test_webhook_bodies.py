@@ -19,7 +19,7 @@ from nsqdigest.delivery.digest import Names
 from nsqdigest.delivery.sinks.base import OutgoingDigest
 from nsqdigest.delivery.sinks.rendering import Rendering
 from nsqdigest.delivery.sinks.table import KINDS
-from nsqdigest.delivery.sinks.webhook import Webhook, WebhookSettings
+from nsqdigest.delivery.sinks.webhook import Webhook, WebhookSinkSettings
 from nsqdigest.delivery.sinks.webhook_body import TemplateFile
 from support.chats import slack_takes, teams_takes
 from support.receiver import Receiver
@@ -52,7 +52,7 @@ async def webhook(receiver: Receiver) -> AsyncIterator[Make]:
             "max_body_bytes": 65_536, "url": receiver.url, "allow_http": True, "secrets": (), "headers": {},
             "template": TemplateFile("message.json.j2", text) if text else None,
         }  # fmt: skip
-        made.append(Webhook(WebhookSettings(**(settings | changes))))
+        made.append(Webhook(WebhookSinkSettings(**(settings | changes))))
         return made[-1]
 
     yield make

@@ -9,7 +9,7 @@ import pytest
 
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.delivery.sinks.base import OutgoingDigest
-from nsqdigest.delivery.sinks.webhook import Webhook, WebhookSettings
+from nsqdigest.delivery.sinks.webhook import Webhook, WebhookSinkSettings
 from support.raw_server import Peer, RawServer
 
 pytestmark = pytest.mark.integration
@@ -28,7 +28,7 @@ async def webhooks() -> AsyncIterator[list[Webhook]]:
 
 
 def webhook_to(url: str, made: list[Webhook], timeout_ms: int = TIMEOUT_MS) -> Webhook:
-    settings = WebhookSettings(
+    settings = WebhookSinkSettings(
         name="out", type="webhook", url=url, allow_http=True, secrets=(), headers={}, concurrency=1,
         timeout_ms=timeout_ms, max_attempts=0, max_age_ms=3_600_000, retry_base_ms=1_000, retry_cap_ms=900_000,
         retry_after_max_ms=3_600_000, max_body_bytes=256 * 1024,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nsqdigest.config import Address
-from nsqdigest.delivery.sinks.webhook import WebhookSettings
+from nsqdigest.delivery.sinks.webhook import WebhookSinkSettings
 from nsqdigest.demo.play import settings
 from nsqdigest.demo.receiver import new_secret
 from nsqdigest.demo.stage import GATHERED_S
@@ -27,7 +27,7 @@ def test_the_file_in_config_is_the_one_in_the_package() -> None:
 
 def test_its_addresses_are_those_of_the_demo() -> None:
     sink = DEMO.sinks["team"]
-    assert isinstance(sink, WebhookSettings)
+    assert isinstance(sink, WebhookSinkSettings)
     assert DEMO.nsq.nsqd_tcp_addresses == (NSQD,)
     assert (DEMO.redis.url, sink.url) == ("redis://127.0.0.1:5001/0", "http://127.0.0.1:5002/digests")
     assert sink.secrets

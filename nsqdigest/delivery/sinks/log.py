@@ -36,7 +36,7 @@ _BREAKS_TO_BLANKS = bytes.maketrans(b"\r\n", b"  ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings(SinkSettings):
+class LogSinkSettings(SinkSettings):
     path: str
 
 
@@ -50,7 +50,7 @@ def file_name(text: str) -> str:
 
 
 class LogFile:
-    def __init__(self, settings: LogSettings) -> None:
+    def __init__(self, settings: LogSinkSettings) -> None:
         self._path = settings.path
         self._timeout_s = settings.timeout_ms / 1000
         self._file: int | None = None
@@ -130,7 +130,7 @@ def unwritable(path: str) -> tuple[str, str]:
     return "", ""
 
 
-async def look(sink: LogSettings, reach: Reach) -> list[Finding]:
+async def look(sink: LogSinkSettings, reach: Reach) -> list[Finding]:
     if sink.path == STDOUT:
         return [Finding(sink.name, State.OK, "writes to stdout")]
     problem, remedy = await reach.in_a_thread(partial(unwritable, sink.path))
@@ -139,13 +139,13 @@ async def look(sink: LogSettings, reach: Reach) -> list[Finding]:
     return [Finding(sink.name, State.OK, f"{sink.path} can be written by this user")]
 
 
-def build(settings: LogSettings, context: SinkContext) -> LogFile:
+def build(settings: LogSinkSettings, context: SinkContext) -> LogFile:
     return LogFile(settings)
 
 
 KIND = SinkKind(
     name="log",
-    settings=LogSettings,
+    settings=LogSinkSettings,
     options=(Option("path", Text(file_name), STDOUT, '"-": stdout'),),
     example="out",
     doc="writes one line of JSON for each digest",

@@ -82,7 +82,7 @@ class Headers(Mapping[str, str]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WebhookSettings(SinkSettings):
+class WebhookSinkSettings(SinkSettings):
     url: str = field(repr=False)
     """Not in repr: the path of a webhook is often what keeps strangers out of it."""
     allow_http: bool
@@ -240,17 +240,17 @@ def status_line(status: int) -> str:
         return str(status)
 
 
-def _body(settings: WebhookSettings, *, is_sample: bool = False) -> Body | None:
+def _body(settings: WebhookSinkSettings, *, is_sample: bool = False) -> Body | None:
     chosen, template, kind = settings.format, settings.template, settings.content_type
     return webhook_body.body_of(chosen, template, kind, settings.max_body_bytes, is_sample=is_sample)
 
 
-def posted(settings: WebhookSettings, is_sample: bool) -> Posted:
+def posted(settings: WebhookSinkSettings, is_sample: bool) -> Posted:
     return Posted(settings.content_type, _body(settings, is_sample=is_sample))
 
 
 class Webhook:
-    def __init__(self, settings: WebhookSettings) -> None:
+    def __init__(self, settings: WebhookSinkSettings) -> None:
         self._settings = settings
         self._keys = [signing_key(secret.reveal()) for secret in settings.secrets]
         self._http: Client | None = None
@@ -321,7 +321,7 @@ class Webhook:
 # -- the doctor's look
 
 
-async def look(sink: WebhookSettings, reach: Reach) -> list[Finding]:
+async def look(sink: WebhookSinkSettings, reach: Reach) -> list[Finding]:
     parts = urlsplit(sink.url)
     is_tls = parts.scheme == "https"
     try:
@@ -342,13 +342,13 @@ def unreached(what: str, shown_url: str, message: str) -> Finding:
     return finding._replace(detail=f"{shown_url}: {finding.detail}")
 
 
-def build(settings: WebhookSettings, context: SinkContext) -> Webhook:
+def build(settings: WebhookSinkSettings, context: SinkContext) -> Webhook:
     return Webhook(settings)
 
 
 KIND = SinkKind(
     name="webhook",
-    settings=WebhookSettings,
+    settings=WebhookSinkSettings,
     options=(
         Option("url", HiddenText(webhook_url), REQUIRED, "http:// only to this machine, or with allow_http", _EXAMPLE),
         Option("allow_http", Switch(), False, "digests in the clear over the network"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsqdigest.config import Nsq, Policy, Route
-from nsqdigest.delivery.sinks.log import LogSettings
+from nsqdigest.delivery.sinks.log import LogSinkSettings
 
 NSQ = Nsq(
     nsqd_tcp_addresses=(), lookupd_http_addresses=(), lookupd_poll_interval_ms=60_000, lookupd_poll_jitter=0,
@@ -18,7 +18,7 @@ POLICY = Policy(
 ROUTE = Route(
     name="r", topic="t", match=(), timeline="{x}", key="", timestamp="", group="", policy="default", sink="out",
 )  # fmt: skip
-SINK = LogSettings(
+SINK = LogSinkSettings(
     name="out", type="log", concurrency=8, timeout_ms=5000, max_attempts=0, max_age_ms=0, retry_base_ms=1000,
     retry_cap_ms=1000, retry_after_max_ms=1000, max_body_bytes=65536, path="-",
 )  # fmt: skip
