@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 
 _log = log.get("scheduler")
 
-_MAINTENANCE_PER_LEASE = 4
+_UPKEEP_PER_LEASE = 4
+_LATELY = 0.75
+"""Part of the time between two turns of upkeep. Less than the whole: a daemon that is alone is never too early."""
 _STORE_AGAIN_FIRST_MS = 100
 _STORE_AGAIN_CAP_MS = 5000
 ALONE_S = 0.1
@@ -54,7 +56,7 @@ class _Timer:
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     failures: int = 0
     failing_since_s: float | None = None
-    maintained_s: float = 0.0
+    looked_after_s: float = 0.0
     claimed_of_all_s: float = 0.0
     due: set[str] = field(default_factory=set)
     """Routes in which something is known to be due."""
@@ -236,9 +238,9 @@ class Scheduler:
         for outlet in self.outlets:
             if outlet.controller.tick(now_s):
                 self._on_decision(outlet)
-        if now_s - timer.maintained_s >= self._settings.lease_ms / 1000 / _MAINTENANCE_PER_LEASE:
-            await self._maintain(timer)
-            timer.maintained_s = now_s
+        if now_s - timer.looked_after_s >= self._settings.lease_ms / 1000 / _UPKEEP_PER_LEASE:
+            await self._look_after(timer)
+            timer.looked_after_s = now_s
         await self._take_lost(timer, now_s)
         wait_s = self._settings.interval_ms / 1000
         for outlet in self.outlets:
@@ -253,6 +255,22 @@ class Scheduler:
         if lost:
             _log.info("scheduler.claim.found", timelines=len(lost), partition=timer.partition)
             await self._opener.open(timer.partition, lost)
+
+    async def _look_after(self, timer: _Timer) -> None:
+        if await self._is_upkeep_to_do(timer.partition):
+            await self._maintain(timer)
+
+    async def _is_upkeep_to_do(self, partition: int) -> bool:
+        lease_ms = self._settings.lease_ms
+        try:
+            return await self._store.upkeep.is_to_do(
+                partition, list(self._routes), lease_ms, int(lease_ms / _UPKEEP_PER_LEASE * _LATELY)
+            )
+        except StoreError as error:
+            if not error.is_damage:
+                raise
+            self._note_damage(partition, "", error)
+            return True
 
     async def _maintain(self, timer: _Timer) -> None:
         done = await self._store.upkeep.maintain(timer.partition, list(self._routes), self._settings.lease_ms)

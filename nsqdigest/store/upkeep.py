@@ -10,10 +10,13 @@ adds first and removes last, so nothing is lost. Upkeep repairs the rest:
 - lua/upkeep/census.lua sets a wrong count of timelines right.
 - A route with a damaged key (it has another type) stays as it is and is reported; the other routes get their upkeep.
 - A daemon's first census of a route covers all its timelines: the increment of its policy may have changed.
+- Of daemons with the same routes one does a partition's upkeep at a time (lua/upkeep/turn.lua), so that a fleet costs
+  Redis what one daemon does.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
 MENDED_TIMELINES = 5000
 _NOTHING_LEFT = b"0"
 _ALL = b"all"
-_PAGES_PER_TURN = 20
+PAGES_PER_TURN = 20
 
 
 class _Page(NamedTuple):
@@ -53,11 +56,20 @@ class Upkeep:
         self._cursors: dict[tuple[int, str], bytes] = {}
         """Where the census of a route goes on. Routes that are missing here had none yet."""
 
+    async def is_to_do(self, partition: int, routes: Sequence[str], lease_ms: int, lately_ms: int) -> bool:
+        """Whether this daemon should do the upkeep of a partition now: no other that does the same did it lately, or
+        its own census is not through. If so, the others leave the upkeep to it for as long."""
+        same = repr([lease_ms, *(self._routes[route] for route in sorted(routes))]).encode()
+        whose = hashlib.blake2s(same, digest_size=8).hexdigest()
+        turns = self._namespace.tags[partition] + b"turns"
+        (is_free,) = await self._namespace.run(partition, "turn", [turns], [b"", whose, lately_ms])
+        return is_free == 1 or any(self._cursors.get((partition, route), _ALL) != _NOTHING_LEFT for route in routes)
+
     async def maintain(self, partition: int, routes: Sequence[str], lease_ms: int) -> Maintained:
         """One turn of upkeep. `lease_ms`: a longer lease was given by a clock that was ahead. A census that needs more
         pages than one turn has goes on in the next turn."""
         done = await self._maintain(partition, routes, lease_ms)
-        for _ in range(_PAGES_PER_TURN - 1):
+        for _ in range(PAGES_PER_TURN - 1):
             if all(self._cursors[partition, route] == _NOTHING_LEFT for route in routes):
                 break
             done = done.and_then(await self._maintain(partition, routes, lease_ms))

@@ -59,6 +59,10 @@ class ToldStore(ToldDigests):
     claims_at_a_time: int = 0
     most_at_a_time: int = 0
     maintained: list[tuple[float, int, list[str], int]] = field(default_factory=list)
+    turns: list[tuple[float, int, int]] = field(default_factory=list)
+    of_others: list[bool] = field(default_factory=list)
+    """Whether another daemon has the next turns of upkeep."""
+    turn_errors: list[StoreError] = field(default_factory=list)
     asked_again: list[tuple[float, int, list[str], str]] = field(default_factory=list)
     look_errors: dict[int, list[StoreError | None]] = field(default_factory=dict)
     claim_errors: list[StoreError | None] = field(default_factory=list)
@@ -138,6 +142,12 @@ class ToldStore(ToldDigests):
             if ending.kind == "wait":
                 self.due[partition, ending.claim.route, ending.claim.timeline] = ending.after.base_ms / 1000
         return answer
+
+    async def is_to_do(self, partition: int, routes: Sequence[str], lease_ms: int, lately_ms: int) -> bool:
+        self.turns.append((now_s(), partition, lately_ms))
+        if self.turn_errors:
+            raise self.turn_errors.pop(0)
+        return not self.of_others.pop(0) if self.of_others else True
 
     async def maintain(self, partition: int, routes: Sequence[str], lease_ms: int) -> Maintained:
         self.maintained.append((now_s(), partition, list(routes), lease_ms))
@@ -245,6 +255,30 @@ async def test_all_routes_are_claimed_of_once_in_a_lease_and_it_is_maintained_fo
     assert {(of, tuple(routes), lease_ms) for _, of, routes, lease_ms in stage.store.maintained} == {
         (0, ("r", "s"), 60_000)
     }
+
+
+@simulated
+async def test_a_turn_of_upkeep_that_another_daemon_has_is_left_to_it(make: MakeStage) -> None:
+    stage = make(interval_s=5)
+    stage.store.of_others = [False, True, True, False]
+    stage.scheduler.start()
+    await at(50)
+    assert stage.store.turns == [(15.0 * number, 0, 11_250) for number in range(4)]
+    assert [at_s for at_s, *_ in stage.store.maintained] == [0.0, 45.0]
+
+
+@simulated
+async def test_where_the_key_of_turns_is_damaged_every_daemon_does_the_upkeep(
+    make: MakeStage, logged: Callable[[str], int]
+) -> None:
+    stage = make(interval_s=5)
+    stage.store.turn_errors = [DAMAGE]
+    stage.store.put("a", route="r")
+    stage.scheduler.start()
+    await at(1)
+    assert [at_s for at_s, *_ in stage.store.maintained] == [0.0]
+    assert stage.sent() == [(0, "a")]
+    assert logged("scheduler.store.damaged") == 1
 
 
 @simulated

@@ -1,28 +1,35 @@
-"""Rights taken away for a moment while daemons are at work: what is left half done is mended, nothing is lost."""
+"""Who does the upkeep of a partition, and what it mends: rights taken away for a moment while daemons are at work leave
+something half done, and nothing is lost."""
 
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import pytest
+import redis
 
 from nsqdigest.audit.ledger import balances, unfinished
 from nsqdigest.base.errors import StoreError
 from nsqdigest.store.answers import Claim
 from nsqdigest.store.head import Head
+from nsqdigest.store.packing import RECORDS_PER_CALL
 from nsqdigest.store.schedule import Schedule
 from nsqdigest.store.store import Store
+from nsqdigest.store.upkeep import PAGES_PER_TURN
 from support.ports import HOST
 from support.servers import RedisServer
 from support.store import LEASE_MS, Scripts, inconsistencies
-from support.stores import OpenStore, close_digest, open_digest, rec
+from support.stores import PLAN, OpenStore, close_digest, open_digest, rec
 
 pytestmark = pytest.mark.integration
 
 RIGHTS = ("hset", "hsetnx", "zadd", "zrem", "hincrby", "hdel", "rename", "unlink", "incrby", "decr")
 TIMELINES = 5
+HOUR_MS = 3_600_000
 
 
 class Receiver:
@@ -113,3 +120,46 @@ async def test_rights_taken_away_for_a_moment_strand_and_lose_nothing(
     named = {b"layout", b"routes"}
     contents = {name: value for name, value in plain.contents().items() if name.split(b":")[2] not in named}
     assert inconsistencies(plain.tag, contents) == []
+
+
+# -- whose turn it is
+
+
+async def is_to_do(store: Store, routes: Sequence[str] = ("r",), lease_ms: int = LEASE_MS) -> bool:
+    return await store.upkeep.is_to_do(0, routes, lease_ms, lately_ms=HOUR_MS)
+
+
+async def test_one_daemon_does_the_upkeep_at_a_time(open_store: OpenStore, redis_url: str) -> None:
+    daemons = [open_store(redis_url) for _ in range(3)]
+    for daemon in daemons:
+        await daemon.start()
+        assert await is_to_do(daemon), "it had no census yet"
+        await daemon.upkeep.maintain(0, ["r"], LEASE_MS)
+    assert not any([await is_to_do(daemon) for daemon in daemons])
+    await daemons[0].namespace.run(0, "turn", [b"{test:0}:turns"], [b"", "other daemons", HOUR_MS])
+    assert [await daemon.upkeep.is_to_do(0, ["r"], LEASE_MS, lately_ms=0) for daemon in daemons] == [True] * 3
+
+
+async def test_daemons_whose_upkeep_is_another_each_do_their_own(open_store: OpenStore, redis_url: str) -> None:
+    here = open_store(redis_url, [PLAN, PLAN._replace(name="s")])
+    there = open_store(redis_url, [PLAN._replace(increment_ms=1)])
+    for daemon, routes in ((here, ["r", "s"]), (there, ["r"])):
+        await daemon.start()
+        await daemon.upkeep.maintain(0, routes, LEASE_MS)
+    assert [await is_to_do(here), await is_to_do(there), await is_to_do(here)] == [True, True, False]
+    assert [await is_to_do(here, ["s", "r"]), await is_to_do(here, ["r", "s"])] == [True, False], "in any order"
+    assert await is_to_do(here, lease_ms=LEASE_MS + 1)
+
+
+async def test_a_census_that_is_not_through_goes_on_in_its_daemon(store: Store, redis_client: redis.Redis) -> None:
+    plain = Scripts(redis_client)
+    many = [(b"t%d" % number, struct.pack(">QQI", 1, 1, 0)) for number in range(RECORDS_PER_CALL * PAGES_PER_TURN * 2)]
+    for first in range(0, len(many), 5000):
+        plain.command("HSET", plain.key("schedule:r"), *chain.from_iterable(many[first : first + 5000]))
+    turns = 0
+    while await is_to_do(store):
+        await store.upkeep.maintain(0, ["r"], LEASE_MS)
+        turns += 1
+    assert turns > 1
+    assert len(plain.schedules()) == len(many)
+    assert plain.command("ZCARD", plain.key("waiting:r")) == len(many)
