@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from nsqdigest.store.operations import Operations
 
 MENDED_TIMELINES = 5000
+_TURN = 0.75
+"""How long a turn lasts, of the time after which the work is to be done again. Less than the whole: a daemon that is
+alone never asks too early."""
 _NOTHING_LEFT = b"0"
 _ALL = b"all"
 PAGES_PER_TURN = 20
@@ -56,21 +59,24 @@ class Upkeep:
         self._cursors: dict[tuple[int, str], bytes] = {}
         """Where the census of a route goes on. Routes that are missing here had none yet."""
 
-    async def is_to_do(self, partition: int, routes: Sequence[str], lease_ms: int, lately_ms: int) -> bool:
-        """Whether this daemon should do the upkeep of a partition now: no other that does the same did it lately, or
-        its own census is not through. If so, the others leave the upkeep to it for as long."""
-        same = repr([lease_ms, *(self._routes[route] for route in sorted(routes))]).encode()
+    async def has_turn(self, partition: int, work: str, routes: Sequence[str], every_ms: int) -> bool:
+        """Whether a piece of work that each daemon could do is this one's, where it is to be done so often. If so, all
+        others with the same routes leave it to this one until it is to be done again."""
+        same = repr([work, every_ms, *(self._routes[route] for route in sorted(routes))]).encode()
         whose = hashlib.blake2s(same, digest_size=8).hexdigest()
         turns = self._namespace.tags[partition] + b"turns"
-        (is_free,) = await self._namespace.run(partition, "turn", [turns], [b"", whose, lately_ms])
-        return is_free == 1 or any(self._cursors.get((partition, route), _ALL) != _NOTHING_LEFT for route in routes)
+        (is_free,) = await self._namespace.run(partition, "turn", [turns], [b"", whose, int(_TURN * every_ms)])
+        return bool(is_free)
+
+    def is_census_done(self, partition: int, routes: Sequence[str]) -> bool:
+        return all(self._cursors.get((partition, route), _ALL) == _NOTHING_LEFT for route in routes)
 
     async def maintain(self, partition: int, routes: Sequence[str], lease_ms: int) -> Maintained:
         """One turn of upkeep. `lease_ms`: a longer lease was given by a clock that was ahead. A census that needs more
         pages than one turn has goes on in the next turn."""
         done = await self._maintain(partition, routes, lease_ms)
         for _ in range(PAGES_PER_TURN - 1):
-            if all(self._cursors[partition, route] == _NOTHING_LEFT for route in routes):
+            if self.is_census_done(partition, routes):
                 break
             done = done.and_then(await self._maintain(partition, routes, lease_ms))
         return done

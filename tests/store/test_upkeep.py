@@ -1,4 +1,4 @@
-"""Who does the upkeep of a partition, and what it mends: rights taken away for a moment while daemons are at work leave
+"""Whose turn upkeep is, and what it mends: rights taken away for a moment while daemons are at work leave
 something half done, and nothing is lost."""
 
 from __future__ import annotations
@@ -125,41 +125,47 @@ async def test_rights_taken_away_for_a_moment_strand_and_lose_nothing(
 # -- whose turn it is
 
 
-async def is_to_do(store: Store, routes: Sequence[str] = ("r",), lease_ms: int = LEASE_MS) -> bool:
-    return await store.upkeep.is_to_do(0, routes, lease_ms, lately_ms=HOUR_MS)
+async def has_turn(store: Store, routes: Sequence[str] = ("r",), work: str = "work", every_ms: int = HOUR_MS) -> bool:
+    return await store.upkeep.has_turn(0, work, routes, every_ms)
 
 
-async def test_one_daemon_does_the_upkeep_at_a_time(open_store: OpenStore, redis_url: str) -> None:
+async def test_of_daemons_with_the_same_routes_one_has_the_turn(open_store: OpenStore, redis_url: str) -> None:
     daemons = [open_store(redis_url) for _ in range(3)]
     for daemon in daemons:
         await daemon.start()
-        assert await is_to_do(daemon), "it had no census yet"
-        await daemon.upkeep.maintain(0, ["r"], LEASE_MS)
-    assert not any([await is_to_do(daemon) for daemon in daemons])
-    await daemons[0].namespace.run(0, "turn", [b"{test:0}:turns"], [b"", "other daemons", HOUR_MS])
-    assert [await daemon.upkeep.is_to_do(0, ["r"], LEASE_MS, lately_ms=0) for daemon in daemons] == [True] * 3
+    assert [await has_turn(daemon) for daemon in daemons] == [True, False, False]
+    assert [await has_turn(daemon, work="other work") for daemon in daemons] == [True, False, False]
+    assert [await has_turn(daemon, every_ms=0) for daemon in daemons] == [True, True, True]
 
 
-async def test_daemons_whose_upkeep_is_another_each_do_their_own(open_store: OpenStore, redis_url: str) -> None:
+async def test_daemons_with_other_routes_each_do_their_own(open_store: OpenStore, redis_url: str) -> None:
     here = open_store(redis_url, [PLAN, PLAN._replace(name="s")])
     there = open_store(redis_url, [PLAN._replace(increment_ms=1)])
-    for daemon, routes in ((here, ["r", "s"]), (there, ["r"])):
+    for daemon in (here, there):
         await daemon.start()
-        await daemon.upkeep.maintain(0, routes, LEASE_MS)
-    assert [await is_to_do(here), await is_to_do(there), await is_to_do(here)] == [True, True, False]
-    assert [await is_to_do(here, ["s", "r"]), await is_to_do(here, ["r", "s"])] == [True, False], "in any order"
-    assert await is_to_do(here, lease_ms=LEASE_MS + 1)
+    assert [await has_turn(here), await has_turn(there), await has_turn(here)] == [True, True, False]
+    assert [await has_turn(here, ["s", "r"]), await has_turn(here, ["r", "s"])] == [True, False], "in any order"
+    assert await has_turn(here, every_ms=HOUR_MS + 1)
 
 
-async def test_a_census_that_is_not_through_goes_on_in_its_daemon(store: Store, redis_client: redis.Redis) -> None:
+async def test_a_turn_ends_a_little_before_the_work_is_to_be_done_again(
+    store: Store, redis_client: redis.Redis
+) -> None:
+    await has_turn(store)
+    ((whose, began_ms),) = redis_client.hgetall("{test:0}:turns").items()
+    for ago_ms, is_over in ((0.7 * HOUR_MS, False), (0.8 * HOUR_MS, True)):
+        redis_client.hset("{test:0}:turns", whose, int(began_ms) - int(ago_ms))
+        assert await has_turn(store) == is_over
+
+
+async def test_a_census_is_done_when_it_has_seen_every_timeline(store: Store, redis_client: redis.Redis) -> None:
     plain = Scripts(redis_client)
     many = [(b"t%d" % number, struct.pack(">QQI", 1, 1, 0)) for number in range(RECORDS_PER_CALL * PAGES_PER_TURN * 2)]
     for first in range(0, len(many), 5000):
-        plain.command("HSET", plain.key("schedule:r"), *chain.from_iterable(many[first : first + 5000]))
+        plain.command("HSET", plain.key("schedule", "r"), *chain.from_iterable(many[first : first + 5000]))
     turns = 0
-    while await is_to_do(store):
+    while not store.upkeep.is_census_done(0, ["r"]):
         await store.upkeep.maintain(0, ["r"], LEASE_MS)
         turns += 1
     assert turns > 1
-    assert len(plain.schedules()) == len(many)
-    assert plain.command("ZCARD", plain.key("waiting:r")) == len(many)
+    assert plain.command("ZCARD", plain.key("waiting", "r")) == len(many)
