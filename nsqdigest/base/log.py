@@ -4,7 +4,8 @@
     log.warning("consumer.topic.backoff", level=1, wait_s=2.1)
 
 Invariants:
-- On a terminal a line is for people, elsewhere it is one JSON object. Whatever a field holds, a line stays one line, of
+- On a terminal a line is for people: a sentence (`log_sentences`), the event's name and what the sentence does not say
+  behind it. Elsewhere it is one JSON object. Times are UTC. Whatever a field holds, a line stays one line, of
   bounded length, without control characters; only a traceback on a terminal takes more lines.
 - Lines of other libraries pass the same formatter, from WARNING on, as `library.<logger's name>`.
 - An event that may happen thousands of times a second is logged by `counted`: one line per kind and second.
@@ -29,12 +30,15 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
 from nsqdigest.base.log_counts import Repeats
+from nsqdigest.base.log_sentences import phrase_of
 from nsqdigest.base.log_writer import LogWriter
 
 ROOT = "nsqdigest"
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 FIELD_LIMIT_BYTES = 1024
 TRACEBACK_LIMIT_BYTES = 16 * 1024
+_LEAST_SHOWN_BYTES = 16
+"""Less than that of a text says nothing."""
 ENDS_WITHIN_S = 2.0
 """At exit, lines that wait for a slow reader get so long."""
 
@@ -279,7 +283,23 @@ def _value(value: Any) -> Any:
         return value if value.bit_length() < 256 else "<a number of many digits>"
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
+    if isinstance(value, list | tuple):
+        return _list(value)
     return _cut(_safely(lambda: _text(value)), FIELD_LIMIT_BYTES)
+
+
+def _list(values: Sequence[Any]) -> list[Any]:
+    """As many as fit into a field."""
+    shown: list[Any] = []
+    room_bytes = FIELD_LIMIT_BYTES
+    for each in values:
+        value = _value(_text(each) if isinstance(each, list | tuple) else each)
+        size_bytes = len(str(value).encode("utf-8", "surrogatepass"))
+        if size_bytes > room_bytes:
+            return [*shown, _cut(str(value), room_bytes) if room_bytes > _LEAST_SHOWN_BYTES else "…"]
+        shown.append(value)
+        room_bytes -= size_bytes + 1
+    return shown
 
 
 def _text(value: Any) -> str:
@@ -335,23 +355,31 @@ class Human(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         event, fields = _event_and_fields(record)
-        level = _level_of(record)
-        clock = f"{time.strftime('%H:%M:%S', time.localtime(record.created))}.{int(record.created * 1000) % 1000:03d}"
-        traceback_text = fields.pop("traceback", "")
-        text = " ".join(self._field(name, value) for name, value in fields.items())
-        event = _UNSAFE.sub(_escape, event)
-        if self._colour:
-            line = f"{_DIM}{clock}{_RESET} {_COLOURS[level]}{_SHORT[level]}{_RESET} {event}"
-        else:
-            line = f"{clock} {_SHORT[level]} {event}"
+        level, traceback_text = _level_of(record), fields.pop("traceback", "")
+        clock = (
+            f"{datetime.fromtimestamp(record.created, UTC):%Y-%m-%d %H:%M:%S}.{int(record.created * 1000) % 1000:03d}Z"
+        )
+        phrase = phrase_of(event, fields)
+        rest = " ".join(
+            [self._field(name, value) for name, value in fields.items() if phrase is None or name not in phrase.fields]
+        )
+        name = _UNSAFE.sub(_escape, event)
+        if phrase is not None:
+            name = f"{_UNSAFE.sub(_escape, phrase.text)}  {self._painted(name, _DIM)}"
+        line = f"{self._painted(clock, _DIM)} {self._painted(_SHORT[level], _COLOURS[level])} {name}  {rest}".rstrip()
         for row in traceback_text.split("\n") if traceback_text else ():
-            text += "\n    " + _UNSAFE.sub(_escape, row)
-        return f"{line}  {text}".rstrip()
+            line += "\n    " + _UNSAFE.sub(_escape, row)
+        return line
+
+    def _painted(self, text: str, paint: str) -> str:
+        return f"{paint}{text}{_RESET}" if self._colour else text
 
     def _field(self, name: str, value: Any) -> str:
+        if isinstance(value, list):
+            value = _text(value)
         if isinstance(value, str):
             shown = value if _PLAIN.fullmatch(value) else json.dumps(value, ensure_ascii=False)
         else:
             shown = json.dumps(value)
         shown = _UNSAFE.sub(_escape, shown)
-        return f"{_DIM}{name}={_RESET}{shown}" if self._colour else f"{name}={shown}"
+        return f"{self._painted(f'{name}=', _DIM)}{shown}"

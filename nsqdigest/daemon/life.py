@@ -27,11 +27,14 @@ from nsqdigest.admin.server import AdminServer
 from nsqdigest.backoff import PROBE_MESSAGE_WITHIN_S, longest_recovery_s, retry_wait_ms
 from nsqdigest.base import log, tasks
 from nsqdigest.base.errors import NsqdigestError, StoreError
+from nsqdigest.base.words import counted
 from nsqdigest.config import Config
 from nsqdigest.consumer import most_held_bytes
 from nsqdigest.daemon.operator import Operator
 from nsqdigest.daemon.parts import Parts, Uniform, build, curve_of
 from nsqdigest.daemon.status import Status
+from nsqdigest.daemon.summary import Summary
+from nsqdigest.daemon.systemd import Notifier
 from nsqdigest.delivery.sinks.kind import SinkKinds
 from nsqdigest.delivery.sinks.table import KINDS
 from nsqdigest.nsq.publisher import Bounds
@@ -41,6 +44,7 @@ STORE_RETRY_FIRST_MS = 250
 STORE_RETRY_CAP_MS = 10_000
 SINKS_DRAIN_S = 2.0
 """Deliveries get at least so long, however short the drain: their digests are safe in Redis, but would go out late."""
+DRAIN_LOGGED_EVERY_S = 2.0
 STORE_ENDS_WITHIN_S = 1.0
 """Calls that were sent and have no answer yet get so long before their connections close."""
 GC_YOUNG_OBJECTS = 20_000
@@ -59,6 +63,9 @@ class Daemon:
         self.parts = build(config, kinds, uniform)
         self.operator = Operator(self.parts)
         self.status = Status(self.parts, self.operator.paused_since_s)
+        self._summary = Summary(self.parts.metrics, lambda: self.parts.store_watch.figures)
+        self._systemd = Notifier(self.status.line, self._makes_progress)
+        self._drain_log = tasks.Tasks()
         self._admin: AdminServer | None = None
         if config.admin.listen is not None:
             api = OperatorApi(self.operator, config.admin.token).routes()
@@ -71,6 +78,7 @@ class Daemon:
         forbids it."""
         parts = self.parts
         self._failures.listen()
+        self._systemd.start()
         if self._admin is not None:
             await self._admin.start()
         facts = await self._wait_for_store()
@@ -82,13 +90,17 @@ class Daemon:
         parts.discovery.start()
         parts.lag.start()
         parts.depths.start()
+        self._summary.start()
         tune_garbage_collection()
+        listen = self._config.admin.listen
         _log.info(
             "daemon.started",
             version=__version__, config=self._config.source, topics=[consumer.topic for consumer in parts.consumers],
-            admin=str(self._config.admin.listen) if self._config.admin.listen else "off",
+            routes=len(self._config.routes), sinks=list(parts.outlets),
+            ready=f"http://{listen}/readyz?verbose" if listen else "admin.listen is off",
             longest_recovery_s=_longest_recovery_s(self._config), intake_at_most_mib=_intake_at_most_mib(parts),
         )  # fmt: skip
+        self._systemd.ready()
 
     async def _wait_for_store(self) -> StoreFacts:
         redis = self._config.redis.shown_url
@@ -122,10 +134,16 @@ class Daemon:
                 *parts.discovery.tasks,
                 *parts.lag.tasks,
                 *parts.depths.tasks,
+                *self._summary.tasks,
+                *self._systemd.tasks,
                 *(task for consumer in parts.consumers for task in consumer.tasks),
             )
         )
         raise NsqdigestError(str(failure)) from failure.error
+
+    def _makes_progress(self) -> bool:
+        """Whether delivery's timers turn; that the event loop does, shows in being asked."""
+        return time.monotonic() - self.parts.scheduler.turned_s <= self._config.scheduler.lease_ms / 1000
 
     # -- drain or stop
 
@@ -134,7 +152,10 @@ class Daemon:
         self.status.is_draining = True
         now_s = time.monotonic()
         until_s = now_s + self._config.nsq.drain_timeout_ms / 1000
-        _log.info("daemon.draining", timeout_s=self._config.nsq.drain_timeout_ms / 1000)
+        timeout_s = self._config.nsq.drain_timeout_ms / 1000
+        _log.info("daemon.draining", timeout_s=timeout_s, waits_for=self._under_way())
+        self._systemd.stopping("drains")
+        self._drain_log.start(self._log_drain(until_s), "log of the drain")
         await self.parts.discovery.stop()
         await _all_of(
             *(consumer.drain(until_s) for consumer in self.parts.consumers),
@@ -143,9 +164,21 @@ class Daemon:
         await self._close()
         _log.info("daemon.stopped")
 
+    async def _log_drain(self, until_s: float) -> None:
+        while True:
+            await asyncio.sleep(DRAIN_LOGGED_EVERY_S)
+            left_s = round(max(0.0, until_s - time.monotonic()), 1)
+            _log.info("daemon.draining.waits", left_s=left_s, waits_for=self._under_way())
+
+    def _under_way(self) -> str:
+        in_flight = sum(consumer.in_flight for consumer in self.parts.consumers)
+        sending = sum(outlet.sending for outlet in self.parts.outlets.values())
+        return f"{counted(in_flight, 'event')} in flight, {counted(sending, 'digest')} being sent"
+
     async def stop(self) -> None:
         """Waits for nothing: every message that is not stored goes back to nsqd, deliveries are cut off."""
         self.status.is_draining = True
+        self._systemd.stopping("stops at once")
         await self.parts.discovery.stop()
         await _all_of(*(consumer.stop() for consumer in self.parts.consumers))
         await self.parts.scheduler.drain(time.monotonic())
@@ -154,6 +187,9 @@ class Daemon:
 
     async def _close(self) -> None:
         parts = self.parts
+        await self._drain_log.stop()
+        await self._summary.stop()
+        await self._systemd.stop()
         await parts.lag.stop()
         await parts.depths.stop()
         await parts.publisher.close()

@@ -20,6 +20,7 @@ from nsqdigest.admin.server import Check
 from nsqdigest.backoff import State
 from nsqdigest.base import backoff_report, log
 from nsqdigest.base.reasons import SinkState
+from nsqdigest.base.words import counted
 from nsqdigest.daemon.labels import known_labels
 from nsqdigest.delivery.sink_state import Backlog, Condition, clock_text
 
@@ -104,6 +105,16 @@ class Status:
     def condition_of(self, sink: str) -> Condition:
         paused_since_s = self._paused_since_s.get(("sink", sink))
         return self._outlets[sink].history.condition(self.backlog_of(sink), paused_since_s, time.time())
+
+    # -- one line
+
+    def line(self) -> str:
+        """How the daemon is, and how much it did."""
+        troubles = [f"{check.name}: {check.detail}" for check in self.checks() if not check.is_well or check.is_trouble]
+        events, digests = (self._metrics.total(f"{name}_total") for name in ("messages_received", "digests_delivered"))
+        waits = sum(of.waiting for of in self._watch.figures.routes.values())
+        done = f"{counted(int(events), 'event')} in, {counted(int(digests), 'digest')} out"
+        return f"{'; '.join(troubles) or 'well'}; {done}, {counted(waits, 'timeline')} waiting"
 
     # -- USR2
 

@@ -54,6 +54,8 @@ class _Timer:
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     failures: int = 0
     failing_since_s: float | None = None
+    turned_s: float = 0.0
+    """When its last turn ended, with an answer of Redis or without."""
     looked_after_s: float = 0.0
     asked_of_all_s: float = 0.0
     claims_of_all: bool = True
@@ -111,7 +113,14 @@ class Scheduler:
         """Since when some partition does not answer as it should."""
         return min((t.failing_since_s for t in self._timers if t.failing_since_s is not None), default=None)
 
+    @property
+    def turned_s(self) -> float:
+        """When the slowest timer last ended a turn."""
+        return min(timer.turned_s for timer in self._timers)
+
     def start(self) -> None:
+        for timer in self._timers:
+            timer.turned_s = time.monotonic()
         for outlet in self.outlets:
             outlet.start(self._opener.render, self._conclusions, self._metrics)
         for timer in self._timers:
@@ -200,6 +209,7 @@ class Scheduler:
                 wait_s = self._failed(timer, error)
                 # What else goes on in the daemon wakes often. Where Redis fails that is no reason to ask at once.
                 await asyncio.sleep(_STORE_AGAIN_FIRST_MS / 1000)
+            timer.turned_s = time.monotonic()
             # Being woken ends the wait after a failure too: that intake stored something says that Redis is back.
             if wait_s > 0 and not timer.woken.is_set():
                 with contextlib.suppress(TimeoutError):

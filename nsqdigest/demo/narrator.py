@@ -19,6 +19,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
 from nsqdigest.base import log
+from nsqdigest.base.log_sentences import phrase_of
 
 if TYPE_CHECKING:
     from nsqdigest.demo.account import Account
@@ -191,10 +192,12 @@ class Narrator:
     def logged(self, level: int, event: str, fields: dict[str, Any]) -> None:
         if event in _NOT_SHOWN or (event == "consumer.topic.ramping" and fields["limit"] > 1):
             return
-        phrase = _PHRASES.get(event)
+        if event not in _SHOWN and level < logging.WARNING:
+            return
+        phrase = phrase_of(event, fields)
         if phrase is not None:
-            self._speak("daemon", "daemon", phrase(fields), event)
-        elif level >= logging.WARNING:
+            self._speak("daemon", "daemon", phrase.text, event)
+        else:
             text = ", ".join(f"{name}: {value}" for name, value in fields.items())
             self._speak("daemon", "daemon", f"{event}  {text}")
 
@@ -239,42 +242,15 @@ class _LogHandler(logging.Handler):
             self.handleError(record)  # a log line never breaks the daemon
 
 
-def _backed_off(fields: dict[str, Any]) -> str:
-    level, wait_s = fields["backoff_level"], fields["wait_s"]
-    if fields["reason"] == "failed":
-        return f"steps back (level {level}): takes nothing for {wait_s:.1f} s"
-    if fields["reason"] == "probe-failed":
-        return f"the probe failed (level {level}): takes nothing for {wait_s:.1f} s"
-    return f"the probe went well (level {level}): another in {wait_s:.1f} s"
-
-
-def _refused(fields: dict[str, Any]) -> str:
-    count = fields["messages"]
-    return f"Redis does not answer: {count} event{'s go' if count > 1 else ' goes'} back to nsqd"
-
-
-_PHRASES: dict[str, Callable[[dict[str, Any]], str]] = {
-    "connection.compression.not_offered": lambda fields: f"goes on without {fields['compression']}: nsqd offers none",
-    "consumer.store.failed": _refused,
-    "consumer.topic.backoff": _backed_off,
-    "consumer.topic.probing": lambda _: "probes with a single event",
-    "consumer.topic.ramping": lambda _: "has recovered: takes 1 at a time, then 2, 4, 8 …",
-    "consumer.topic.flowing": lambda fields: f"flows again: up to {fields['limit']} at a time",
-    "scheduler.sink.backoff": lambda fields: (
-        f"holds digests for {fields['sink']} back (level {fields['backoff_level']}) for {fields['wait_s']:.1f} s"
-    ),
-    "discovery.lookupd.failed": lambda fields: (
-        f"nsqlookupd {fields['lookupd']} gives no answer: nsqds that are connected stay connected"
-    ),
-    "discovery.address.unusable": lambda fields: (
-        f"an nsqd announces an address that cannot be one: {fields['addresses']}"
-    ),
-    "scheduler.claim.released": lambda fields: (
-        f"takes up {fields['timelines']} digests again: Redis' answer to their claim was lost"
-    ),
-    "scheduler.store.failed": lambda _: "holds deliveries back until Redis answers",
-    "scheduler.store.back": lambda fields: f"reaches Redis again after {fields['after_s']:.1f} s: deliveries go on",
-}
+_SHOWN = frozenset(
+    {
+        "connection.compression.not_offered", "consumer.store.failed", "consumer.topic.backoff",
+        "consumer.topic.probing", "consumer.topic.ramping", "consumer.topic.flowing", "scheduler.sink.backoff",
+        "discovery.lookupd.failed", "discovery.address.unusable", "scheduler.claim.found", "scheduler.store.failed",
+        "scheduler.store.back",
+    }
+)  # fmt: skip
+"""Events that the play is about; of others the warnings are shown."""
 _NOT_SHOWN = frozenset({"consumer.message.dead_lettered"})
 """The arrival of the letter is shown instead."""
 

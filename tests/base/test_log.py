@@ -6,8 +6,10 @@ import io
 import json
 import logging
 import re
+import time
 import timeit
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -104,14 +106,38 @@ def test_json_is_one_object_a_line() -> None:
     }
 
 
+CLOCK = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}Z"
+
+
 def test_for_people_it_is_a_clock_a_level_an_event_and_fields() -> None:
     stream = lines(style="human")
-    log.get("consumer").warning("consumer.topic.backoff", attempt=1, wait_s=2.1, why="no answer", last=None)
-    assert re.fullmatch(
-        r'\d\d:\d\d:\d\d\.\d{3} WARN  consumer\.topic\.backoff  attempt=1 wait_s=2\.1 why="no answer" last=null\n',
-        stream.getvalue(),
-    )
+    log.get("consumer").warning("test.event", attempt=1, wait_s=2.1, why="no answer", last=None, of=["a", 1])
+    expected = r'WARN  test\.event  attempt=1 wait_s=2\.1 why="no answer" last=null of="a, 1"'
+    assert re.fullmatch(rf"{CLOCK} {expected}\n", stream.getvalue())
     assert human().endswith(" INFO  test.event\n")
+
+
+def test_for_people_an_event_with_a_sentence_begins_with_it() -> None:
+    shown = human("consumer.nsqd.found", topic="events", nsqd="127.0.0.1:4150", lookupd="127.0.0.1:4161", odd=7)
+    expected = (
+        "INFO  nsqlookupd 127.0.0.1:4161 names an nsqd for topic events: 127.0.0.1:4150  consumer.nsqd.found  odd=7"
+    )
+    assert re.fullmatch(rf"{CLOCK} {re.escape(expected)}\n", shown)
+
+
+def test_what_a_sentence_needs_and_the_event_has_not_leaves_the_event_and_its_fields() -> None:
+    assert human("consumer.nsqd.found", topic="events").endswith(" INFO  consumer.nsqd.found  topic=events\n")
+
+
+def test_the_clock_for_people_is_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        shown = datetime.fromisoformat(human().split(" INFO")[0])
+        assert abs(shown.timestamp() - time.time()) < 60
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 @pytest.mark.parametrize(
@@ -193,9 +219,18 @@ def test_fields_keep_their_type_where_json_has_it() -> None:
     assert logged(**fields) == {**fields, "path": "/a/b"}
 
 
+def test_lists_stay_lists_of_what_fits_into_a_field() -> None:
+    assert logged(a=[1, "a", None, 0.5], b=(b"x", Path("/a")), c=[], d=[[1, 2], {"a": 1}]) == {
+        "a": [1, "a", None, 0.5], "b": ["x", "/a"], "c": [], "d": ["1, 2", "a=1"],
+    }  # fmt: skip
+    (many,) = logged(many=["x" * 99] * 50).values()
+    assert many == [*["x" * 99] * 10, "x" * 21 + "…"]
+    (many,) = logged(many=["x" * 63] * 50).values()
+    assert many == [*["x" * 63] * 16, "…"]
+
+
 def test_fields_that_json_has_no_type_for_become_text() -> None:
-    assert logged(list=[1, "a"], table={"a": b"b"}, nan=float("nan"), inf=float("-inf"), huge=10**5000) == {
-        "list": "1, a",
+    assert logged(table={"a": b"b"}, nan=float("nan"), inf=float("-inf"), huge=10**5000) == {
         "table": "a=b",
         "nan": "nan",
         "inf": "-inf",
@@ -234,6 +269,7 @@ def test_an_error_is_text_and_its_traceback_comes_on_request() -> None:
 @pytest.mark.parametrize("value", ["x" * 5000, "é" * 5000, b"\xff" * 5000, ["y" * 5000], ValueError("z" * 5000)])
 def test_a_field_has_at_most_1_kib(value: Any) -> None:
     (text,) = logged(value=value).values()
+    (text,) = text if isinstance(text, list) else [text]
     assert 1000 < len(text.encode()) <= 1024
     assert text.endswith("…")
 

@@ -1,0 +1,49 @@
+"""config/nsqdigest.service: systemd takes it as it is, and it asks for few rights."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support.daemon import installed_command
+
+pytestmark = pytest.mark.integration
+
+UNIT = Path(__file__).parents[2] / "config" / "nsqdigest.service"
+MOST_EXPOSED = 2.0
+"""By systemd's own measure, from 0 (nothing is exposed) to 10."""
+
+
+@pytest.fixture
+def unit(tmp_path: Path) -> Path:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("no systemd-analyze here")
+    text = UNIT.read_text("utf-8").replace("/usr/local/bin/nsqdigest", str(installed_command()))
+    path = tmp_path / UNIT.name
+    path.write_text(text, "utf-8")
+    return path
+
+
+def analyze(*words: str) -> str:
+    done = subprocess.run(["systemd-analyze", *words], capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout + done.stderr
+
+
+def test_systemd_finds_nothing_wrong(unit: Path) -> None:
+    assert analyze("verify", str(unit)) == ""
+
+
+def test_it_is_little_exposed(unit: Path) -> None:
+    found = re.search(r"exposure level for \S+: ([0-9.]+)", analyze("security", "--offline=true", str(unit)))
+    assert found is not None
+    assert float(found[1]) <= MOST_EXPOSED
+
+
+def test_its_stop_is_longer_than_a_drain_and_its_watchdog_no_shorter_than_a_lease() -> None:
+    text = UNIT.read_text("utf-8")
+    assert "TimeoutStopSec=30s" in text, "nsq.drain_timeout is 20s"
+    assert "WatchdogSec=60s" in text, "scheduler.lease is 60s"
