@@ -74,5 +74,5 @@ class Decoder:
             topic=self._topic,
             events=len(messages),
             fields_of_one=field_names(messages[-1].body),
-            hint="no route matches; they are finished. Compare `match` of this topic's routes with the fields",
+            hint="such events are finished; compare `match` of this topic's routes with the fields",
         )

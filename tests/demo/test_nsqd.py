@@ -601,10 +601,10 @@ async def test_a_second_cls_is_refused(client: NsqClient, topic: str) -> None:
 
 async def test_who_leaves_two_heartbeats_unanswered_is_cut_off(connect: Connect, topic: str) -> None:
     silent, alive = await connect(), await connect()
+    silent_since = time.monotonic()
     for client in (silent, alive):
         await client.identify(heartbeat_interval=1_000)
         await client.sub(topic, CHANNEL)
-    silent_since = time.monotonic()
 
     async def answer_heartbeats() -> None:
         while True:

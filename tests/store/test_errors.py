@@ -383,7 +383,7 @@ async def proxy(redis_server: RedisServer) -> AsyncIterator[Proxy]:
 @pytest.fixture
 async def far_store(open_store: OpenStore, proxy: Proxy) -> Store:
     """Behind the proxy, with one connection, the script loaded and one record there."""
-    store = open_store(f"redis://{HOST}:{proxy.port}/0", timeout_ms=300, connections=1)
+    store = open_store(f"redis://{HOST}:{proxy.port}/0", timeout_ms=1000, connections=1)
     await store.start()
     await add(store)
     return store
