@@ -257,12 +257,12 @@ def posted(settings: WebhookSinkSettings, is_sample: bool) -> Posted:
 
 
 class Webhook:
-    def __init__(self, settings: WebhookSinkSettings) -> None:
+    def __init__(self, settings: WebhookSinkSettings, *, is_sample: bool = False) -> None:
         self._settings = settings
         self._keys = [signing_key(secret.reveal()) for secret in settings.secrets]
         self._http: Client | None = None
         self._timeout_s = settings.timeout_ms / 1000
-        body = _body(settings)
+        body = _body(settings, is_sample=is_sample)
         shown_path = settings.template.path if settings.template else ""
         half_s = self._timeout_s / 2  # the post gets what is left
         self._rendering = Rendering(body, shown_path, half_s, settings.name) if body else None
@@ -350,7 +350,7 @@ def unreached(what: str, shown_url: str, message: str) -> Finding:
 
 
 def build(settings: WebhookSinkSettings, context: SinkContext) -> Webhook:
-    return Webhook(settings)
+    return Webhook(settings, is_sample=context.is_sample)
 
 
 KIND = SinkKind(
