@@ -15,17 +15,23 @@ from typing import Any
 import msgspec
 
 _NOT_PLAIN = re.compile(r"[^\x20-\x7e]")
+_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u2d7f\u3164\ufe00-\ufe0f\uffa0"
+    "\U0001107f\U00011a47\U00011a99\U00016fe4\U0001d159\U000e0100-\U000e01ef]"
+)
+"""Letters, marks and symbols without a shape of their own: fillers, joiners, variation selectors, blanks. All other
+characters that cannot be seen have categories that `str.isprintable` knows."""
 
 
 def printable(text: str, most: int = 0) -> str:
     """`most`: characters; 0: all of them."""
-    if not text.isprintable():
+    if not text.isprintable() or (not text.isascii() and _UNSEEN.search(text)):
         text = "".join(map(_visible, text))
     return f"{text[: most - 1]}…" if 0 < most < len(text) else text
 
 
 def _visible(character: str) -> str:
-    if character.isprintable():
+    if character.isprintable() and not _UNSEEN.match(character):
         return character
     return f"\\u{ord(character):04x}" if ord(character) < 0x10000 else f"\\U{ord(character):08x}"
 

@@ -172,6 +172,11 @@ class SinkSettings:
     retry_after_max_ms: int
     max_body_bytes: int
 
+    @property
+    def spacing_s(self) -> float:
+        """From the beginning of one send to that of the next, at least. 0: none."""
+        return 0.0
+
 
 MatchValue = str | int | bool | float
 

@@ -23,6 +23,7 @@ from nsqdigest.daemon.labels import known_labels
 from nsqdigest.daemon.routes import Plans, intake_routes, plans_of
 from nsqdigest.delivery.delivery import DeliveryRoute
 from nsqdigest.delivery.outlet import Outlet
+from nsqdigest.delivery.paced import outlet_of
 from nsqdigest.delivery.sinks.kind import SinkContext, SinkKinds
 from nsqdigest.delivery.sinks.table import KINDS
 from nsqdigest.delivery.timer import Scheduler
@@ -171,7 +172,7 @@ def _store_route(config: Config, route: Route, plan: Plan) -> StoreRoute:
 
 def build_outlets(config: Config, kinds: SinkKinds, context: SinkContext, uniform: Uniform) -> dict[str, Outlet]:
     return {
-        name: Outlet(
+        name: outlet_of(
             settings, kinds[settings.type].build(settings, context), _controller(config, settings.concurrency, uniform)
         )
         for name, settings in config.sinks.items()

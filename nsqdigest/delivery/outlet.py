@@ -94,6 +94,8 @@ class Outlet:
         self.reserved = 0
         """What claims under way may bring."""
         self.ready_bytes = 0
+        self.on_room: Callable[[], None] = lambda: None
+        """Called when there is room again although nothing ended."""
         self._ready: deque[Delivery] = deque()
         self._sending = 0
         self._quiet = asyncio.Event()

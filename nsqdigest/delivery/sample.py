@@ -3,6 +3,7 @@
 Invariants:
 - Redis has no part in it, and nothing of it is tried again.
 - The sink is built as the daemon builds it, and whatever it does becomes one outcome.
+- The digest is that of `preview --sample`, and so are its events to a template: what one shows the other sends.
 """
 
 from __future__ import annotations
@@ -10,24 +11,21 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import msgspec
+from typing import TYPE_CHECKING, NamedTuple
 
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.delivery import ids
+from nsqdigest.delivery.bodies.sample import Opened, digest_json, events_of
 from nsqdigest.delivery.digest import Names
-from nsqdigest.delivery.grouped import builder_of
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.sinks.kind import SinkContext, SinkKinds
 from nsqdigest.nsq.connection import options_of
-from nsqdigest.store.head import Head
-from nsqdigest.store.record import StoredRecord
 
 if TYPE_CHECKING:
-    from nsqdigest.config import Config, Route
+    from nsqdigest.config import Config
 
 TIMELINE = "nsqdigest-test"
+_TEXTS = ("This is a sample digest, sent by `nsqdigest test-sink`.", "Nothing has happened.", "Its events are made up.")
 _GRACE_S = 2.0
 """Beyond the sink's own time-out, for one that does not keep it."""
 
@@ -42,7 +40,7 @@ async def send_sample(config: Config, kinds: SinkKinds, sink: str, now_ms: int) 
     """`sink`: one of the file's."""
     settings = config.sinks[sink]
     digest = sample(config, sink, now_ms)
-    built = kinds[settings.type].build(settings, SinkContext(options_of(config.nsq)))
+    built = kinds[settings.type].build(settings, SinkContext(options_of(config.nsq), is_sample=True))
     began_s = time.monotonic()
     limit_s = settings.timeout_ms / 1000 + _GRACE_S
     try:
@@ -59,23 +57,11 @@ async def send_sample(config: Config, kinds: SinkKinds, sink: str, now_ms: int) 
 
 
 def sample(config: Config, sink: str, now_ms: int) -> OutgoingDigest:
-    """A digest like any other of the first route to this sink, with one record that says what it is."""
+    """That of `preview --sample`, of the first route to this sink, but new, and its events say what they are."""
     route = next((each for each in config.routes if each.sink == sink), None)
     (random_bits,) = ids.random_bits(secrets.token_bytes(ids.RANDOM_BYTES))
-    head = Head(
-        id=ids.uuid7(now_ms, random_bits), iteration=1, opened_ms=now_ms, total=1, superseded=0, dropped_capacity=0,
-        next_earliest_ms=now_ms, since_ms=now_ms, attempts=0, tries=0,
-    )  # fmt: skip
+    opened = Opened(ids.uuid7(now_ms, random_bits), now_ms, config.sinks[sink].max_body_bytes)
     names = Names(route.name if route else TIMELINE, TIMELINE, sink)
-    builder = builder_of(head, names, config.sinks[sink].max_body_bytes, route.group_path if route else ())
-    builder.add([StoredRecord(b"sample", now_ms, msgspec.json.encode(_event(route)))])
-    return OutgoingDigest(head.id, names.route, TIMELINE, head.attempt, 1, builder.body(now_ms, now_ms))
-
-
-def _event(route: Route | None) -> dict[str, Any]:
-    """It has the field by which the route groups."""
-    value: Any = "sample"
-    for name in reversed(route.group_path if route else ()):
-        value = {name: value}
-    of_group = value if isinstance(value, dict) else {}
-    return {"test": True, "message": "This is a sample digest, sent by `nsqdigest test-sink`.", **of_group}
+    events = events_of(route, _TEXTS, test=True)
+    body = digest_json(events, names, route.group_path if route else (), opened)
+    return OutgoingDigest(opened.id, names.route, TIMELINE, 1, len(events), body)

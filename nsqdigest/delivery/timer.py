@@ -20,6 +20,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nsqdigest.backoff import Controller, State, retry_wait_ms
@@ -94,6 +95,7 @@ class Scheduler:
         )
         self._opener = Opener(store.digests, settings.lease_ms, uniform, self._conclusions)
         self._timers = [_Timer(PartitionClaims(number)) for number in range(store.digests.partitions)]
+        self._timers_first = 0
         self._claiming = asyncio.Lock()
         self._draining = False
         self.tasks = tasks.Tasks()
@@ -122,6 +124,7 @@ class Scheduler:
         for timer in self._timers:
             timer.turned_s = time.monotonic()
         for outlet in self.outlets:
+            outlet.on_room = partial(self._on_room, outlet)
             outlet.start(self._opener.render, self._conclusions, self._metrics)
         for timer in self._timers:
             self.tasks.start(self._run(timer), f"scheduler of partition {timer.partition}")
@@ -367,6 +370,13 @@ class Scheduler:
             for timer in self._timers:
                 if outlet.name in timer.short_of:
                     timer.woken.set()
+
+    def _on_room(self, outlet: Outlet) -> None:
+        """There may be room for one alone: another partition is first each time."""
+        self._timers_first = (self._timers_first + 1) % len(self._timers)
+        for timer in (*self._timers[self._timers_first :], *self._timers[: self._timers_first]):
+            if outlet.name in timer.short_of:
+                timer.woken.set()
 
     # -- what comes back
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import unicodedata
 
 import pytest
 from hypothesis import given
@@ -23,10 +25,25 @@ pytestmark = pytest.mark.unit
         ("\U000e0041", "\\U000e0041"),
         ("\u2028\u2029\x7f", "\\u2028\\u2029\\u007f"),
         ("\udc80", "\\udc80"),
+        ("user:\u3164ada", "user:\\u3164ada"),
+        ("\uffa0\u115f\u2800\ufe0f\U000e0100", "\\uffa0\\u115f\\u2800\\ufe0f\\U000e0100"),
     ],
 )
 def test_what_cannot_be_seen_is_written_out(text: str, shown: str) -> None:
     assert printable(text) == shown
+
+
+WITHOUT_A_SHAPE = ("FILLER", "VARIATION SELECTOR", "INVISIBLE", "JOINER", "BLANK", "VOWEL INHERENT", "NULL NOTEHEAD")
+
+
+def test_no_character_that_is_named_for_not_being_seen_is_shown() -> None:
+    unseen = [
+        each for each in map(chr, range(sys.maxunicode + 1))
+        if any(word in unicodedata.name(each, "") for word in WITHOUT_A_SHAPE)
+        and unicodedata.category(each) != "Po" and each != "\N{BLANK SYMBOL}"  # these have a shape
+    ]  # fmt: skip
+    assert len(unseen) > 250
+    assert [f"{ord(each):04x} {unicodedata.name(each)}" for each in unseen if printable(each) == each] == []
 
 
 def test_a_long_text_is_cut() -> None:

@@ -222,6 +222,61 @@ def test_without_a_daemon_a_flush_says_so(operated: Operated) -> None:
     assert "not delivered" in operated.run("show", "ada").stdout
 
 
+def test_a_flush_waits_until_its_digest_was_delivered(operated: Operated) -> None:
+    operated.start()
+    operated.publish("ada")
+    done = operated.run("flush", "ada", "--wait")
+    (post,) = operated.hook.accepted()
+    assert (done.returncode, done.stdout) == (
+        EXIT_OK, f'route events, timeline "ada": delivered as digest {post.id}\n',
+    )  # fmt: skip
+    idle = operated.run("flush", "ada", "--wait")
+    assert (idle.returncode, "nothing to deliver" in idle.stdout) == (EXIT_OK, True)
+    operated.publish("ada")
+    answer = operated.json("flush", "ada", "--wait")
+    assert (answer["result"], answer["digest"]) == ("delivered", operated.hook.accepted()[1].id)
+
+
+def test_a_flush_says_that_an_attempt_failed(operated: Operated) -> None:
+    operated.settings(lease="30s", timeout="10s")
+    operated.hook.answer(Answer(500, {"retry-after": "600"}))
+    operated.start()
+    operated.publish("ada")
+    done = operated.run("flush", "ada", "--wait")
+    assert done.returncode == EXIT_NO
+    assert f"sink hook did not take digest {operated.hook.posts[0].id}: attempt 1 failed, the next one is in 9m" in (
+        done.stdout
+    )
+    answer = operated.json("flush", "ada", "--wait", code=EXIT_NO)
+    assert (answer["result"], answer["digest"]) == ("failed", operated.hook.posts[0].id)
+    assert [post.attempt for post in operated.hook.posts] == [1, 2]
+
+
+def test_a_flush_says_that_the_digest_is_dead(operated: Operated) -> None:
+    operated.hook.answer(Answer(400))
+    operated.daemon.settings = {
+        name: {**table, **({"max_attempts": 1} if name == "sinks.hook" else {})}
+        for name, table in operated.daemon.settings.items()
+    }
+    operated.start()
+    operated.publish("ada")
+    done = operated.run("flush", "ada", "--wait")
+    identity = operated.hook.posts[0].id
+    assert (done.returncode, f"is dead (too-many-attempts); see `nsqdigest dead show {identity}`" in done.stdout) == (
+        EXIT_NO, True,
+    )  # fmt: skip
+
+
+def test_a_flush_waits_no_longer_than_its_limit(operated: Operated) -> None:
+    operated.hook.answer(HANG)
+    operated.settings(lease="30s", timeout="10s")
+    operated.start()
+    operated.publish("ada")
+    done = operated.run("flush", "ada", "--wait", "--timeout", "500ms")
+    assert (done.returncode, "not delivered within 500ms" in done.stdout) == (EXIT_NO, True)
+    assert operated.run("flush", "ada", "--wait", "--timeout", "soon").returncode == EXIT_USAGE
+
+
 # -- delete
 
 

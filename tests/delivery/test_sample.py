@@ -11,6 +11,7 @@ import pytest
 
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.config import Config, parse_text
+from nsqdigest.delivery.preview import of_sample
 from nsqdigest.delivery.sample import TIMELINE, Sent, send_sample
 from nsqdigest.delivery.sinks.table import KINDS
 from support.daemon import toml
@@ -56,11 +57,33 @@ async def test_it_is_a_digest_like_any_other(receiver: Receiver) -> None:
     digest = json.loads(post.body)
     assert (digest["type"], digest["timestamp"]) == ("digest", "2027-01-15T08:00:00.123Z")
     data = digest["data"]
-    assert (data["route"], data["timeline"], data["sink"], data["total"]) == ("mine", TIMELINE, "out", 1)
-    (group,) = data["groups"]
-    assert group["group"] == "sample"
-    assert group["records"][0]["value"]["event"] == {"kind": "sample"}
-    assert "sample digest" in group["records"][0]["value"]["message"]
+    assert (data["route"], data["timeline"], data["sink"]) == ("mine", TIMELINE, "out")
+    newest = data["groups"][0]["records"][0]["value"]
+    assert newest["event"] == {"kind": data["groups"][0]["group"]}
+    assert "sample digest" in newest["message"]
+    assert newest["test"] is True
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ data.records[0].value.order.total }}",
+        "{{ data.total }} {{ data.iteration }} {{ data.groups | length }}",
+        "{{ data.records[0].value.user }} {{ data.groups[0].group }}",
+    ],
+)
+async def test_what_a_preview_shows_is_what_is_sent(
+    receiver: Receiver, tmp_path: Path, template: str
+) -> None:
+    path = tmp_path / "message.j2"
+    sink = webhook(receiver) | {"body": f"file:{path}", "content_type": "text/plain"}
+    path.write_text(template)
+    config = config_of(sink, group="kind", timeline="{user}")
+    shown = of_sample(config, KINDS, config.routes[1])
+    assert shown.failure is None
+    assert (await send_sample(config, KINDS, "out", NOW_MS)).outcome.verdict is Verdict.DELIVERED
+    (post,) = receiver.posts
+    assert post.body == shown.body
 
 
 @pytest.mark.parametrize(

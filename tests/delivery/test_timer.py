@@ -4,6 +4,7 @@ and claims, what is asked for, and what is handed on."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -18,13 +19,14 @@ from nsqdigest.config import Scheduler as SchedulerSettings
 from nsqdigest.delivery import outlet as outlet_module
 from nsqdigest.delivery.delivery import PUT_BACK_ONLY, Delivery, DeliveryRoute
 from nsqdigest.delivery.outlet import Outlet
+from nsqdigest.delivery.paced import outlet_of
 from nsqdigest.delivery.sinks.base import Outcome
 from nsqdigest.delivery.timer import Scheduler
 from nsqdigest.store.answers import Claim, Claimed, Ended, Maintained, Mended
 from nsqdigest.store.digests import Ending
 from nsqdigest.store.schedule import Plan
 from support.delivering import DAMAGE, ToldDead, ToldDigests, ToldSink, now_s, simulate
-from support.settings import POLICY, ROUTE, SINK
+from support.settings import HOOK, POLICY, ROUTE, SINK
 from support.simulated import BEGAN_S, Time, simulated
 from support.waiting import until
 
@@ -201,7 +203,8 @@ def make(monkeypatch: pytest.MonkeyPatch) -> MakeStage:
 
     def stage(
         *, interval_s: float = 30, lease_s: float = 60, batch: int = 100, limit: int = 8, partitions: int = 1,
-        sinks: int = 1, draw: float | None = 0.0, takes_s: float = 0.0, **settings: Any,
+        sinks: int = 1, draw: float | None = 0.0, takes_s: float = 0.0, per_s: float = 0.0,
+        paced: Sequence[str] = ("out", "other"), **settings: Any,
     ) -> Stage:  # fmt: skip
         """Routes r and s: with two sinks, each has its own. It draws `draw`, or else the highest. A send takes
         `takes_s`."""
@@ -215,11 +218,14 @@ def make(monkeypatch: pytest.MonkeyPatch) -> MakeStage:
             return high if draw is None else draw
 
         curve = Curve(2.5, 100.0, jitter="none")
-        chosen = replace(SINK, concurrency=limit, **settings)
+        own = replace(HOOK, own_spacing_s=1 / per_s) if per_s else SINK
         outlets = [
-            Outlet(replace(chosen, name=name), sink, Controller(limit, curve, lambda low, _: low, slow_start=False))
+            outlet_of(
+                replace(own if name in paced else SINK, name=name, concurrency=limit, **settings), sink,
+                Controller(limit, curve, lambda low, _: low, slow_start=False),
+            )
             for name, sink in zip(("out", "other"), told, strict=False)
-        ]
+        ]  # fmt: skip
         store.outlets = outlets
         routes = {
             name: DeliveryRoute(replace(ROUTE, name=name), Plan(POLICY), outlets[number % sinks])
@@ -1003,3 +1009,92 @@ async def test_what_a_lost_claim_took_goes_back_where_its_sink_has_stepped_back_
     assert stage.outlets[0].held == 0
     assert stage.store.finished() == [[("wait", "a"), ("wait", "b")]]
     assert stage.sink.sent == []
+
+
+# -- a sink with a rate
+
+
+@simulated
+async def test_a_rate_spaces_the_sends_and_claims_each_just_before_its_turn(make: MakeStage) -> None:
+    stage = make(per_s=0.5, interval_s=30)
+    for name in ("a", "b", "c", "d"):
+        stage.store.put(name)
+    stage.scheduler.start()
+    await at(7)
+    assert stage.sent() == [(0.0, "a"), (2.0, "b"), (4.0, "c"), (6.0, "d")]
+    opened = [at_s for at_s, _ in stage.store.called("open")]
+    assert opened == pytest.approx([0.0, 1.9, 3.9, 5.9], abs=0.001)
+    assert [sum(asked.budgets) for asked in stage.store.claims] == [1] * len(stage.store.claims)
+    assert stage.store.tokens == [] or all(stage.store.tokens)
+
+
+@simulated
+async def test_with_a_rate_nothing_is_asked_while_there_is_no_room_and_nothing_to_send(make: MakeStage) -> None:
+    stage = make(per_s=1, interval_s=10)
+    stage.store.put("a")
+    stage.scheduler.start()
+    await at(40)
+    assert stage.names() == ["a"]
+    assert len(stage.store.looks) < 10
+
+
+@simulated
+async def test_a_rate_of_many_a_second_claims_several_at_a_time(make: MakeStage) -> None:
+    stage = make(per_s=100, limit=4)
+    for number in range(50):
+        stage.store.put(f"t{number}")
+    stage.scheduler.start()
+    await at(2)
+    sent_s = [at_s for at_s, _ in stage.sent()]
+    assert len(sent_s) == 50
+    assert min(later - earlier for earlier, later in itertools.pairwise(sent_s)) >= 0.0099
+    assert sent_s[-1] == pytest.approx(0.49, abs=0.05)
+    assert max(sum(asked.budgets) for asked in stage.store.claims) <= 11
+    assert len(stage.store.claims) < 30
+
+
+@simulated
+async def test_a_slow_answer_does_not_slow_a_rate_down_until_all_senders_wait(make: MakeStage) -> None:
+    stage = make(per_s=1, limit=3, takes_s=2.5)
+    for number in range(6):
+        stage.store.put(f"t{number}")
+    stage.scheduler.start()
+    await at(8)
+    assert [at_s for at_s, _ in stage.sent()] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+@simulated
+async def test_the_probe_of_a_paced_sink_waits_for_its_turn_too(make: MakeStage) -> None:
+    stage = make(per_s=0.2, takes_s=0.01)
+    stage.sinks[0].outcomes = [Outcome(Verdict.UNAVAILABLE)]
+    for name in ("a", "b", "c"):
+        stage.store.put(name)
+    stage.scheduler.start()
+    await at(30)
+    sent_s = [at_s for at_s, _ in stage.sent()]
+    assert len(sent_s) >= 4
+    assert min(later - earlier for earlier, later in itertools.pairwise(sent_s)) >= 5.0
+
+
+@simulated
+async def test_the_partitions_of_a_paced_sink_take_turns(make: MakeStage) -> None:
+    stage = make(per_s=1, partitions=4)
+    for partition, number in itertools.product(range(4), range(10)):
+        stage.store.put(f"{partition}-{number}", partition=partition)
+    stage.scheduler.start()
+    await at(20.5)
+    assert len(stage.names()) == 21
+    counts = [sum(name.startswith(f"{partition}-") for name in stage.names()) for partition in range(4)]
+    assert min(counts) >= 3
+
+
+@simulated
+async def test_a_paced_sink_slows_no_other(make: MakeStage) -> None:
+    stage = make(per_s=1, sinks=2, paced=("out",))
+    for number in range(5):
+        stage.store.put(f"r{number}")
+        stage.store.put(f"s{number}", route="s")
+    stage.scheduler.start()
+    await at(6)
+    assert [at_s for at_s, name in stage.sent() if name.startswith("r")] == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert [at_s for at_s, name in stage.sent() if name.startswith("s")] == [0.0] * 5

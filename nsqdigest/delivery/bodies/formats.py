@@ -10,4 +10,6 @@ from nsqdigest.delivery.bodies.teams import teams
 
 DIGEST = "digest"
 """The digest's own JSON."""
+SPACING_S: Mapping[str, float] = {"slack": 1.0}
+"""Who takes no more than one message in such a time."""
 FORMATS: Mapping[str, Body] = {"slack": slack, "teams": teams}

@@ -15,9 +15,7 @@ from nsqdigest.store.record import StoredRecord
 if TYPE_CHECKING:
     from nsqdigest.config import Route
 
-_MAX_BODY_BYTES = 256 * 1024
-_OPENED_MS = 1_794_992_400_123
-_NEXT_MS = 1_794_992_700_123
+_NEXT_MS = 300_000
 _STEP_MS = 1_733
 _MANY = 50
 OF_A_ROUTE = 17
@@ -36,17 +34,30 @@ class Sample(NamedTuple):
     digest_json: bytes
 
 
-def digest_json(events: Sequence[Mapping[str, Any]], names: Names, group: tuple[str, ...] = ()) -> bytes:
+class Opened(NamedTuple):
+    """Under which id, and when, by the clock of whoever reads it."""
+
+    id: str = "01a1ede2-66fb-7c42-8d0e-3f1f1c9f7a10"
+    at_ms: int = 1_794_992_400_123
+    max_body_bytes: int = 256 * 1024
+
+
+_LONG_AGO = Opened()
+
+
+def digest_json(
+    events: Sequence[Mapping[str, Any]], names: Names, group: tuple[str, ...] = (), opened: Opened = _LONG_AGO
+) -> bytes:
     """Of these events, the newest first."""
     head = Head(
-        id="01a1ede2-66fb-7c42-8d0e-3f1f1c9f7a10", iteration=3, opened_ms=_OPENED_MS, total=len(events), superseded=2,
-        dropped_capacity=0, next_earliest_ms=_NEXT_MS, since_ms=_OPENED_MS, attempts=0, tries=0,
+        id=opened.id, iteration=3, opened_ms=opened.at_ms, total=len(events), superseded=2, dropped_capacity=0,
+        next_earliest_ms=opened.at_ms + _NEXT_MS, since_ms=opened.at_ms, attempts=0, tries=0,
     )  # fmt: skip
     records = [
-        StoredRecord(b"sample-%d" % number, _OPENED_MS - _STEP_MS * (number + 1), json.dumps(event).encode())
+        StoredRecord(b"sample-%d" % number, opened.at_ms - _STEP_MS * (number + 1), json.dumps(event).encode())
         for number, event in enumerate(events)
     ]
-    builder = builder_of(head, names, _MAX_BODY_BYTES, group)
+    builder = builder_of(head, names, opened.max_body_bytes, group)
     builder.add(records)
     return builder.body(records[-1].timestamp_ms, records[0].timestamp_ms)
 
@@ -68,21 +79,27 @@ def samples(*, grouped: bool) -> list[Sample]:
 
 def sample_of(route: Route) -> bytes:
     """A digest as the route would have it: its events have the fields that the route names."""
-    path = route.group_path
+    events = events_of(route, TEXTS)
+    parts = Template.parse(route.timeline).parts
+    timeline = "".join(part if isinstance(part, str) else _found(events[0], part) for part in parts)
+    return digest_json(events, Names(route.name, timeline, route.sink), route.group_path)
+
+
+def events_of(route: Route | None, texts: Sequence[str], **fields: Any) -> list[dict[str, Any]]:
+    """None: of a sink that no route has."""
     events = []
-    template = Template.parse(route.timeline)
     for number in range(OF_A_ROUTE):
         event: dict[str, Any] = {}
-        for field in template.paths:
-            _put(event, field, "42")
-        for name, wanted in route.match:
-            _put(event, tuple(name.split(".")), wanted[0])
-        if path:
-            _put(event, path, KINDS[number % len(KINDS)])
-        _put(event, ("message",), TEXTS[number % len(TEXTS)])
-        events.append(event)
-    timeline = "".join(part if isinstance(part, str) else _found(events[0], part) for part in template.parts)
-    return digest_json(events, Names(route.name, timeline, route.sink), path)
+        if route is not None:
+            for field in Template.parse(route.timeline).paths:
+                _put(event, field, "42")
+            for name, wanted in route.match:
+                _put(event, tuple(name.split(".")), wanted[0])
+            if route.group_path:
+                _put(event, route.group_path, KINDS[number % len(KINDS)])
+        _put(event, ("message",), texts[number % len(texts)])
+        events.append(event | fields)
+    return events
 
 
 def _put(event: dict[str, Any], path: tuple[str, ...], value: Any) -> None:

@@ -37,6 +37,8 @@ class SinkContext(NamedTuple):
     nsq_options: ConnectionOptions
     """TLS, compression and AUTH of [nsq]."""
     metrics: Metrics | None = None
+    is_sample: bool = False
+    """Its events have every field that a template asks for."""
 
 
 class Reach(Protocol):

@@ -34,10 +34,11 @@ from nsqdigest.config.options import REQUIRED, Option
 from nsqdigest.config.problems import INVALID, Spot, Wrong
 from nsqdigest.config.readers import HiddenText, Reader, Switch, take, text_of
 from nsqdigest.delivery.bodies.base import JSON, Body
-from nsqdigest.delivery.bodies.formats import DIGEST, FORMATS
+from nsqdigest.delivery.bodies.formats import DIGEST, FORMATS, SPACING_S
 from nsqdigest.delivery.sinks import webhook_body
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.sinks.kind import Posted, Reach, SinkContext, SinkKind
+from nsqdigest.delivery.sinks.rate import Rate
 from nsqdigest.delivery.sinks.rendering import Rendering
 from nsqdigest.delivery.sinks.webhook_body import TemplateFile
 
@@ -91,6 +92,12 @@ class WebhookSinkSettings(SinkSettings):
     format: str = DIGEST
     template: TemplateFile | None = None
     content_type: str = JSON
+    own_spacing_s: float | None = None
+    """None: what its format needs."""
+
+    @property
+    def spacing_s(self) -> float:
+        return SPACING_S.get(self.format, 0.0) if self.own_spacing_s is None else self.own_spacing_s
 
     @property
     def shown_url(self) -> str:
@@ -250,12 +257,12 @@ def posted(settings: WebhookSinkSettings, is_sample: bool) -> Posted:
 
 
 class Webhook:
-    def __init__(self, settings: WebhookSinkSettings) -> None:
+    def __init__(self, settings: WebhookSinkSettings, *, is_sample: bool = False) -> None:
         self._settings = settings
         self._keys = [signing_key(secret.reveal()) for secret in settings.secrets]
         self._http: Client | None = None
         self._timeout_s = settings.timeout_ms / 1000
-        body = _body(settings)
+        body = _body(settings, is_sample=is_sample)
         shown_path = settings.template.path if settings.template else ""
         half_s = self._timeout_s / 2  # the post gets what is left
         self._rendering = Rendering(body, shown_path, half_s, settings.name) if body else None
@@ -343,7 +350,7 @@ def unreached(what: str, shown_url: str, message: str) -> Finding:
 
 
 def build(settings: WebhookSinkSettings, context: SinkContext) -> Webhook:
-    return Webhook(settings)
+    return Webhook(settings, is_sample=context.is_sample)
 
 
 KIND = SinkKind(
@@ -361,6 +368,13 @@ KIND = SinkKind(
         ),
         Option("headers", HeaderTable(), {}, '{authorization = "env:HOOK_AUTHORIZATION"}'),
         *webhook_body.OPTIONS,
+        Option(
+            "rate",
+            Rate(),
+            "",
+            '"30/m": posts of one daemon, at most; "": "1/s" for "slack", else "none"',
+            attribute="own_spacing_s",
+        ),
     ),
     rules=(signed_and_secret, webhook_body.one_body),
     rules_of_file=(webhook_body.templates,),

@@ -76,19 +76,20 @@ def _check_entities(text: str) -> None:
     _expect("&" not in re.sub("&(amp|lt|gt);", "", text), f"an unescaped &: {text}")
 
 
-def slack(per_s: float = 1.0) -> Callable[[bytes], Answer]:
-    """One message a second, with a burst of none: stricter than Slack itself."""
-    last_s = [0.0]
+def slack(per_s: float = 1.0, burst: int = 1) -> Callable[[bytes], Answer]:
+    """So many messages a second, and so many at once after a rest: 1 is stricter than Slack itself."""
+    owed_at_s = [0.0]
 
     def judge(body: bytes) -> Answer:
         now_s = time.monotonic()
-        if now_s - last_s[0] < 1 / per_s:
+        owed_s = max(owed_at_s[0], now_s) + 1 / per_s
+        if owed_s > now_s + burst / per_s + 1e-6:
             return Answer(429, {"retry-after": "1"}, text="rate_limited")
         try:
             slack_takes(body)
         except (Refused, ValueError, KeyError, TypeError) as error:
             return Answer(400, text=str(error))
-        last_s[0] = now_s
+        owed_at_s[0] = owed_s
         return OK
 
     return judge

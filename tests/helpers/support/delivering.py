@@ -17,7 +17,7 @@ from nsqdigest.backoff import Controller, Curve
 from nsqdigest.base.errors import StoreError
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import Verdict
-from nsqdigest.delivery import claims, conclusions, delivery, opener, outlet, timer
+from nsqdigest.delivery import claims, conclusions, delivery, opener, outlet, paced, timer
 from nsqdigest.delivery.conclusions import Conclusions
 from nsqdigest.delivery.delivery import Delivery, DeliveryRoute, Lease
 from nsqdigest.delivery.opener import Opener
@@ -43,7 +43,7 @@ DAMAGE = StoreError("redis-script", "WRONGTYPE, as told")
 
 
 def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (claims, conclusions, delivery, opener, outlet, timer):
+    for module in (claims, conclusions, delivery, opener, outlet, paced, timer):
         monkeypatch.setattr(module, "time", Time())
 
 

@@ -25,13 +25,15 @@ class Peer:
         self._reader = reader
         self._writer = writer
         self.requests = 0
+        self.last_head = b""
 
     async def head(self) -> bytes:
         return await self._reader.readuntil(b"\r\n\r\n")
 
     async def request(self) -> bytes:
         """The body of the next request. Raises IncompleteReadError where the client has hung up."""
-        head = (await self.head()).lower()
+        self.last_head = await self.head()
+        head = self.last_head.lower()
         length = next(line for line in head.split(b"\r\n") if line.startswith(b"content-length:"))
         self.requests += 1
         return await self._reader.readexactly(int(length.partition(b":")[2]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nsqdigest.config import Nsq, Policy, Route
 from nsqdigest.delivery.sinks.log import LogSinkSettings
+from nsqdigest.delivery.sinks.webhook import WebhookSinkSettings
 
 NSQ = Nsq(
     nsqd_tcp_addresses=(), lookupd_http_addresses=(), lookupd_poll_interval_ms=60_000, lookupd_poll_jitter=0,
@@ -21,4 +22,9 @@ ROUTE = Route(
 SINK = LogSinkSettings(
     name="out", type="log", concurrency=8, timeout_ms=5000, max_attempts=0, max_age_ms=0, retry_base_ms=1000,
     retry_cap_ms=1000, retry_after_max_ms=1000, max_body_bytes=65536, path="-",
+)  # fmt: skip
+HOOK = WebhookSinkSettings(
+    name="out", type="webhook", concurrency=8, timeout_ms=5000, max_attempts=0, max_age_ms=0, retry_base_ms=1000,
+    retry_cap_ms=1000, retry_after_max_ms=1000, max_body_bytes=65536, url="http://127.0.0.1:1/hook", allow_http=True,
+    secrets=(), headers={},
 )  # fmt: skip
