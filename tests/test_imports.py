@@ -28,8 +28,8 @@ ROOM_OF_FILE = {"": "base", "backoff": "base", "consumer": "intake", "__main__":
 """Of what stands beside the rooms."""
 
 PURE = (
-    "audit.ledger", "audit.report", "backoff", "base.errors", "base.findings", "base.host_names", "base.log_counts",
-    "base.reasons", "base.screen", "base.shown", "base.templates", "base.words", "daemon.routes",
+    "audit.ledger", "audit.report", "backoff", "base.conditions", "base.errors", "base.findings", "base.host_names",
+    "base.log_counts", "base.reasons", "base.screen", "base.shown", "base.templates", "base.words", "daemon.routes",
     "delivery.bodies.base", "delivery.bodies.checking", "delivery.bodies.document", "delivery.bodies.encoding",
     "delivery.bodies.filters", "delivery.bodies.formats", "delivery.bodies.message", "delivery.bodies.sample",
     "delivery.bodies.sandbox", "delivery.bodies.slack", "delivery.bodies.teams", "delivery.bodies.template",

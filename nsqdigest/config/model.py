@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from nsqdigest.base.conditions import Value
 from nsqdigest.base.errors import Mistake
 
 MASK = "***"
@@ -173,14 +174,15 @@ class SinkSettings:
     max_body_bytes: int
 
 
-MatchValue = str | int | bool | float
+ConditionTable = tuple[tuple[str, tuple[Value, ...]], ...]
+"""Paths of fields, each with the values that `base.conditions` reads as a condition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     name: str
     topic: str
-    match: tuple[tuple[str, tuple[MatchValue, ...]], ...]
+    match: ConditionTable
     timeline: str
     key: str
     timestamp: str

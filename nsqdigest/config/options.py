@@ -326,7 +326,7 @@ ROUTE = Section(
             "name", Text(texts.optional_name), "", '"": the topic; unique; a new name leaves the old timelines behind'
         ),
         Option("topic", NameOf("topic", texts.topic), REQUIRED, "where the events come from", "events"),
-        Option("match", MatchTable(), {}, '{severity = "error"} or {"event.kind" = ["error", "fatal"]}'),
+        Option("match", MatchTable(), {}, '{severity = ["error", "fatal"], code = ">= 500"}: docs/routes.md'),
         Option(
             "timeline",
             Unresolved(texts.template),

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from nsqdigest.base.conditions import Condition, Holds
 from nsqdigest.base.reasons import DeadLetterReason
 from nsqdigest.base.templates import Template, check_path
 from nsqdigest.intake import bodies
@@ -28,7 +29,7 @@ from nsqdigest.intake.timestamps import timestamp_ms
 from nsqdigest.store.record import Record
 
 if TYPE_CHECKING:
-    from nsqdigest.config import Limits, Route
+    from nsqdigest.config import ConditionTable, Limits, Route
     from nsqdigest.nsq.frames import Message
     from nsqdigest.store.schedule import Plan
 
@@ -42,11 +43,12 @@ class IntakeRoute(NamedTuple):
     plan: Plan
 
 
-# Number, name, conditions, timeline, key, timestamp and its field. A plain tuple: it is unpacked for every event, and
-# Python does that several times faster than with a named one.
-_Compiled = tuple[
-    int, str, "tuple[tuple[Reader, frozenset[Any]], ...]", Renderer, "Renderer | None", "Reader | None", str
-]
+Predicate = Callable[[Any], bool]
+"""Whether a decoded event meets the conditions of a table, `match` or `urgent`."""
+
+# Number, name, conditions (None: it takes every event), timeline, key, timestamp and its field. A plain tuple: it is
+# unpacked for every event, and Python does that several times faster than with a named one.
+_Compiled = tuple[int, str, "Predicate | None", Renderer, "Renderer | None", "Reader | None", str]
 
 
 class Router:
@@ -70,7 +72,7 @@ class Router:
         whole = Shape((path[0],) for path in paths)
         self._whole_names = whole.names
         self._decode_whole = msgspec.json.Decoder(whole.type).decode
-        self._matched = {each.name: tuple(path for path, _ in each.match) for each in settings}
+        self._conditions = {each.name: _conditions(each.match, self._shape) for each in settings}
         self._routes = [self._compiled(route, *pair) for route, pair in zip(routes, templates, strict=True)]
 
     def _compiled(self, route: IntakeRoute, timeline: Template, key: Template | None) -> _Compiled:
@@ -79,10 +81,7 @@ class Router:
         return (
             number,
             settings.name,
-            tuple(
-                (shape.reader(check_path(name)), frozenset(_comparable(value) for value in wanted))
-                for name, wanted in settings.match
-            ),
+            _predicate(settings.match, shape),
             renderer(timeline, shape),
             renderer(key, shape) if key else None,
             shape.reader(check_path(settings.timestamp)) if settings.timestamp else None,
@@ -105,8 +104,8 @@ class Router:
         taken = 0
         rejected: Rejected | None = None
         known_timelines = self._timelines.known
-        for number, name, match, render_timeline, render_key, read_timestamp, timestamp_field in self._routes:
-            if match and not all(_matches(read(event), wanted) for read, wanted in match):
+        for number, name, takes, render_timeline, render_key, read_timestamp, timestamp_field in self._routes:
+            if takes is not None and not takes(event):
                 continue
             try:
                 text = render_timeline(event, body)
@@ -138,10 +137,10 @@ class Router:
             event = self._decode_fields(body)
         except (msgspec.DecodeError, ValueError, RecursionError):
             event = self._event_otherwise(body)
-        for number, name, match, *_ in self._routes:
-            for (read, wanted), path in zip(match, self._matched[name], strict=True):
+        for number, name, *_ in self._routes:
+            for path, read, holds in self._conditions[name]:
                 value = read(event)
-                if not _matches(value, wanted):
+                if not holds(value):
                     yield number, path, value
                     break
 
@@ -159,10 +158,29 @@ class Router:
             raise bodies.not_json(body, refused) from None
 
 
-def _comparable(value: Any) -> tuple[type, Any]:
-    """Numbers compare as numbers, and true is not 1."""
-    return (float if value.__class__ is int else value.__class__), value
+def _conditions(table: ConditionTable, shape: Shape) -> list[tuple[str, Reader, Holds]]:
+    return [(path, shape.reader(check_path(path)), Condition.of(values).test()) for path, values in table]
 
 
-def _matches(value: Any, wanted: frozenset[tuple[type, Any]]) -> bool:
-    return value.__class__ in (str, int, bool, float) and _comparable(value) in wanted
+def _predicate(table: ConditionTable, shape: Shape) -> Predicate | None:
+    """Compiled for the common tables: one field, one text. None where the table is empty."""
+    conditions = _conditions(table, shape)
+    if not conditions:
+        return None
+    if len(conditions) > 1:
+        return _all_of([(read, holds) for _, read, holds in conditions])
+    [(_, read, holds)] = conditions
+    text = Condition.of(table[0][1]).only_text
+    if text is not None:
+        return lambda event: read(event) == text  # whatever it is: no value but a text equals one
+    return lambda event: holds(read(event))
+
+
+def _all_of(conditions: Sequence[tuple[Reader, Holds]]) -> Predicate:
+    def takes(event: Any) -> bool:
+        for read, holds in conditions:  # noqa: SIM110  - a generator would take three times as long
+            if not holds(read(event)):
+                return False
+        return True
+
+    return takes

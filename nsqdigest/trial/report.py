@@ -12,9 +12,10 @@ from typing import Any
 
 import msgspec
 
+from nsqdigest.base.conditions import Condition
 from nsqdigest.base.screen import BOLD, GREEN, RED, WIDTH_OF_A_PIPE, YELLOW, painted, wrapped
 from nsqdigest.base.shown import printable
-from nsqdigest.base.words import counted, listed
+from nsqdigest.base.words import counted
 from nsqdigest.delivery.digest import rfc3339
 from nsqdigest.trial.trial import Place, Result, Tried, Unmet
 
@@ -149,7 +150,7 @@ def _rows(place: Place) -> Iterator[tuple[str, str]]:
 def _why(unmet: Unmet) -> str:
     is_there = unmet.found is not msgspec.UNSET
     found = f"is {_value(unmet.found)}" if is_there else "is not there"
-    return f"{unmet.field} {found}; it takes {listed(map(_value, unmet.wanted), 'or')}"
+    return f"{unmet.field} {found}; it takes {Condition.of(unmet.wanted).described(_value)}"
 
 
 def _value(value: Any) -> str:

@@ -259,7 +259,8 @@ def test_where_a_field_is_named_braces_may_stand_around_it() -> None:
         (
             with_line("[[routes]]", 'match = {severity = "~err.*"}'),
             "routes[0].match.severity",
-            '"~err.*" is compared as it stands: patterns are not looked for; list the values',
+            '"~err.*" looks like a pattern, of which only a * at the end has a meaning; '
+            'list the values, or write how they begin, "err*"; "= ~err.*" is this text',
         ),
         (
             FILE + '[sinks.other]\ntype = "log"\n',

@@ -324,6 +324,13 @@ def test_one_of_several_values_is_enough() -> None:
     assert [filed(b'{"user":"a","kind":%s}' % kind, wanted)[0] for kind in (b'"fatal"', b"5", b'"info"')] == [1, 1, 0]
 
 
+def test_a_condition_that_is_no_equality_decides_like_one() -> None:
+    some = [("code", (">= 500",)), ("path", ("api.*",)), ("env", ("!= test",))]
+    events = ('"code":500,"path":"api.x"', '"code":499,"path":"api.x"', '"code":500,"path":"api.x","env":"test"')
+    assert [filed(b'{"user":"u",%s}' % each.encode(), intake_route(match=some))[0] for each in events] == [1, 0, 0]
+    assert [filed(b'{"user":"u",%s}' % each.encode(), intake_route(match=some[:1]))[0] for each in events] == [1, 0, 1]
+
+
 def test_every_field_of_a_match_must_hold() -> None:
     both = intake_route(match=[("a", (1,)), ("b.c", ("x",))])
     bodies = (b'{"user":"u","a":1,"b":{"c":"x"}}', b'{"user":"u","a":1,"b":{"c":"y"}}', b'{"user":"u","b":{"c":"x"}}')

@@ -191,6 +191,19 @@ def test_why_a_route_does_not_take_it_is_the_first_condition_that_it_does_not_me
     ]
 
 
+@pytest.mark.parametrize(
+    ("condition", "wanted"),
+    [
+        ('">= 3"', "a number from 3 up"),
+        ('["api.*", "!"]', 'a text that begins with "api." or "!"'),
+        ('["!= ada", "!= 5"]', 'anything but "ada" or 5'),
+    ],
+)
+def test_a_condition_that_is_not_met_is_told_in_words(condition: str, wanted: str) -> None:
+    file = FILE.replace('name = "all"\n', f'name = "all"\nmatch = {{user = {condition}}}\n')
+    assert shown(tried(b'{"user": "ada"}', file=file))[1] == f'  route     all: user is "ada"; it takes {wanted}'
+
+
 def test_a_group_that_nothing_there_is_like_is_no_matter() -> None:
     file = FILE.replace('group = "order.kind"', 'group = "order.severity"')
     event = tried(ORDER, file=file)

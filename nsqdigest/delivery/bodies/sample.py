@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nsqdigest.base.conditions import Condition
 from nsqdigest.base.templates import Template
 from nsqdigest.delivery.digest import Names
 from nsqdigest.delivery.grouped import builder_of
@@ -76,7 +77,8 @@ def sample_of(route: Route) -> bytes:
         for field in template.paths:
             _put(event, field, "42")
         for name, wanted in route.match:
-            _put(event, tuple(name.split(".")), wanted[0])
+            if (value := Condition.of(wanted).sample) is not None:
+                _put(event, tuple(name.split(".")), value)
         if path:
             _put(event, path, KINDS[number % len(KINDS)])
         _put(event, ("message",), TEXTS[number % len(TEXTS)])
