@@ -4,6 +4,7 @@
     it begins, otherwise      base = now + first delay        bound = now + maximum
     after digest number n     base = now + delay(n)           bound = max(base, now + maximum)
     a retry                   base = bound = when to try again (delivery.py)
+    an urgent record          base = bound = EXEMPT_MS
 
 In between, due = min(base + increment * records, bound); Redis works that out from the set itself.
 """
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from nsqdigest.config import Policy
 
 
+EXEMPT_MS = 1
+"""Base and bound of a timeline that is due at once and exempt from its policy: an urgent record came."""
 _FURTHEST_MS = 2**53
 _PACKED = struct.Struct(">QQI")
 """Base, bound and records, as lua/lib/schedule.lua packs them."""
@@ -45,6 +48,12 @@ def unpacked(packed: bytes | None, otherwise_ms: int) -> tuple[int, int, int]:
 def due_ms(base_ms: int, bound_ms: int, increment_ms: int, records: int) -> int:
     """Of a timeline that waits."""
     return min(base_ms + increment_ms * records, bound_ms)
+
+
+def known_due_ms(at_ms: int, otherwise_ms: int) -> int:
+    """When a timeline was due, for figures and people. Of one that is exempt nobody wrote that down: the given
+    instant."""
+    return otherwise_ms if at_ms <= EXEMPT_MS else at_ms
 
 
 class Plan:
