@@ -187,8 +187,14 @@ class Route:
     key: str
     timestamp: str
     group: str
+    urgent: ConditionTable
+    """The timeline of an event that meets it is due at once; (): of none."""
+    drop: tuple[str, ...]
+    max_event_age_ms: int
+    """0: no limit."""
     policy: str
     sink: str
+    """The file may name several: then each has a route of its own here (`rules.per_sink`)."""
 
     @property
     def group_path(self) -> tuple[str, ...]:

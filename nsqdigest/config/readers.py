@@ -92,8 +92,24 @@ class Text(Reader):
 
 
 @dataclass(frozen=True, slots=True)
+class SinkNames(Reader):
+    """The sinks of a route, as a tuple: the file names one, or a list."""
+
+    override = "text or list"
+    resolves = False
+
+    def __call__(self, value: Any, spot: Spot) -> Any:
+        if not isinstance(value, list):
+            name = take(_SINK, value, spot)
+            return INVALID if name is INVALID else (name,)
+        if not value:
+            raise Wrong("has nothing in it", 'write the name of a sink, or several: ["chat", "mail"]')
+        return ListOf(_SINK, '"chat", "mail"', unique=True)(value, spot)
+
+
+@dataclass(frozen=True, slots=True)
 class NameOf(Reader):
-    """The name of the topic, the policy or the sink of a route, each of which it has one."""
+    """The name of the topic, the policy or a sink of a route."""
 
     what: str
     check: Callable[[str], str]
@@ -316,5 +332,6 @@ class _Wanted(Reader):
         return tuple(values)
 
 
+_SINK = NameOf("sink", texts.name)
 _WANTED = _Wanted()
 _PATH = Unresolved(texts.field_path)

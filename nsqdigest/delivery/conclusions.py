@@ -21,7 +21,6 @@ from nsqdigest.store.answers import Ended
 from nsqdigest.store.damage import ANOTHER_TYPE
 from nsqdigest.store.dead import Details
 from nsqdigest.store.digests import End, Ending
-from nsqdigest.store.schedule import known_due_ms
 
 if TYPE_CHECKING:
     from nsqdigest.base.metrics import Metrics
@@ -217,9 +216,7 @@ class Conclusions:
 
     def _count_delivered(self, sink: str, route: str, delivered: Sequence[Delivery]) -> None:
         now_ms, metrics = self._digests.now_ms(), self._metrics
-        # A retry is due when it is tried again; the digest was due before it was opened first.
-        since_ms = [(each.opened.since_ms, each.claim.due_ms) for each in delivered]
-        delays_s = [max(0, now_ms - min(since, known_due_ms(due, since))) / 1000 for since, due in since_ms]
+        delays_s = [max(0, now_ms - each.due_ms) / 1000 for each in delivered]
         totals = [each.opened.total for each in delivered]
         metrics.observe("digest_delay_seconds", *delays_s, route=route)
         metrics.observe("digest_records", *totals)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nsqdigest.store.dead import Details, Unreadable
 from nsqdigest.store.packing import RECORDS_PER_CALL
-from nsqdigest.store.schedule import EXEMPT_MS, instant_ms
+from nsqdigest.store.schedule import instant_ms
 
 if TYPE_CHECKING:
     from nsqdigest.store.namespace import Namespace
@@ -31,7 +31,7 @@ class RouteFigures(NamedTuple):
     overdue: int = 0
     """Waiting timelines that are due."""
     oldest_due_ms: int | None = None
-    """The earliest due instant of a waiting timeline that has one: those that are exempt from their policy have not."""
+    """The earliest due instant of a waiting timeline."""
 
     def overdue_s(self, now_ms: int) -> float:
         return 0.0 if self.oldest_due_ms is None else max(0, now_ms - self.oldest_due_ms) / 1000
@@ -94,7 +94,7 @@ class StoreFigures:
                 [b"ZCARD", of.leased],
                 [b"HGET", of.ledger, b"open"],
                 [b"ZCOUNT", of.waiting, b"-inf", now_ms],
-                [b"ZRANGEBYSCORE", of.waiting, b"(%d" % EXEMPT_MS, b"+inf", b"WITHSCORES", b"LIMIT", 0, 1],
+                [b"ZRANGE", of.waiting, 0, 0, b"WITHSCORES"],
             )
         answers = await self._namespace.send(partition, commands)
         return [

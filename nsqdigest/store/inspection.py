@@ -14,7 +14,7 @@ from nsqdigest.store.keys import own_timeline, shown_timeline
 from nsqdigest.store.listing import State, digest_of, state_of
 from nsqdigest.store.newest import newest_records
 from nsqdigest.store.packing import RECORDS_PER_CALL
-from nsqdigest.store.schedule import due_ms, instant_ms, known_due_ms, unpacked
+from nsqdigest.store.schedule import due_ms, instant_ms, unpacked
 
 if TYPE_CHECKING:
     from nsqdigest.store.keys import Keys
@@ -114,7 +114,6 @@ class Inspector:
             return None
         now_ms = int(time_s) * 1000 + int(time_us) // 1000
         base_ms, bound_ms, records = unpacked(schedule, now_ms)
-        base_ms, bound_ms = known_due_ms(base_ms, now_ms), known_due_ms(bound_ms, now_ms)
         at_ms = due_ms(base_ms, bound_ms, increment_ms, records) if leased is None else instant_ms(leased)
         digest = digest_of(head)
         is_astray = waiting is None and leased is None

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from nsqdigest.store.head import Head
 from nsqdigest.store.keys import is_own, own_digest_id, shown_timeline
 from nsqdigest.store.packing import RECORDS_PER_CALL
-from nsqdigest.store.schedule import due_ms, instant_ms, known_due_ms, unpacked
+from nsqdigest.store.schedule import due_ms, instant_ms, unpacked
 
 if TYPE_CHECKING:
     from nsqdigest.store.keys import Keys
@@ -158,7 +158,6 @@ class Lister:
         base_ms, bound_ms, records = unpacked(schedule, score_ms)
         digest = digest_of(head)
         at_ms = score_ms if is_leased else max(score_ms, due_ms(base_ms, bound_ms, self._increments_ms[route], records))
-        at_ms = known_due_ms(at_ms, self._now_ms)
         state = state_of(at_ms, self._now_ms, records, digest, is_leased=is_leased)
         return Listed(route, name.decode("utf-8", "backslashreplace"), state, at_ms, records, digest)
 

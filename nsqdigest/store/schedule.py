@@ -50,12 +50,6 @@ def due_ms(base_ms: int, bound_ms: int, increment_ms: int, records: int) -> int:
     return min(base_ms + increment_ms * records, bound_ms)
 
 
-def known_due_ms(at_ms: int, otherwise_ms: int) -> int:
-    """When a timeline was due, for figures and people. Of one that is exempt nobody wrote that down: the given
-    instant."""
-    return otherwise_ms if at_ms <= EXEMPT_MS else at_ms
-
-
 class Plan:
     """The instants of one policy."""
 

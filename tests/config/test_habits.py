@@ -159,8 +159,8 @@ def test_no_value_is_repeated_that_may_be_a_secret() -> None:
         ),
         (
             "[[routes]]",
-            'sink = ["x", "y"]',
-            "a list is not text: a route has one sink; write a [[routes]] for each sink, with a name of its own",
+            'policy = ["x", "y"]',
+            "a list is not text: a route has one policy; write a [[routes]] for each policy, with a name of its own",
         ),
         ("[nsq]", 'channel = ["a"]', 'a list is not text; write "a"'),
         ("[nsq]", 'channel = ["a", "b"]', "a list is not text; write one text, in quotes"),

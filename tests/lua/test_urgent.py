@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from support.cutting_off import CutOff, Interruptible
@@ -12,7 +14,7 @@ pytestmark = pytest.mark.script
 T, U = b"t", b"u"
 HOUR_MS = 3_600_000
 EXEMPT = (EXEMPT_MS, EXEMPT_MS)
-LATER = {"base_ms": NOW_MS + HOUR_MS, "bound_ms": NOW_MS + 2 * HOUR_MS}
+LATER: dict[str, Any] = {"base_ms": NOW_MS + HOUR_MS, "bound_ms": NOW_MS + 2 * HOUR_MS}
 
 
 def rec(key: bytes, age_ms: int = 0, *, timeline: bytes = T, value: bytes = b"{}", repeat: bool = False) -> Rec:
@@ -185,7 +187,8 @@ def test_a_retry_waits_as_it_would_and_then_the_next_follows(store: Scripts, pos
     store.fail(claim, NOW_MS + 5, posts)
     assert instants(store) == (NOW_MS + 5, NOW_MS + 5)
     store.now_ms = NOW_MS + 5
-    assert store.opened(claim := store.claim_one(T), "id-2").word == "again"
+    claim = store.claim_one(T)
+    assert store.opened(claim, "id-2").word == "again"
     store.close(claim, base_ms=NOW_MS + HOUR_MS)
     assert instants(store) == EXEMPT
 
