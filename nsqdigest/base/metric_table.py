@@ -12,7 +12,15 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from nsqdigest.backoff import TRANSITIONS, Reason, State
-from nsqdigest.base.reasons import BuryReason, ConnectionLoss, DeadLetterReason, LookupProblem, SinkState, Verdict
+from nsqdigest.base.reasons import (
+    BuryReason,
+    ConnectionLoss,
+    DeadLetterReason,
+    LookupProblem,
+    SinkState,
+    SkipReason,
+    Verdict,
+)
 
 PREFIX = "nsqdigest_"
 
@@ -106,6 +114,9 @@ METRICS: dict[str, Declared] = {
     "message_age_seconds": _histogram(("topic",), "Time from a message's timestamp until Redis stored it.", _AGES_S),
     "batch_messages": _histogram(("topic",), "Messages in one batch written to Redis.", _COUNTS),
     "events_unmatched_total": _counter(("topic",), "Events finished because no route matches them."),
+    "events_skipped_total": _counter(
+        ("route", "reason"), "Events that a route takes and does not file, by reason.", reason=SkipReason
+    ),
     "dead_letters_total": _counter(
         ("topic", "reason"), "Messages sent to the dead-letter topic.", reason=DeadLetterReason
     ),

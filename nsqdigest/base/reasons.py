@@ -25,6 +25,13 @@ class DeadLetterReason(StrEnum):
     """The program made a mistake at it. Its traceback is in the log."""
 
 
+class SkipReason(StrEnum):
+    """Why a route does not file an event that it takes."""
+
+    TOO_OLD = "too-old"
+    """Older than its max_event_age."""
+
+
 class ConnectionLoss(StrEnum):
     """Why an open connection to nsqd ended."""
 

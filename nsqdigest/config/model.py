@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from nsqdigest.base.conditions import Value
 from nsqdigest.base.errors import Mistake
 
 MASK = "***"
@@ -178,20 +179,27 @@ class SinkSettings:
         return 0.0
 
 
-MatchValue = str | int | bool | float
+ConditionTable = tuple[tuple[str, tuple[Value, ...]], ...]
+"""Paths of fields, each with the values that `base.conditions` reads as a condition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     name: str
     topic: str
-    match: tuple[tuple[str, tuple[MatchValue, ...]], ...]
+    match: ConditionTable
     timeline: str
     key: str
     timestamp: str
     group: str
+    urgent: ConditionTable
+    """The timeline of an event that meets it is due at once; (): of none."""
+    drop: tuple[str, ...]
+    max_event_age_ms: int
+    """0: no limit."""
     policy: str
     sink: str
+    """The file may name several: then each has a route of its own here (`rules.per_sink`)."""
 
     @property
     def group_path(self) -> tuple[str, ...]:

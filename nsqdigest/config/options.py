@@ -37,6 +37,7 @@ from nsqdigest.config.readers import (
     MatchTable,
     NameOf,
     Reader,
+    SinkNames,
     Size,
     Switch,
     Text,
@@ -290,6 +291,7 @@ class Tables(NamedTuple):
     sinks: Mapping[str, dict[str, Any]]
     """Those of this kind, by name."""
     routes: Sequence[dict[str, Any]]
+    """One for each sink of a route."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,7 +328,7 @@ ROUTE = Section(
             "name", Text(texts.optional_name), "", '"": the topic; unique; a new name leaves the old timelines behind'
         ),
         Option("topic", NameOf("topic", texts.topic), REQUIRED, "where the events come from", "events"),
-        Option("match", MatchTable(), {}, '{severity = "error"} or {"event.kind" = ["error", "fatal"]}'),
+        Option("match", MatchTable(), {}, '{severity = ["error", "fatal"], code = ">= 500"}: docs/routes.md'),
         Option(
             "timeline",
             Unresolved(texts.template),
@@ -352,8 +354,18 @@ ROUTE = Section(
             "",
             "a field, likewise: the records of a digest are grouped by it",
         ),
+        Option(
+            "urgent", MatchTable(), {}, 'as match: such an event lets its digest go out at once, {severity = "fatal"}'
+        ),
+        Option(
+            "drop",
+            ListOf(Unresolved(texts.field_path), '"user.email"', unique=True),
+            [],
+            'fields that are not stored: ["user.email", "token"]',
+        ),
+        Option("max_event_age", Duration(), "0s", "older events are counted and not filed; 0s: no limit"),
         Option("policy", NameOf("policy", texts.name), "default", "one of [policies.NAME]"),
-        Option("sink", NameOf("sink", texts.name), REQUIRED, "one of [sinks.NAME]", "out"),
+        Option("sink", SinkNames(), REQUIRED, "one of [sinks.NAME]; of a list each has digests of its own", "out"),
     ),
 )
 

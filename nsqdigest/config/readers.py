@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from nsqdigest.base.conditions import Condition, ConditionError
 from nsqdigest.base.words import nearest
 from nsqdigest.config import references, texts, units
 from nsqdigest.config.problems import INVALID, NotAtHand, Spot, Wrong, show, toml
 
 _SHOWN_AS_LIST = 60
 _TEMPLATE_LIKE = re.compile(r"\{\{|\$\{|^\{[\w.]+\}$")
-_PATTERN_LIKE = re.compile(r"^[=!]?~|^!=|^/.+/[a-z]*$|\.[*+]|^[*]|[*]$|^\^|^[<>]=?\s*[0-9]")
+_PATTERN_LIKE = re.compile(r"^~|^/.+/[a-z]*$|\.[*+].|^\.[*+]|\.\+$|^[*].|^\^")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +92,24 @@ class Text(Reader):
 
 
 @dataclass(frozen=True, slots=True)
+class SinkNames(Reader):
+    """The sinks of a route, as a tuple: the file names one, or a list."""
+
+    override = "text or list"
+    resolves = False
+
+    def __call__(self, value: Any, spot: Spot) -> Any:
+        if not isinstance(value, list):
+            name = take(_SINK, value, spot)
+            return INVALID if name is INVALID else (name,)
+        if not value:
+            raise Wrong("has nothing in it", 'write the name of a sink, or several: ["chat", "mail"]')
+        return ListOf(_SINK, '"chat", "mail"', unique=True)(value, spot)
+
+
+@dataclass(frozen=True, slots=True)
 class NameOf(Reader):
-    """The name of the topic, the policy or the sink of a route, each of which it has one."""
+    """The name of the topic, the policy or a sink of a route."""
 
     what: str
     check: Callable[[str], str]
@@ -281,7 +298,7 @@ class MatchTable(Reader):
 
 @dataclass(frozen=True, slots=True)
 class _Wanted(Reader):
-    """The value, or the values, that a field may have for the route to take the event."""
+    """The value, or the values, of a condition: `base.conditions` says what they mean."""
 
     resolves = False
 
@@ -299,9 +316,22 @@ class _Wanted(Reader):
             if isinstance(each, str) and _TEMPLATE_LIKE.search(each):
                 raise Wrong("looks like a template, and nothing fills it in", "write the value that the field has")
             if isinstance(each, str) and _PATTERN_LIKE.search(each):
-                spot.warning(f"{show(each)} is compared as it stands: patterns are not looked for", "list the values")
+                spot.warning(
+                    f"{show(each)} looks like a pattern, of which only a * at the end has a meaning",
+                    f'list the values, or write how they begin, "err*"; {show(f"= {each}")} is this text',
+                )
+            try:
+                Condition.of([each])
+            except ConditionError as error:
+                subject = f"holds {show(each)}, which " if isinstance(value, list) else ""
+                raise Wrong(f"{subject}{error.problem}", error.remedy) from None
+        try:
+            Condition.of(values)
+        except ConditionError as error:
+            raise Wrong(error.problem, error.remedy) from None
         return tuple(values)
 
 
+_SINK = NameOf("sink", texts.name)
 _WANTED = _Wanted()
 _PATH = Unresolved(texts.field_path)

@@ -208,18 +208,60 @@ def routes(routes: Sequence[Values], policies: Sequence[str], sinks: Sequence[st
             )
         elif name is not None:
             first_of_name[name] = index
-        for key, known, table in (("policy", policies, "policies"), ("sink", sinks, "sinks")):
-            wanted = route.get(key)
-            if wanted is not None and wanted not in known:
-                guess = nearest(wanted, known)
-                remedy = f'did you mean "{guess}"?' if guess else f"write [{table}.{wanted}]"
-                spot.first_written(key).problem(f"there is no {key} {show(wanted)}", remedy)
-
+        if "policy" in route:
+            _refuse_unknown(spot.first_written("policy"), "policy", route["policy"], policies, "policies")
+        for place, sink in enumerate(route.get("sink", ())):
+            here = spot.first_written("sink")
+            _refuse_unknown(here / place if len(route["sink"]) > 1 else here, "sink", sink, sinks, "sinks")
+        _dropped_fields(route, spot)
         if route.get("timeline") and not Template.parse(route["timeline"]).fields:
             spot.first_written("timeline").warning(
                 "has no field: all events of the route go into one timeline",
                 suggested_field(route["timeline"], "user:{user.id}") + ", unless that is meant",
             )
+
+
+def _refuse_unknown(spot: Spot, what: str, wanted: str, known: Sequence[str], table: str) -> None:
+    if wanted not in known:
+        guess = nearest(wanted, known)
+        remedy = f'did you mean "{guess}"?' if guess else f"write [{table}.{wanted}]"
+        spot.problem(f"there is no {what} {show(wanted)}", remedy)
+
+
+def _dropped_fields(route: Values, spot: Spot) -> None:
+    """The name of a timeline, a key and a timestamp are taken from the whole event; groups from what was stored."""
+    for place, dropped in enumerate(route.get("drop", ())):
+        here = spot / "drop" / place
+
+        def is_within(path: str, whole: str = dropped) -> bool:
+            return f"{path}.".startswith(f"{whole}.")
+
+        if is_within(route.get("group", "")):
+            here.problem(
+                f"{show(dropped)} is not stored, and the records are grouped by {show(route['group'])}",
+                "leave it out here, or write another group",
+            )
+        for key in ("timeline", "key"):
+            if route.get(key) and any(is_within(field) for field in Template.parse(route[key]).fields):
+                here.warning(
+                    f"{show(dropped)} is left out of the record, but its {key} holds it, which is stored and shown",
+                    f"write another {key}, unless that is meant",
+                )
+
+
+SINK_MARK = "@"
+"""Between the names of route and sink. No name in the file has it."""
+
+
+def per_sink(routes: Sequence[Values]) -> list[Values]:
+    """A route for each sink. The first has the name that the file gives: so the timelines that are there stay its own
+    when the file names a second sink. Each further one is called ROUTE@SINK."""
+    return [
+        {**{key: value for key, value in route.items() if key != "sink"}, "sink": sink}
+        | ({"name": f"{route['name']}{SINK_MARK}{sink}"} if place and "name" in route else {})
+        for route in routes
+        for place, sink in enumerate(route.get("sink", ()))
+    ]
 
 
 def waits(nsq: Values, redis: Values, root: Spot) -> None:
@@ -238,8 +280,9 @@ def waits(nsq: Values, redis: Values, root: Spot) -> None:
 
 
 def unused(routes: Sequence[Values], tree: Mapping[str, Any], root: Spot) -> None:
-    for table, key in (("policies", "policy"), ("sinks", "sink")):
-        used = {route.get(key) for route in routes}
+    policies = {route.get("policy") for route in routes}
+    sinks = {sink for route in routes for sink in route.get("sink", ())}
+    for table, key, used in (("policies", "policy", policies), ("sinks", "sink", sinks)):
         named = tree.get(table)
         for name in named if isinstance(named, dict) else ():
             if name not in used:

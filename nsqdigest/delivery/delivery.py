@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nsqdigest.delivery.digest import Names
 from nsqdigest.store.answers import Claim
 from nsqdigest.store.head import Head
-from nsqdigest.store.schedule import Plan, Schedule
+from nsqdigest.store.schedule import EXEMPT_MS, Plan, Schedule
 
 if TYPE_CHECKING:
     from nsqdigest.config import Route
@@ -75,6 +75,14 @@ class Delivery:
     def has_lease(self) -> bool:
         """Whether it is ours for long enough to send it."""
         return self.lease.left_s >= self.outlet.timeout_s
+
+    @property
+    def due_ms(self) -> int:
+        """When its digest was due first. A retry is due when it is tried again; the digest was due before it was opened
+        first. Where it was exempt from its policy nobody wrote that down."""
+        if self.claim.due_ms <= EXEMPT_MS:
+            return self.opened.since_ms
+        return min(self.claim.due_ms, self.opened.since_ms)
 
     @property
     def lineage(self) -> str:

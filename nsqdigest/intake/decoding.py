@@ -2,7 +2,8 @@
 
 Invariants:
 - A mistake of the program at one body makes a letter of that message; its neighbours are decoded.
-- An event that no route takes becomes neither record nor letter: it is finished, counted and logged.
+- An event that no route takes, or that is too old for one, becomes neither record nor letter: it is finished, counted
+  and logged.
 
 Comes from `batches`; the work is done by `routing`.
 """
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nsqdigest.base import log
-from nsqdigest.base.reasons import DeadLetterReason
+from nsqdigest.base.reasons import DeadLetterReason, SkipReason
 from nsqdigest.intake.batch import Arrival, Batch
 from nsqdigest.intake.bodies import Rejected, field_names
 from nsqdigest.intake.letters import Letter
@@ -55,12 +56,29 @@ class Decoder:
                     batch.letters[message] = self._letter_after_bug(message, error)
         if unmatched:
             self._report_unmatched(unmatched)
+        if self._router.too_old:
+            self._report_too_old()
         return batch
 
     def _letter_after_bug(self, message: Message, error: Exception) -> Letter:
         """Requeued instead, the message would come again and again, each time with its neighbours."""
         _log.error("consumer.decode.bug", topic=self._topic, message=message.id, error=error, exc_info=error)
         return Letter(message, DeadLetterReason.BUG, f"{type(error).__name__}: {error}")
+
+    def _report_too_old(self) -> None:
+        for route, events in self._router.too_old.items():
+            self._metrics.add("events_skipped_total", events, route=route, reason=SkipReason.TOO_OLD)
+            _log.counted(
+                "warning",
+                "consumer.event.too_old",
+                by=("route",),
+                adds=("events",),
+                every_s=UNMATCHED_EVERY_S,
+                route=route,
+                events=events,
+                hint="older than max_event_age of the route; they are finished",
+            )
+        self._router.too_old.clear()
 
     def _report_unmatched(self, messages: Sequence[Message]) -> None:
         """A mistake in `match` would otherwise lose events silently."""

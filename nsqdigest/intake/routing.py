@@ -1,34 +1,38 @@
 """A message's body to records of timelines (pure): which routes take it, under which timeline, key and timestamp.
 
 Invariants:
-- A record's value is the body, byte for byte: bodies are looked into, never re-encoded.
+- A record's value is the body, byte for byte, without the fields that its route drops: bodies are looked into, never
+  re-encoded.
 - A body becomes a record only if any receiver can parse it: UTF-8 throughout (also in fields that no template names),
   one JSON object, no lone surrogates, no deeper than the limit. Any other body is rejected with a reason, for good.
 
 The common case is one pass of a typed decoder that reads only the fields that some template names and validates the
 rest while skipping it. It does not check UTF-8 in what it skips, so `bodies` checks that first.
 
-Comes from `decoding`; records go to `writer`. The parts are `shapes`, `names` and `timestamps`.
+Comes from `decoding`; records go to `writer`. The parts are `shapes`, `names`, `timestamps` and `dropping`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from nsqdigest.base.conditions import Condition, Holds
 from nsqdigest.base.reasons import DeadLetterReason
 from nsqdigest.base.templates import Template, check_path
 from nsqdigest.intake import bodies
 from nsqdigest.intake.bodies import OPEN_BRACKET, Rejected
+from nsqdigest.intake.dropping import remover
 from nsqdigest.intake.names import Renderer, TimelineNames, encoded_name, renderer
 from nsqdigest.intake.shapes import Reader, Shape
 from nsqdigest.intake.timestamps import timestamp_ms
 from nsqdigest.store.record import Record
 
 if TYPE_CHECKING:
-    from nsqdigest.config import Limits, Route
+    from nsqdigest.config import ConditionTable, Limits, Route
     from nsqdigest.nsq.frames import Message
     from nsqdigest.store.schedule import Plan
 
@@ -42,11 +46,17 @@ class IntakeRoute(NamedTuple):
     plan: Plan
 
 
-# Number, name, conditions, timeline, key, timestamp and its field. A plain tuple: it is unpacked for every event, and
-# Python does that several times faster than with a named one.
-_Compiled = tuple[
-    int, str, "tuple[tuple[Reader, frozenset[Any]], ...]", Renderer, "Renderer | None", "Reader | None", str
-]
+Predicate = Callable[[Any], bool]
+"""Whether a decoded event meets the conditions of a table, `match` or `urgent`."""
+
+Refine = Callable[[Record, Any, int], bool]
+"""What a route does with a record and its decoded event that most routes do not; with the present instant (ms). Whether
+the record is to be filed."""
+
+# Number, name, conditions (None: it takes every event), timeline, key, timestamp and its field, and what else it does
+# with the record. A plain tuple: it is unpacked for every event, and Python does that several times faster than with a
+# named one.
+_Compiled = tuple[int, str, "Predicate | None", Renderer, "Renderer | None", "Reader | None", str, "Refine | None"]
 
 
 class Router:
@@ -62,7 +72,7 @@ class Router:
         ]
         paths = {path for pair in templates for template in pair if template for path in template.paths}
         for each in settings:
-            paths.update(check_path(name) for name, _ in each.match)
+            paths.update(check_path(name) for name, _ in (*each.match, *each.urgent))
             if each.timestamp:
                 paths.add(check_path(each.timestamp))
         self._shape = Shape(paths)
@@ -70,7 +80,9 @@ class Router:
         whole = Shape((path[0],) for path in paths)
         self._whole_names = whole.names
         self._decode_whole = msgspec.json.Decoder(whole.type).decode
-        self._matched = {each.name: tuple(path for path, _ in each.match) for each in settings}
+        self._conditions = {each.name: _conditions(each.match, self._shape) for each in settings}
+        self.too_old: Counter[str] = Counter()
+        """Events by route that were not filed: they are older than its max_event_age. Who reports them clears it."""
         self._routes = [self._compiled(route, *pair) for route, pair in zip(routes, templates, strict=True)]
 
     def _compiled(self, route: IntakeRoute, timeline: Template, key: Template | None) -> _Compiled:
@@ -79,19 +91,36 @@ class Router:
         return (
             number,
             settings.name,
-            tuple(
-                (shape.reader(check_path(name)), frozenset(_comparable(value) for value in wanted))
-                for name, wanted in settings.match
-            ),
+            _predicate(settings.match, shape),
             renderer(timeline, shape),
             renderer(key, shape) if key else None,
             shape.reader(check_path(settings.timestamp)) if settings.timestamp else None,
             settings.timestamp,
+            self._refinement(settings),
         )
 
+    def _refinement(self, settings: Route) -> Refine | None:
+        oldest_us, drops = 1000 * settings.max_event_age_ms, bool(settings.drop)
+        if not (settings.urgent or drops or oldest_us):
+            return None
+        is_urgent = _predicate(settings.urgent, self._shape)
+        remove = remover([check_path(name) for name in settings.drop])
+
+        def refine(record: Record, event: Any, now_ms: int) -> bool:
+            if oldest_us and 1000 * now_ms - record.timestamp_us > oldest_us:
+                self.too_old[settings.name] += 1
+                return False
+            if is_urgent is not None and is_urgent(event):
+                record.is_urgent = True
+            if drops:
+                record.value = remove(record.value)
+            return True
+
+        return refine
+
     def records_of(self, message: Message, now_ms: int, possible_repeat: bool, add: Callable[[Record], None]) -> int:
-        """Adds one record for each route that takes the event and returns their number. Raises Rejected where the
-        event can never be taken.
+        """Adds one record for each route that takes the event and returns the number of these routes. Raises Rejected
+        where the event can never be taken.
 
         Where one route takes it and another cannot, the record of the first is added all the same.
         """
@@ -105,8 +134,8 @@ class Router:
         taken = 0
         rejected: Rejected | None = None
         known_timelines = self._timelines.known
-        for number, name, match, render_timeline, render_key, read_timestamp, timestamp_field in self._routes:
-            if match and not all(_matches(read(event), wanted) for read, wanted in match):
+        for number, name, takes, render_timeline, render_key, read_timestamp, timestamp_field, refine in self._routes:
+            if takes is not None and not takes(event):
                 continue
             try:
                 text = render_timeline(event, body)
@@ -122,7 +151,9 @@ class Router:
             except Rejected as why:
                 rejected = Rejected(why.reason, f"route {name}: {why.detail}")
                 continue
-            add(Record(number, timeline, key, timestamp_us, body, possible_repeat, message))
+            record = Record(number, timeline, key, timestamp_us, body, possible_repeat, message)
+            if refine is None or refine(record, event, now_ms):
+                add(record)
             taken += 1
         if rejected is not None:
             raise rejected
@@ -138,10 +169,10 @@ class Router:
             event = self._decode_fields(body)
         except (msgspec.DecodeError, ValueError, RecursionError):
             event = self._event_otherwise(body)
-        for number, name, match, *_ in self._routes:
-            for (read, wanted), path in zip(match, self._matched[name], strict=True):
+        for number, name, *_ in self._routes:
+            for path, read, holds in self._conditions[name]:
                 value = read(event)
-                if not _matches(value, wanted):
+                if not holds(value):
                     yield number, path, value
                     break
 
@@ -159,10 +190,29 @@ class Router:
             raise bodies.not_json(body, refused) from None
 
 
-def _comparable(value: Any) -> tuple[type, Any]:
-    """Numbers compare as numbers, and true is not 1."""
-    return (float if value.__class__ is int else value.__class__), value
+def _conditions(table: ConditionTable, shape: Shape) -> list[tuple[str, Reader, Holds]]:
+    return [(path, shape.reader(check_path(path)), Condition.of(values).test()) for path, values in table]
 
 
-def _matches(value: Any, wanted: frozenset[tuple[type, Any]]) -> bool:
-    return value.__class__ in (str, int, bool, float) and _comparable(value) in wanted
+def _predicate(table: ConditionTable, shape: Shape) -> Predicate | None:
+    """Compiled for the common tables: one field, one text. None where the table is empty."""
+    conditions = _conditions(table, shape)
+    if not conditions:
+        return None
+    if len(conditions) > 1:
+        return _all_of([(read, holds) for _, read, holds in conditions])
+    [(_, read, holds)] = conditions
+    text = Condition.of(table[0][1]).only_text
+    if text is not None:
+        return lambda event: read(event) == text  # whatever it is: no value but a text equals one
+    return lambda event: holds(read(event))
+
+
+def _all_of(conditions: Sequence[tuple[Reader, Holds]]) -> Predicate:
+    def takes(event: Any) -> bool:
+        for read, holds in conditions:  # noqa: SIM110  - a generator would take three times as long
+            if not holds(read(event)):
+                return False
+        return True
+
+    return takes

@@ -22,7 +22,7 @@ class Added(NamedTuple):
     dropped_duplicate: int
     repeated: int
     due_at_once: int
-    """Timelines that began with this call and are due already."""
+    """Timelines that are due since this call: they began with it, or an urgent record came."""
     counted: int
     """How many records were ever presented to the route in this partition, those of this call included."""
 

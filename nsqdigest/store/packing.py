@@ -15,7 +15,7 @@ BYTES_PER_CALL = 1 << 20
 _FIRST_PAGE_RECORDS = 16
 _LENGTHS = [length.to_bytes(2, "big") for length in range(4097)]
 """Packed lengths: of keys (limits.key is 4 KiB at most), and of the records of one timeline in a batch."""
-_FLAGS = (b"\x00", b"\x01")
+_FLAGS = {(False, False): b"\x00", (True, False): b"\x01", (False, True): b"\x02", (True, True): b"\x03"}
 
 
 class _Grouped(NamedTuple):
@@ -32,9 +32,9 @@ def pack_batch(keys: Keys, records: Sequence[Record]) -> tuple[list[Arguments], 
     """
     plain: Sequence[Record] = records
     second: Sequence[Record] = ()
-    if repeated := {record.timeline for record in records if record.possible_repeat}:
-        plain = [record for record in records if record.timeline not in repeated]
-        second = [record for record in records if record.timeline in repeated]
+    if of_second_kind := {record.timeline for record in records if record.possible_repeat or record.is_urgent}:
+        plain = [record for record in records if record.timeline not in of_second_kind]
+        second = [record for record in records if record.timeline in of_second_kind]
     of_plain, of_second = _grouped(plain), _grouped(second)
     ordered = of_plain.records + of_second.records
     names = [record.key for record in ordered]
@@ -45,7 +45,7 @@ def pack_batch(keys: Keys, records: Sequence[Record]) -> tuple[list[Arguments], 
     packed = [
         *[_LENGTHS[count] for count in of_plain.counts + of_second.counts],
         *columns,
-        *[_FLAGS[record.possible_repeat] for record in of_second.records],
+        *[_FLAGS[record.possible_repeat, record.is_urgent] for record in of_second.records],
     ]
     declared = [
         Arguments(of_plain.timelines, (keys.index, keys.values)),

@@ -11,6 +11,7 @@ from nsqdigest.store.schedule import instant_ms
 
 class Record(msgspec.Struct, gc=False):
     """One event in one timeline of one route. `possible_repeat`: it may have been stored, even delivered, before.
+    `is_urgent`: its timeline becomes due at once, whatever its policy.
     `source`: what the caller made it from; the store never looks at it."""
 
     route: int
@@ -20,6 +21,7 @@ class Record(msgspec.Struct, gc=False):
     value: bytes
     possible_repeat: bool
     source: object = None
+    is_urgent: bool = False
 
 
 def timestamp_ms(score: bytes) -> int:

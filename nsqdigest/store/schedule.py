@@ -4,6 +4,7 @@
     it begins, otherwise      base = now + first delay        bound = now + maximum
     after digest number n     base = now + delay(n)           bound = max(base, now + maximum)
     a retry                   base = bound = when to try again (delivery.py)
+    an urgent record          base = bound = EXEMPT_MS
 
 In between, due = min(base + increment * records, bound); Redis works that out from the set itself.
 """
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from nsqdigest.config import Policy
 
 
+EXEMPT_MS = 1
+"""Base and bound of a timeline that is due at once and exempt from its policy: an urgent record came."""
 _FURTHEST_MS = 2**53
 _PACKED = struct.Struct(">QQI")
 """Base, bound and records, as lua/lib/schedule.lua packs them."""

@@ -73,7 +73,7 @@ class Timelines:
     async def wrong_types(self, route: str, partition: int, timeline: bytes) -> WrongTypes:
         """Keys that hold another type than theirs: those that an add shares with its neighbours, and its own."""
         of = self._namespace.keys[partition, route]
-        shared = {of.waiting: b"zset", of.schedules: b"hash", of.ledger: b"hash", of.losses: b"hash",
+        shared = {of.waiting: b"zset", of.schedules: b"hash", of.heads: b"hash", of.ledger: b"hash", of.losses: b"hash",
                   of.timelines: b"string", of.agenda: b"zset"}  # fmt: skip
         own = {of.index: b"zset", of.values: b"hash", of.snapshot: b"zset", of.memory: b"zset"}
         wanted = shared | {prefix + timeline: kind for prefix, kind in own.items()}

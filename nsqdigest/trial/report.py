@@ -12,13 +12,14 @@ from typing import Any
 
 import msgspec
 
+from nsqdigest.base.conditions import Condition
 from nsqdigest.base.screen import BOLD, GREEN, RED, WIDTH_OF_A_PIPE, YELLOW, painted, wrapped
 from nsqdigest.base.shown import printable
-from nsqdigest.base.words import counted, listed
+from nsqdigest.base.words import counted
 from nsqdigest.delivery.digest import rfc3339
 from nsqdigest.trial.trial import Place, Result, Tried, Unmet
 
-_COLOURS = {Result.TAKEN: GREEN, Result.DEAD_LETTER: RED, Result.UNMATCHED: YELLOW}
+_COLOURS = {Result.TAKEN: GREEN, Result.DEAD_LETTER: RED, Result.UNMATCHED: YELLOW, Result.TOO_OLD: YELLOW}
 _COLUMN = len("timeline") + 2
 _LONGEST_VALUE = 60
 _EXCERPT_BEFORE, _EXCERPT_BEHIND = 40, 20
@@ -45,6 +46,7 @@ def _event_as_json(tried: Tried) -> dict[str, Any]:
         "routes": [_place_as_json(place) for place in tried.places],
         "dead_letter": dead,
         "unmet": [_unmet_as_json(each) for each in tried.unmet],
+        "too_old": list(tried.too_old),
         "hints": list(tried.hints),
     }
 
@@ -56,6 +58,8 @@ def _place_as_json(place: Place) -> dict[str, Any]:
         "key": place.key,
         "timestamp": place.timestamp_ms,
         "group": place.group,
+        "urgent": place.is_urgent,
+        "dropped": list(place.dropped),
         "policy": place.policy,
         "sink": place.sink,
     }
@@ -81,6 +85,7 @@ def lines(
         hints = [line for hint in each.hints for line in wrapped(printable(hint), "  -> ", "     ", width)]
         if each.result is Result.TAKEN:
             yield from _places(each, is_alone, width)
+            yield from _too_old(each, width)
             yield from hints
         else:
             yield from _refusal(each, dead_letter_topic, width)
@@ -97,6 +102,8 @@ def _head(tried: Tried) -> str:
         return f"taken by {routes}"
     if tried.result is Result.UNMATCHED:
         return "no route takes it: it would be finished, and counted"
+    if tried.result is Result.TOO_OLD:
+        return "too old for every route that takes it: it would be finished, and counted"
     return f"dead letter: {tried.reason}" + (f" (and taken by {routes})" if tried.places else "")
 
 
@@ -108,6 +115,12 @@ def _refusal(tried: Tried, dead_letter_topic: str, width: int) -> Iterator[str]:
         yield from _row("goes to", where, width)
     for unmet in tried.unmet:
         yield from _row("route", f"{unmet.route}: {_why(unmet)}", width)
+    yield from _too_old(tried, width)
+
+
+def _too_old(tried: Tried, width: int) -> Iterator[str]:
+    for route in tried.too_old:
+        yield from _row("route", f"{route}: not filed, for the event is older than its max_event_age", width)
 
 
 def _places(tried: Tried, is_alone: bool, width: int) -> Iterator[str]:
@@ -142,6 +155,10 @@ def _rows(place: Place) -> Iterator[tuple[str, str]]:
     if place.group_field:
         missing = f': it has no text, number, true or false in "{place.group_field}"' if place.group is None else ""
         yield "group", _value(place.group) + missing
+    if place.dropped:
+        yield "drops", ", ".join(place.dropped)
+    if place.is_urgent:
+        yield "urgent", "due at once, whatever its policy"
     yield "policy", place.policy
     yield "sink", place.sink
 
@@ -149,7 +166,7 @@ def _rows(place: Place) -> Iterator[tuple[str, str]]:
 def _why(unmet: Unmet) -> str:
     is_there = unmet.found is not msgspec.UNSET
     found = f"is {_value(unmet.found)}" if is_there else "is not there"
-    return f"{unmet.field} {found}; it takes {listed(map(_value, unmet.wanted), 'or')}"
+    return f"{unmet.field} {found}; it takes {Condition.of(unmet.wanted).described(_value)}"
 
 
 def _value(value: Any) -> str:
@@ -182,4 +199,6 @@ def _sum(tried: Sequence[Tried]) -> str:
         parts.append(counted(count, "dead letter"))
     if count := counts[Result.UNMATCHED]:
         parts.append(f"{count:,} that no route takes")
+    if count := counts[Result.TOO_OLD]:
+        parts.append(f"{count:,} too old")
     return f"{counted(len(tried), 'event')}: {', '.join(parts)}"

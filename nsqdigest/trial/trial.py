@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from nsqdigest.base.reasons import DeadLetterReason
+from nsqdigest.base.templates import check_path
 from nsqdigest.daemon.routes import intake_routes, plans_of
 from nsqdigest.delivery.grouped import group_of
 from nsqdigest.intake.bodies import Rejected
+from nsqdigest.intake.dropping import remover
 from nsqdigest.intake.routing import Router
 from nsqdigest.nsq.frames import Message
 from nsqdigest.trial import hints
@@ -35,6 +37,8 @@ class Result(StrEnum):
     DEAD_LETTER = "dead-letter"
     """Of at least one route. Others may have taken it all the same."""
     UNMATCHED = "unmatched"
+    TOO_OLD = "too-old"
+    """Of every route that takes it."""
 
 
 class Place(NamedTuple):
@@ -49,6 +53,9 @@ class Place(NamedTuple):
     group_field: str
     """"": the route does not group."""
     group: Any
+    is_urgent: bool
+    dropped: Sequence[str]
+    """The fields of this event that are not stored."""
     policy: str
     sink: str
 
@@ -71,6 +78,8 @@ class Tried(NamedTuple):
     detail: str = ""
     """Reason and detail as in the dead letter."""
     unmet: Sequence[Unmet] = ()
+    too_old: Sequence[str] = ()
+    """Routes that take it and do not file it."""
     hints: Sequence[str] = ()
 
 
@@ -89,12 +98,21 @@ class Trial:
         try:
             taken = self._router.records_of(message, now_ms, False, records.append)
         except Rejected as why:
-            return self._dead_letter(event, records, why.reason, why.detail)
+            return self._dead_letter(event, records, why.reason, why.detail)._replace(too_old=self._too_old())
         except Exception as error:  # as the daemon does
             return self._dead_letter(event, records, DeadLetterReason.BUG, f"{type(error).__name__}: {error}")
         if not taken:
             return self._unmatched(event)
-        return Tried(event, Result.TAKEN, self._places(records), hints=self._hints_of_groups(event, records))
+        too_old = self._too_old() if taken > len(records) else ()
+        result = Result.TAKEN if records else Result.TOO_OLD
+        hints_of_groups = self._hints_of_groups(event, records)
+        return Tried(event, result, self._places(records), too_old=too_old, hints=hints_of_groups)
+
+    def _too_old(self) -> Sequence[str]:
+        """Of the event that was tried last."""
+        names = list(self._router.too_old)
+        self._router.too_old.clear()
+        return names
 
     def _dead_letter(self, event: Event, records: list[Record], reason: DeadLetterReason, detail: str) -> Tried:
         found = hints.of_dead_letter(event.body, reason, detail, self._fields)
@@ -124,6 +142,15 @@ class Trial:
             record.timestamp_us // 1000 if settings.timestamp else None,
             settings.group,
             msgspec.json.decode(group),
+            record.is_urgent,
+            _dropped(settings, record),
             settings.policy,
             settings.sink,
         )
+
+
+def _dropped(settings: Route, record: Record) -> tuple[str, ...]:
+    if not settings.drop or not isinstance(record.source, Message):
+        return ()
+    body = record.source.body
+    return tuple(name for name in settings.drop if remover([check_path(name)])(body) != body)

@@ -126,6 +126,9 @@ def test_the_smallest_file_loads_with_the_defaults() -> None:
             key="",
             timestamp="",
             group="",
+            urgent=(),
+            drop=(),
+            max_event_age_ms=0,
             policy="default",
             sink="out",
         ),
@@ -721,6 +724,9 @@ def test_a_log_sink_writes_somewhere() -> None:
         ("match = {kind = []}", "match.kind: a list has nothing in it, so that nothing would match"),
         ("match = {kind = nan}", "nan is nothing a field can be compared with; write text, numbers, true or false"),
         ("match = {kind = [1, 2020-01-01]}", "a list holds a date, which is nothing a field can be compared with"),
+        ('match = {n = ">= x"}', '">= x" compares with what is no number; write one like ">= 3" or ">= 400 and < 500"'),
+        ('match = {n = ["== a"]}', 'a list holds "== a", which begins with "=="; write "a"'),
+        ('match = {n = ["!= a", "b"]}', 'has values with "!=" and others, and no list can mean both'),
         ("match = 5", '5 is not a table; write one like {severity = "error"}'),
         ('policy = "slow"', 'routes[0].policy: there is no policy "slow"; write [policies.slow]'),
         ('policy = "defualt"', 'routes[0].policy: there is no policy "defualt"; did you mean "default"?'),
@@ -735,6 +741,77 @@ def test_wrong_routes(line: str, expected: str) -> None:
 def test_values_that_fields_must_have() -> None:
     (route,) = read(SMALLEST + 'match = {severity = "error", "event.kind" = [1, 2.5, true, "x"]}').routes
     assert route.match == (("severity", ("error",)), ("event.kind", (1, 2.5, True, "x")))
+
+
+OTHERS = '[sinks.mail]\ntype = "log"\n[sinks.chat]\ntype = "log"\n'
+SINK = 'sink = "out"'
+
+
+def test_a_route_of_several_sinks_is_a_route_for_each_and_the_first_has_its_name() -> None:
+    text = SMALLEST.replace("[[routes]]", f"{OTHERS}[[routes]]")
+    routes = read(text.replace(SINK, 'name = "alerts"\nsink = ["chat", "out", "mail"]')).routes
+    assert [(route.name, route.sink) for route in routes] == [
+        ("alerts", "chat"), ("alerts@out", "out"), ("alerts@mail", "mail"),
+    ]  # fmt: skip
+    assert len({dataclasses.replace(route, name="", sink="") for route in routes}) == 1
+    (only,) = read(text.replace(SINK, 'sink = ["out"]')).routes
+    assert (only.name, only.sink) == ("events", "out")
+
+
+@pytest.mark.parametrize(
+    ("sink", "expected"),
+    [
+        ("[]", "routes[0].sink: a list has nothing in it; write the name of a sink"),
+        ('["out", "out"]', 'routes[0].sink[1]: "out" is listed twice; leave one of them out'),
+        ('["out", "mial"]', 'routes[0].sink[1]: there is no sink "mial"; did you mean "mail"?'),
+        ('["out", 5]', 'routes[0].sink[1]: 5 is not text; write "5"'),
+        ('["out", "a b"]', 'routes[0].sink[1]: "a b" is not a name'),
+        ('["out", ["mail"]]', "routes[0].sink[1]: a list is not text"),
+        ('{name = "out"}', "routes[0].sink: a table is not text"),
+    ],
+)
+def test_wrong_lists_of_sinks(sink: str, expected: str) -> None:
+    text = SMALLEST.replace("[[routes]]", '[sinks.mail]\ntype = "log"\n[[routes]]')
+    assert expected in problem(text.replace(SINK, f"sink = {sink}"))
+
+
+def test_a_name_with_the_mark_of_a_further_sink_is_no_name() -> None:
+    assert '"events@mail" is not a name' in problem(SMALLEST + 'name = "events@mail"')
+
+
+def test_what_a_route_does_with_events_beside_filing_them() -> None:
+    (route,) = read(
+        SMALLEST + 'urgent = {level = ["fatal", ">= 5"]}\ndrop = ["user.mail", "{token}"]\nmax_event_age = "1h"'
+    ).routes
+    assert route.urgent == (("level", ("fatal", ">= 5")),)
+    assert (route.drop, route.max_event_age_ms) == (("user.mail", "token"), 3_600_000)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('urgent = "fatal"', 'routes[0].urgent: "fatal" is not a table; write one like {severity = "error"}'),
+        ('urgent = {level = ">= high"}', 'routes[0].urgent.level: ">= high" compares with what is no number'),
+        ('drop = "token"', 'routes[0].drop: "token" is not a list; write ["token"]'),
+        ('drop = ["a", "a"]', 'routes[0].drop[1]: "a" is listed twice'),
+        ('drop = ["users[0].mail"]', 'routes[0].drop[0]: "users[0].mail" is not a path of a field'),
+        (
+            'group = "user.kind"\ndrop = ["user"]',
+            'routes[0].drop[0]: "user" is not stored, and the records are',
+        ),
+        ('max_event_age = "1 hour"', 'routes[0].max_event_age: "1 hour" is not a duration'),
+    ],
+)
+def test_what_a_route_cannot_do_with_events(line: str, expected: str) -> None:
+    assert expected in problem(SMALLEST + line)
+
+
+def test_a_dropped_field_that_a_name_shows_is_advised_against() -> None:
+    config = read(SMALLEST + 'key = "{order.id}"\ndrop = ["user", "order", "users"]')
+    assert [(each.path, each.problem) for each in config.warnings] == [
+        ("routes[0].drop[0]", '"user" is left out of the record, but its timeline holds it, which is stored and shown'),
+        ("routes[0].drop[1]", '"order" is left out of the record, but its key holds it, which is stored and shown'),
+    ]
 
 
 def test_a_route_is_called_after_its_topic() -> None:

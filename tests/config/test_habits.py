@@ -159,8 +159,8 @@ def test_no_value_is_repeated_that_may_be_a_secret() -> None:
         ),
         (
             "[[routes]]",
-            'sink = ["x", "y"]',
-            "a list is not text: a route has one sink; write a [[routes]] for each sink, with a name of its own",
+            'policy = ["x", "y"]',
+            "a list is not text: a route has one policy; write a [[routes]] for each policy, with a name of its own",
         ),
         ("[nsq]", 'channel = ["a"]', 'a list is not text; write "a"'),
         ("[nsq]", 'channel = ["a", "b"]', "a list is not text; write one text, in quotes"),
@@ -259,7 +259,8 @@ def test_where_a_field_is_named_braces_may_stand_around_it() -> None:
         (
             with_line("[[routes]]", 'match = {severity = "~err.*"}'),
             "routes[0].match.severity",
-            '"~err.*" is compared as it stands: patterns are not looked for; list the values',
+            '"~err.*" looks like a pattern, of which only a * at the end has a meaning; '
+            'list the values, or write how they begin, "err*"; "= ~err.*" is this text',
         ),
         (
             FILE + '[sinks.other]\ntype = "log"\n',

@@ -324,6 +324,13 @@ def test_one_of_several_values_is_enough() -> None:
     assert [filed(b'{"user":"a","kind":%s}' % kind, wanted)[0] for kind in (b'"fatal"', b"5", b'"info"')] == [1, 1, 0]
 
 
+def test_a_condition_that_is_no_equality_decides_like_one() -> None:
+    some = [("code", (">= 500",)), ("path", ("api.*",)), ("env", ("!= test",))]
+    events = ('"code":500,"path":"api.x"', '"code":499,"path":"api.x"', '"code":500,"path":"api.x","env":"test"')
+    assert [filed(b'{"user":"u",%s}' % each.encode(), intake_route(match=some))[0] for each in events] == [1, 0, 0]
+    assert [filed(b'{"user":"u",%s}' % each.encode(), intake_route(match=some[:1]))[0] for each in events] == [1, 0, 1]
+
+
 def test_every_field_of_a_match_must_hold() -> None:
     both = intake_route(match=[("a", (1,)), ("b.c", ("x",))])
     bodies = (b'{"user":"u","a":1,"b":{"c":"x"}}', b'{"user":"u","a":1,"b":{"c":"y"}}', b'{"user":"u","b":{"c":"x"}}')
@@ -336,6 +343,51 @@ def test_an_event_without_the_matched_field_is_not_taken_and_not_refused() -> No
 
 def test_a_route_that_does_not_match_does_not_look_at_its_other_fields() -> None:
     assert filed(b'{"kind":"info"}', intake_route(match=[("kind", ("error",))])) == (0, [])
+
+
+# -- what else a route does with a record
+
+
+def test_a_record_of_an_event_that_meets_urgent_is_urgent() -> None:
+    route = intake_route(urgent=[("level", ("fatal",)), ("code", (">= 500",))])
+    for body, is_urgent in ((b'"level":"fatal","code":500', True), (b'"level":"fatal"', False), (b'"code":500', False)):
+        assert record_of(b'{"user":"u",%s}' % body, route).is_urgent is is_urgent
+    assert not record_of(b'{"user":"u","level":"fatal"}').is_urgent
+
+
+def test_a_route_that_drops_fields_still_sees_them_and_stores_no_trace() -> None:
+    body = b'{"user":"ada","user":{"mail":"m","id":1.50},"token":"t","at":1699999999.5}'
+    route = intake_route(
+        "{user.mail}", key="{token}", timestamp="at", match=[("token", ("t",))], drop=["user.mail", "token", "at"]
+    )
+    record = record_of(body, route)
+    assert (record.timeline, record.key, record.timestamp_us) == (b"m", b"t", 1_699_999_999_500_000)
+    assert record.value == b'{"user":"ada","user":{"id":1.50}}'
+
+
+def test_each_route_drops_its_own() -> None:
+    routes = [intake_route(drop=drop, number=number) for number, drop in enumerate([["a"], ["b"], []])]
+    _, records = filed(b'{"user":"u","a":1,"b":2}', *routes)
+    assert [record.value for record in records] == [
+        b'{"user":"u","b":2}', b'{"user":"u","a":1}', b'{"user":"u","a":1,"b":2}',
+    ]  # fmt: skip
+
+
+def test_an_event_older_than_its_route_allows_is_taken_counted_and_not_filed() -> None:
+    route = intake_route(timestamp="at", max_event_age_ms=60_000, name="young")
+    router = Router([route, intake_route(number=1, name="any")], LIMITS)
+    taken = []
+    for age_ms in (60_000, 60_001, 3_600_000, -1000):
+        message = Message(MESSAGE_ID, MESSAGE_NS, 1, b'{"user":"u","at":%d}' % (NOW_MS - age_ms))
+        taken.append([record.route for record in routed(router, message, NOW_MS)[1]])
+        assert routed(router, message, NOW_MS)[0] == 2
+    assert taken == [[0, 1], [1], [1], [0, 1]]
+    assert router.too_old == {"young": 4}
+
+
+def test_without_a_timestamp_field_the_messages_own_age_counts() -> None:
+    route = intake_route(max_event_age_ms=100)
+    assert filed(b'{"user":"u"}', route) == (1, [])
 
 
 # -- several routes

@@ -162,6 +162,11 @@ def add_batch(world: World, repeat: bool) -> None:
     world.add(*new, capacity=5)
 
 
+def add_urgent(world: World, repeat: bool) -> None:
+    new = [*recs(T, b"b", b"a", repeat=repeat), *recs(V, b"v", repeat=repeat)]
+    world.add(*(record._replace(urgent=True) for record in new), *recs(U, b"c", repeat=repeat), capacity=5)
+
+
 def known_timelines(world: World) -> None:
     world.add(*recs(T, b"a", at_ms=NOW_MS - 1), *recs(V, b"1", b"2", b"3", b"4", at_ms=NOW_MS - 5))
 
@@ -244,6 +249,12 @@ def opened_several(world: World) -> list[tuple[Claim, Opened]]:
     return both
 
 
+def urgent_meanwhile(world: World) -> tuple[Claim, Opened]:
+    both = opened(world)
+    world.add(*(record._replace(urgent=True) for record in recs(T, b"urgent")))
+    return both
+
+
 def dead_records_of_v(world: World) -> set[tuple[bytes, bytes]]:
     return {(V, key) for key in (b"v",) if world.store.command("ZCARD", world.store.key("dead"))}
 
@@ -303,6 +314,11 @@ def of_an_orphan(world: World) -> None:
     world.add(*recs(T, b"c"))
 
 
+def urgent_orphan(world: World) -> None:
+    of_an_orphan(world)
+    world.add(*(record._replace(urgent=True) for record in recs(T, b"urgent")))
+
+
 def both_routes(world: World) -> None:
     of_an_orphan(world)
     world.add(*recs(T, b"d"), *recs(T, b"a", at_ms=NOW_MS - 3), route="new")
@@ -327,6 +343,18 @@ STORIES = {
                     must_ask_again=True)
         for name, prepare in ADD.items()
     },
+    **{
+        f"{name}, urgent": Story(prepare, lambda w, _: add_urgent(w, repeat=False),
+                                 lambda w, _: add_urgent(w, repeat=True), must_ask_again=True)
+        for name, prepare in ADD.items()
+    },
+    "close: an urgent record came": Story(urgent_meanwhile, lambda w, both: w.close(both[0], both[1], NOW_MS)),
+    "bury: an urgent record came": Story(
+        urgent_meanwhile, lambda w, both: w.store.bury(both[0], both[1].id), ends=dead_records
+    ),
+    "adopt: an urgent record came": Story(
+        urgent_orphan, lambda w, _: w.store.adopt(T, "new"), is_of_an_operator=True
+    ),
     "add: it is a duplicate when it comes again": Story(
         shown_before, lambda w, _: add_older(w, repeat=False), lambda w, _: add_older(w, repeat=True),
         must_ask_again=True,

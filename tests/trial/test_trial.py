@@ -57,8 +57,10 @@ ORDER = (
     b'{"user": "ada", "kind": "order", "order": {"id": 1.50, "n": 2, "kind": "new"}, '
     b'"meta": {"live": true, "at": "2023-11-14T22:13:20.123Z"}}'
 )
-ALL = {"route": "all", "timeline": "ada", "key": None, "timestamp": None, "group": None, "policy": "default",
-       "sink": "out"}  # fmt: skip
+ALL: dict[str, Any] = {
+    "route": "all", "timeline": "ada", "key": None, "timestamp": None, "group": None, "urgent": False, "dropped": [],
+    "policy": "default", "sink": "out",
+}  # fmt: skip
 
 
 def tried(body: bytes, topic: str = "events", file: str = FILE) -> Tried:
@@ -79,10 +81,11 @@ def test_each_route_that_takes_it_is_there_with_all_that_it_makes_of_it() -> Non
     (only,) = answer(tried(ORDER))["events"]
     orders = {
         "route": "orders", "timeline": "orders of ada", "key": "1.50-2", "timestamp": 1_700_000_000_123,
-        "group": "new", "policy": "slow", "sink": "other",
+        "group": "new", "urgent": False, "dropped": [], "policy": "slow", "sink": "other",
     }  # fmt: skip
     assert only == {
-        "line": 1, "result": "taken", "routes": [ALL, orders], "dead_letter": None, "unmet": [], "hints": [],
+        "line": 1, "result": "taken", "routes": [ALL, orders], "dead_letter": None, "unmet": [], "too_old": [],
+        "hints": [],
     }  # fmt: skip
     assert answer(tried(ORDER))["ok"] is True
 
@@ -191,6 +194,55 @@ def test_why_a_route_does_not_take_it_is_the_first_condition_that_it_does_not_me
     ]
 
 
+@pytest.mark.parametrize(
+    ("condition", "wanted"),
+    [
+        ('">= 3"', "a number from 3 up"),
+        ('["api.*", "!"]', 'a text that begins with "api." or "!"'),
+        ('["!= ada", "!= 5"]', 'anything but "ada" or 5'),
+    ],
+)
+def test_a_condition_that_is_not_met_is_told_in_words(condition: str, wanted: str) -> None:
+    file = FILE.replace('name = "all"\n', f'name = "all"\nmatch = {{user = {condition}}}\n')
+    assert shown(tried(b'{"user": "ada"}', file=file))[1] == f'  route     all: user is "ada"; it takes {wanted}'
+
+
+SPECIAL = """\
+urgent = {kind = "order"}
+drop = ["order.id", "meta", "token"]
+max_event_age = "1h"
+timestamp = "meta.at"
+"""
+
+
+def test_what_else_a_route_does_with_an_event_is_shown() -> None:
+    file = FILE.replace('name = "all"\n', f'name = "all"\n{SPECIAL}')
+    rows = shown(tried(ORDER, file=file))
+    assert "  drops     order.id, meta" in rows
+    assert "  urgent    due at once, whatever its policy" in rows
+    place = answer(tried(ORDER, file=file))["events"][0]["routes"][0]
+    assert (place["dropped"], place["urgent"]) == (["order.id", "meta"], True)
+
+
+def test_an_event_that_is_too_old_for_all_routes_is_no_good_event() -> None:
+    file = FILE.replace('name = "all"\n', f'name = "all"\n{SPECIAL}')
+    old = tried(b'{"user": "ada", "meta": {"at": 1699990000}}', file=file)
+    assert not report.is_fine([old])
+    assert shown(old) == [
+        "too old for every route that takes it: it would be finished, and counted",
+        "  route     all: not filed, for the event is older than its max_event_age",
+    ]
+    (event,) = answer(old)["events"]
+    assert (event["result"], event["too_old"], event["routes"]) == ("too-old", ["all"], [])
+
+
+def test_an_event_that_is_too_old_for_one_route_is_told_of_it() -> None:
+    file = FILE.replace('name = "orders"\n', 'name = "orders"\nmax_event_age = "1s"\n')
+    rows = shown(tried(ORDER.replace(b"22:13:20", b"20:13:20"), file=file))
+    assert rows[0] == "taken by 1 route"
+    assert "  route     orders: not filed, for the event is older than its max_event_age" in rows
+
+
 def test_a_group_that_nothing_there_is_like_is_no_matter() -> None:
     file = FILE.replace('group = "order.kind"', 'group = "order.severity"')
     event = tried(ORDER, file=file)
@@ -207,7 +259,11 @@ def test_it_is_a_message_of_now_that_was_never_handed_over_before(monkeypatch: p
             seen.append(
                 (len(message.id), message.timestamp_ns, message.attempts, message.body, now_ms, possible_repeat)
             )
-            return 1
+            return 0
+
+        @staticmethod
+        def unmet(_: bytes) -> list[Any]:
+            return []
 
     monkeypatch.setattr(trial, "_router", Asked)
     trial.try_event(Event(1, ORDER), NOW_MS)

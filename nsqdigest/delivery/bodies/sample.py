@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nsqdigest.base.conditions import Condition
 from nsqdigest.base.templates import Template
 from nsqdigest.delivery.digest import Names
 from nsqdigest.delivery.grouped import builder_of
@@ -94,7 +95,8 @@ def events_of(route: Route | None, texts: Sequence[str], **fields: Any) -> list[
             for field in Template.parse(route.timeline).paths:
                 _put(event, field, "42")
             for name, wanted in route.match:
-                _put(event, tuple(name.split(".")), wanted[0])
+                if (value := Condition.of(wanted).sample) is not None:
+                    _put(event, tuple(name.split(".")), value)
             if route.group_path:
                 _put(event, route.group_path, KINDS[number % len(KINDS)])
         _put(event, ("message",), texts[number % len(texts)])

@@ -17,7 +17,8 @@
 -- RETURNS per digest 'closed' | 'waiting' | 'buried' | 'already' | 'stale' | 'damaged'
 --         already: this digest was closed or buried before; damaged: a key of its own has another type, nothing changed
 -- ERRORS none of its own. A key that timelines share and that has another type stops the call before its first write.
--- EFFECT each timeline waits before its digest ends, and is leased until it has: a call that was cut off leaves it in
+-- EFFECT after a close or a bury base = bound = EXEMPT, and not those of the call, where the head says that an urgent
+--        record came meanwhile (add). Each timeline waits before its digest ends, and is leased until it has: a call that was cut off leaves it in
 --        two places, never in none.
 --
 -- @include lib/route_keys.lua
@@ -122,6 +123,9 @@ local function wait_again_all(number, route)
     local base, bound = tonumber(entry.base), tonumber(entry.bound)
     local due = due_ms(base, bound, route.increment, entry.records)
     local score = due == base and entry.base or format('%d', due)
+    if find(entry.head, ' urgent=', 1, true) and entry.kind ~= 'wait' then
+      base, bound, due, score = EXEMPT, EXEMPT, EXEMPT, EXEMPT
+    end
     schedules_set[2 * place - 1] = entry.timeline
     schedules_set[2 * place] = struct.pack(SCHEDULE, base, bound, entry.records)
     scores[2 * place - 1], scores[2 * place] = score, entry.timeline

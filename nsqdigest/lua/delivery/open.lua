@@ -266,7 +266,8 @@ local function merge(number, route, entry)
   local trimmed = route.capacity > 0 and trim(entry.snapshot, entry.snapshot_values, route.capacity) or 0
   local superseded, capacity = entry.lost_superseded or 0, entry.lost_capacity or 0
   local met = total + counted + uncounted - united
-  head = with_field(string.gsub(head, ' merging=%S+', ''), 'next', next_earliest(route, iteration))
+  head = string.gsub(string.gsub(head, ' merging=%S+', ''), ' urgent=%S+', '') -- what was urgent is in it now
+  head = with_field(head, 'next', next_earliest(route, iteration))
   head = with_number(head, 'total', united - trimmed)
   head = with_number(head, 'superseded', field_of(head, 'superseded') + met + superseded)
   head = with_number(head, 'capacity', field_of(head, 'capacity') + trimmed + capacity)

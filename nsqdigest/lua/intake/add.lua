@@ -4,28 +4,33 @@
 -- KEYS  1 waiting zset   2 leased zset   3 tokens hash   4 schedule hash   5 heads hash   6 losses hash   7 ledger hash
 --       8 count of timelines   9 agenda zset
 --       then for each timeline of the first kind: set zset, values hash;
---       then for each of the second kind (some record may be a repeat): set zset, values hash, digest zset, shown zset
+--       then for each of the second kind (some record may be a repeat, or is urgent): set zset, values hash, digest
+--       zset, shown zset
 -- ARGV  1 now (ms, '' = Redis' clock)    2 capacity (records)          3 increment (ms)
 --       4 base, 5 bound (ms) of a timeline that begins here            6 most timelines of this partition
 --       7 length of what stands before the timeline's name in its keys 8 timelines of the first kind
 --       9 the batch, packed big-endian: of each timeline u16 records; of each record u16 length + key, and its score as
 --         17 characters: minus the timestamp (µs), zero-padded; of each record of a timeline of the second kind u8,
---         1: may be a repeat. At most 500 records.
+--         the sum of 1: may be a repeat, 2: is urgent. At most 500 records.
 --       10… the values, in the order of the records
 -- RETURNS { now, added, superseded, over capacity, over the limit of timelines, duplicates, repeated,
---           { numbers of the timelines that began here and are due at once }, counted }
+--           { numbers of the timelines that are due at once since this call }, counted }
 --       repeated: exact copies of records that are there; they change nothing and are in no other count. The ledger
 --       counts them, outside its equation: a replay has to write something, for what wrote nothing waits for no replica
 --       (WAIT)
 --       counted: what the ledger has under 'added' now; it only grows, so a smaller one tells that Redis lost something
 -- ERRORS none of its own. Its first write is one that maxmemory can refuse, so a full Redis refuses it whole.
 -- EFFECT a timeline that begins waits and is on the agenda; one that is known keeps its place among those that wait,
---        whatever its records say (claim works it out). Counts all in one write, the last one.
+--        whatever its records say (claim works it out), unless an urgent record came in: then base = bound = EXEMPT, or
+--        where a digest of it is under way the head says that the next one is to follow at once. An urgent record that
+--        was refused, lost to a newer one or is there already changes nothing of that. Counts all in one write, the
+--        last one.
 --
 -- @include lib/now.lua
 -- @include lib/records.lua
 -- @include lib/schedule.lua
 -- @include lib/ledger.lua
+-- @include lib/head.lua
 
 -- Two things here are for speed, and measured. Values are arguments of their own, for Lua hashes every string it is
 -- given from end to end: inside the batch each value would be hashed twice. And a record's score is minus its
@@ -34,10 +39,10 @@
 local FIXED_KEYS, FIXED_ARGUMENTS = 9, 9
 local LOSSES = { [SUPERSEDED] = 's', [OVER_CAPACITY] = 'c' }
 local call, unpack_from, pack = redis.call, struct.unpack, struct.pack
-local waiting, _, _, schedules, _, losses, ledger, timeline_count, agenda = unpack(KEYS, 1, FIXED_KEYS)
+local waiting, _, _, schedules, heads, losses, ledger, timeline_count, agenda = unpack(KEYS, 1, FIXED_KEYS)
 local now, capacity, increment = now_ms(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local first_base, first_bound = tonumber(ARGV[4]), tonumber(ARGV[5])
-local first_instants = pack('>I8I8', first_base, first_bound)
+local first_instants, exempt_instants = pack('>I8I8', first_base, first_bound), pack('>I8I8', EXEMPT, EXEMPT)
 local name_from, plain, batch = ARGV[7] + 1, tonumber(ARGV[8]), ARGV[9]
 
 -- A timeline that is not known has no records, unless an add was cut off before its timeline began. They count as this
@@ -52,6 +57,37 @@ local function left_by_another(index, values)
     call('UNLINK', values)
   end
   return records
+end
+
+-- Whether a call was cut off before it counted: it may have written an urgent record and no more.
+local function was_cut_off()
+  return tonumber(call('HGET', ledger, 'unfinished:added')) > 1 -- this call's own
+end
+
+-- A known timeline of which an urgent record came in. While a digest of it is under way, its end lets the next one
+-- follow at once. Returns whether that is so; else the timeline itself becomes due.
+local function is_left_to_its_digest(snapshot, timeline)
+  if call('EXISTS', snapshot) == 0 then
+    return false
+  end
+  local head = call('HGET', heads, timeline)
+  if not field_of(head, 'id') then
+    return false
+  end
+  if not field_of(head, 'urgent') then
+    call('HSET', heads, timeline, with_number(head, 'urgent', 1))
+  end
+  return true
+end
+
+-- Returns whether it waits. (A leased one is about to be opened, and that takes the record.)
+local function make_due_at_once(timeline)
+  if not call('ZSCORE', waiting, timeline) then
+    return false
+  end
+  call('ZADD', waiting, EXEMPT, timeline)
+  put_down(agenda, waiting, EXEMPT)
+  return true
 end
 
 local names = {}
@@ -75,7 +111,7 @@ local position, at, places_from = 1, FIXED_KEYS + 1, FIXED_ARGUMENTS
 for number = 1, #names do
   local index, values, schedule = keys[at], keys[at + 1], known[number]
   local second_kind, instants, held_before, refused, met_known_key = number > plain, first_instants, 0, false, false
-  local held = 0
+  local held, is_urgent = 0, false
   if schedule and #schedule == SCHEDULE_BYTES then
     instants, held_before = schedule, unpack_from('>I4', schedule, 17) -- base and bound stay packed as they are
     if held_before >= capacity then -- an open that was cut off may have taken some
@@ -91,7 +127,11 @@ for number = 1, #names do
   for place = places_from + 1, places_to do
     local key, score, fate, is_loser
     key, score, position = scored[position], scored[position + 1], position + 2
-    local value, possible_repeat = arguments[place], second_kind and string.byte(batch, place - #arguments - 1) == 1
+    local value, possible_repeat, urgent = arguments[place], false, false
+    if second_kind then
+      local flags = string.byte(batch, place - #arguments - 1)
+      possible_repeat, urgent = flags % 2 == 1, flags >= 2
+    end
     if refused then
       fate = OVER_TIMELINES
     elseif possible_repeat and is_duplicate(keys[at + 2], keys[at + 3], key, score) then
@@ -105,6 +145,9 @@ for number = 1, #names do
       fate, is_loser = contend(index, values, key, score, value)
       met_known_key = true
       held = fate == KEPT and held + 1 or held
+    end
+    if urgent and not is_loser and not is_urgent and fate ~= OVER_TIMELINES and fate ~= DUPLICATE then
+      is_urgent = fate ~= REPEATED or was_cut_off()
     end
     if fate then
       -- Told by the next digest: what lost for the first time, for all that is known.
@@ -122,13 +165,20 @@ for number = 1, #names do
     local there = math.max(held, call('ZCARD', index))
     left_over, held = left_over + there - held, there
   end
-  if held > held_before then
+  local is_exempt = is_urgent and not (schedule and is_left_to_its_digest(keys[at + 2], names[number]))
+  if is_exempt and string.sub(instants, 1, #exempt_instants) ~= exempt_instants then
+    instants = exempt_instants
+    if schedule and make_due_at_once(names[number]) then
+      due_at_once[#due_at_once + 1] = number
+    end
+  end
+  if held > held_before or instants == exempt_instants then
     opened = opened + held - held_before
     changed[changes + 1], changed[changes + 2] = names[number], pack('>c16I4', instants, held)
     changes = changes + 2
     if not schedule then
       places = places - 1
-      local due = due_ms(first_base, first_bound, increment, held)
+      local due = is_exempt and EXEMPT or due_ms(first_base, first_bound, increment, held)
       beginnings[#beginnings + 1] = due
       beginnings[#beginnings + 1] = names[number]
       first_due = math.min(first_due, due)

@@ -2,7 +2,8 @@
 -- field of the route's schedule hash. While it waits, due = min(base + increment * records, bound). Nothing else moves
 -- it. The waiting zset holds an instant that is never after the due one: records only push it back, so add leaves the
 -- score alone (moving it is what costs most in Redis) and claim works out the exact one when the score comes up.
-local SCHEDULE, SCHEDULE_BYTES, FURTHEST = '>I8I8I4', 20, 2 ^ 53
+-- Where base and bound are EXEMPT it is due at once, and exempt from its policy: an urgent record came.
+local SCHEDULE, SCHEDULE_BYTES, FURTHEST, EXEMPT = '>I8I8I4', 20, 2 ^ 53, 1
 
 -- Returns base, bound and records. Where data was lost, or something else wrote it, the timeline is due at the given
 -- instant, and none of its records was counted.

@@ -6,7 +6,8 @@
 -- RETURNS { 'adopted', records } | { 'unknown' }; whoever had it leased is stale from here on
 --         { 'too-large' }: it is more than one call may move; nothing changed
 -- ERRORS none of its own. Both ledgers stay balanced: what went over is dropped:adopted here and added there.
--- EFFECT there it waits as long as here, or as long as the timeline of that name which is there; whose memory of what
+-- EFFECT there it waits as long as here (not at all where an urgent record came while a digest was under way), or as
+--        long as the timeline of that name which is there; whose memory of what
 --        was delivered takes in this one's. Here nothing of it is left.
 --
 -- @include lib/timeline_keys.lua
@@ -53,6 +54,9 @@ local theirs, base, bound = redis.call('HGET', to_schedules, timeline), unpack_s
 if theirs then
   base, bound = unpack_schedule(theirs, 0)
 else
+  if field_of(head, 'urgent') then
+    base, bound = EXEMPT, EXEMPT
+  end
   local iteration = (field_of(head, 'iteration') or 0) - (in_snapshot > 0 and 1 or 0)
   redis.call('HSET', to_heads, timeline, with_number('', 'iteration', iteration))
   redis.call('ZADD', to_waiting, base, timeline)

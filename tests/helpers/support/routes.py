@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from nsqdigest.base.reasons import DeadLetterReason
-from nsqdigest.config import Limits, Policy
+from nsqdigest.config import ConditionTable, Limits, Policy
 from nsqdigest.intake.bodies import Rejected
 from nsqdigest.intake.routing import IntakeRoute, Router
 from nsqdigest.nsq.frames import Message
@@ -26,13 +26,22 @@ def intake_route(
     match: Sequence[tuple[str, Sequence[Any]]] = (),
     key: str = "",
     timestamp: str = "",
+    urgent: Sequence[tuple[str, Sequence[Any]]] = (),
+    drop: Sequence[str] = (),
+    max_event_age_ms: int = 0,
     number: int = 0,
     name: str = "r",
     policy: Policy = settings.POLICY,
 ) -> IntakeRoute:
-    conditions = tuple((field, tuple(values)) for field, values in match)
-    route = replace(settings.ROUTE, name=name, match=conditions, timeline=timeline, key=key, timestamp=timestamp)
+    route = replace(
+        settings.ROUTE, name=name, match=_table(match), timeline=timeline, key=key, timestamp=timestamp,
+        urgent=_table(urgent), drop=tuple(drop), max_event_age_ms=max_event_age_ms,
+    )  # fmt: skip
     return IntakeRoute(number, route, Plan(policy))
+
+
+def _table(conditions: Sequence[tuple[str, Sequence[Any]]]) -> ConditionTable:
+    return tuple((field, tuple(values)) for field, values in conditions)
 
 
 class Refused(NamedTuple):

@@ -19,6 +19,8 @@ from nsqdigest.store import scripts
 
 NOW_MS = 1_700_000_000_000
 LEASE_MS = 60_000
+EXEMPT_MS = 1
+"""Base and bound of a timeline that is due at once, whatever its policy."""
 SCHEDULE = struct.Struct(">QQI")
 REFUSED_WHEN_FULL = {"add"}
 ROUTE_KINDS = "waiting leased tokens schedule heads losses ledger"
@@ -26,13 +28,15 @@ TIMELINE_KINDS = "set values digest digest-values shown"
 
 
 class Rec(NamedTuple):
-    """A record as add takes it. `repeat`: it may have been filed, even delivered, before."""
+    """A record as add takes it. `repeat`: it may have been filed, even delivered, before. `urgent`: its timeline is due
+    at once."""
 
     timeline: bytes
     key: bytes
     timestamp_ms: int
     value: bytes = b"{}"
     repeat: bool = False
+    urgent: bool = False
 
 
 class Added(NamedTuple):
@@ -132,7 +136,7 @@ def batch_of(records: Iterable[Rec]) -> tuple[list[bytes], list[bytes], bytes, l
     by_timeline: dict[bytes, list[Rec]] = {}
     for record in records:
         by_timeline.setdefault(record.timeline, []).append(record)
-    second = [name for name, theirs in by_timeline.items() if any(record.repeat for record in theirs)]
+    second = [name for name, theirs in by_timeline.items() if any(each.repeat or each.urgent for each in theirs)]
     first = [name for name in by_timeline if name not in second]
     packed = bytearray()
     values: list[bytes] = []
@@ -143,7 +147,7 @@ def batch_of(records: Iterable[Rec]) -> tuple[list[bytes], list[bytes], bytes, l
         packed += struct.pack(">H", len(record.key)) + record.key + b"%017d" % -record.timestamp_ms
         values.append(record.value)
     for name in second:
-        packed += bytes(record.repeat for record in by_timeline[name])
+        packed += bytes(record.repeat + 2 * record.urgent for record in by_timeline[name])
     return first, second, bytes(packed), values
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from support.store import SCHEDULE, Claim, Opened, Rec, Scripts
+from support.store import EXEMPT_MS, SCHEDULE, Claim, Opened, Rec, Scripts
 
 Records = dict[bytes, tuple[int, bytes]]
 Place = tuple[str, bytes]
@@ -62,6 +62,8 @@ class Digest:
     """Since when it is tried, also under an earlier id (merged) or this time only (revived); `tries` likewise."""
     attempts: int = 0
     tries: int = 0
+    is_followed_at_once: bool = False
+    """An urgent record came while it was under way."""
 
 
 class Dead(NamedTuple):
@@ -157,35 +159,37 @@ class Model:
         """Its counters, and the numbers of the timelines that begin and are due at once."""
         counts: Counter[str] = Counter()
         due_at_once = []
-        repeats = {record.timeline for record in records if record.repeat}
-        # Timelines as they first appear, those with a possible repeat last.
-        names = sorted(dict.fromkeys(record.timeline for record in records), key=lambda name: name in repeats)
+        second = {record.timeline for record in records if record.repeat or record.urgent}
+        # Timelines as they first appear, those with a possible repeat or an urgent record last.
+        names = sorted(dict.fromkeys(record.timeline for record in records), key=lambda name: name in second)
         for number, name in enumerate(names, 1):
             is_known = (route, name) in self.timelines
-            self._add_to((route, name), [of for of in records if of.timeline == name], now_ms, counts)
+            urgent = self._add_to((route, name), [of for of in records if of.timeline == name], now_ms, counts)
             of = self.timelines.get((route, name))
-            if not is_known and of is not None and of.score_ms <= now_ms:
+            if of is not None and (urgent if is_known else of.score_ms <= now_ms):
                 due_at_once.append(number)
         counts["added"] = sum(counts.values()) - counts["repeated"]
         del counts["kept"]
         return {name: count for name, count in counts.items() if count}, due_at_once
 
-    def _add_to(self, place: Place, records: Sequence[Rec], now_ms: int, counts: Counter[str]) -> None:
+    def _add_to(self, place: Place, records: Sequence[Rec], now_ms: int, counts: Counter[str]) -> bool:
+        """Whether an urgent record made it due at once."""
         route, policy = place[0], self.policies[place[0]]
         known = self.timelines.get(place)
         if known is None and len(self.timelines) >= self.most_timelines:
             counts["over_timelines"] += len(records)
             self.count(route, "added", len(records))
             self.count(route, "dropped:timelines", len(records))
-            return
+            return False
         of = known or Timeline(*policy.beginning(now_ms), score_ms=0)
-        before = len(of.records)
+        before, is_urgent = len(of.records), False
         for record in records:
             what = "duplicates" if self._was_shown(place, record) else self._file(of, record, policy.capacity)
             counts[what] += 1
             if what != "repeated":
                 self.count(route, "added", 1)
             is_loser = of.records.get(record.key) != (record.timestamp_ms, record.value)
+            is_urgent |= record.urgent and not is_loser and what not in {"repeated", "duplicates"}
             # The next digest tells what lost; a possible repeat that loses may have been told before.
             if what in {"superseded", "over_capacity"} and not (is_loser and record.repeat):
                 setattr(of, what, getattr(of, what) + 1)
@@ -196,11 +200,27 @@ class Model:
             if reason:
                 self.count(route, reason, 1)
         self.count(route, "open", len(of.records) - before)
+        became_due = is_urgent and self._make_urgent(route, of)
         if known is None and of.records:
             of.score_ms = of.due_ms(policy.increment_ms)
             self.timelines[place] = of
             self.ever_counted = True
             self.put_down(route, of.score_ms)
+        return became_due
+
+    def _make_urgent(self, route: str, of: Timeline) -> bool:
+        """Whether it became due by that."""
+        if of.digest is not None:
+            of.digest.is_followed_at_once = True
+            return False
+        if (of.base_ms, of.bound_ms) == (EXEMPT_MS, EXEMPT_MS):
+            return False
+        of.base_ms = of.bound_ms = EXEMPT_MS
+        if of.lease is not None:
+            return False
+        of.score_ms = EXEMPT_MS
+        self.put_down(route, EXEMPT_MS)
+        return True
 
     def _was_shown(self, place: Place, record: Rec) -> bool:
         """It may be a repeat, and the digest under way or the memory has it at least as new."""
@@ -380,6 +400,8 @@ class Model:
         if of is None or of.digest is None or of.digest.id != digest_id:
             return "stale", None
         digest, of.digest, of.closed = of.digest, None, digest_id
+        if digest.is_followed_at_once:
+            after_ms = EXEMPT_MS, EXEMPT_MS
         of.wait(*after_ms, self.policies[claim.route].increment_ms)
         self.put_down(claim.route, of.score_ms)
         self.count(claim.route, "snapshots", -len(digest.records))
@@ -440,7 +462,8 @@ class Model:
             return "unknown", None
         self.strike_out(place[0])
         iteration = (of.iteration or 0) - bool(of.digest)
-        new = Timeline(of.base_ms, of.bound_ms, of.base_ms, iteration=iteration)
+        instants = (EXEMPT_MS, EXEMPT_MS) if of.digest and of.digest.is_followed_at_once else (of.base_ms, of.bound_ms)
+        new = Timeline(*instants, instants[0], iteration=iteration)
         target = self.timelines.setdefault((to, place[1]), new)
         if target is new:
             self.put_down(to, new.score_ms)
@@ -540,4 +563,6 @@ class Model:
                 "next": of.digest.next_earliest_ms, "since": of.digest.since_ms,
                 "attempts": of.digest.attempts, "tries": of.digest.tries,
             }  # fmt: skip
+            if of.digest.is_followed_at_once:
+                head["urgent"] = 1
         return "".join(f" {name}={value}" for name, value in head.items()).encode()
