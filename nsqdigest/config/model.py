@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from nsqdigest.base.errors import Mistake
+from nsqdigest.base.quiet_hours import Window
 
 MASK = "***"
 
@@ -152,6 +153,10 @@ class Policy:
     growth: Literal["none", "exponential"]
     growth_steps: int
     intervals_ms: tuple[int, ...]
+    at: tuple[str, ...] = ()
+    """Cron expressions. () where delays decide; else all delays are 0."""
+    zone: str = "UTC"
+    quiet: tuple[Window, ...] = ()
     capacity: int
     on_retry: Literal["frozen", "merge"]
     dedupe_window_ms: int

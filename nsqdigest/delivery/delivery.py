@@ -97,6 +97,6 @@ class Delivery:
         the timeline that it had for itself is empty, and is forgotten at once."""
         if self.claim.is_revived:
             return Schedule(now_ms, now_ms)
-        after = self.route.plan.after_digest(self.opened.iteration, now_ms)
-        base_ms = max(after.base_ms, self.opened.next_earliest_ms)
-        return Schedule(base_ms, max(base_ms, after.bound_ms))
+        # The clock here may be behind Redis', by which it was due: a calendar's instant would come again.
+        now_ms = max(now_ms, self.claim.due_ms)
+        return self.route.plan.after_digest(self.opened.iteration, now_ms, self.opened.next_earliest_ms)
