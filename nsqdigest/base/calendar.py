@@ -27,7 +27,7 @@ _REFERENCE_MS = 1_677_628_800_000
 _SPAN_DAYS = 5 * 366
 _STEP_DAYS = 7
 _MOST_YEARS = 10
-_ANY_DAY = datetime(2024, 1, 1)  # noqa: DTZ001: a wall clock's
+_ANY_DAY = datetime(2024, 1, 1)  # noqa: DTZ001 of a wall clock
 
 
 class NeverFires(Exception):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @digest_option
 @json_option
 def command(timeline: str, path: Path | None, route: str, digest_id: str, as_json: bool) -> None:
-    """Deliver a timeline now, whatever its policy or a retry says.
+    """Deliver a timeline now, whatever its policy, its quiet hours or a retry says.
 
     It becomes due at once, and a running daemon delivers it within scheduler.interval. A paused or refusing sink still
     holds it back.
@@ -67,7 +67,9 @@ async def _flush(config: Config, timeline: str, route: str, digest_id: str) -> t
         place, known, _, routes = await look_at(namespace, config, timeline, route, digest_id)
         if known is not None and known.state == "idle":
             return place, known.state, ""  # flushed, it would be forgotten, and its next event would not be held back
-        flushed = await Operations(namespace).flush(place.route, place.name)
+        flushed = await Operations(namespace).flush(
+            place.route, place.name, has_quiet_hours=routes.quiet_of(place.route) is not None
+        )
         if flushed is Flushed.UNKNOWN:
             raise NsqdigestError(f"the timeline {shown(timeline)} has just been delivered and forgotten")
         return place, flushed, routes.why_undelivered(place.route)

@@ -217,7 +217,10 @@ class Conclusions:
     def _count_delivered(self, sink: str, route: str, delivered: Sequence[Delivery]) -> None:
         now_ms, metrics = self._digests.now_ms(), self._metrics
         # A retry is due when it is tried again; the digest was due before it was opened first.
-        delays_s = [max(0, now_ms - min(each.claim.due_ms, each.opened.since_ms)) / 1000 for each in delivered]
+        dues_ms = [min(each.claim.due_ms, each.opened.since_ms) for each in delivered]
+        if delivered[0].route.plan.quiet is not None:
+            dues_ms = [each.due_ms for each in delivered]
+        delays_s = [max(0, now_ms - due_ms) / 1000 for due_ms in dues_ms]
         totals = [each.opened.total for each in delivered]
         metrics.observe("digest_delay_seconds", *delays_s, route=route)
         metrics.observe("digest_records", *totals)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nsqdigest.delivery.digest import Names
 from nsqdigest.store.answers import Claim
 from nsqdigest.store.head import Head
-from nsqdigest.store.schedule import Plan, Schedule
+from nsqdigest.store.schedule import EXEMPT_MS, Plan, Schedule
 
 if TYPE_CHECKING:
     from nsqdigest.config import Route
@@ -91,6 +91,14 @@ class Delivery:
         if head is not None:
             fields |= {"digest": head.id, "attempt": head.attempt, "records": head.total}
         return fields
+
+    @property
+    def due_ms(self) -> int:
+        """When its digest was due first: with quiet hours not before they ended, and where it was exempt from them,
+        when it was opened."""
+        if self.claim.due_ms <= EXEMPT_MS:
+            return self.opened.since_ms
+        return self.route.plan.release_ms(min(self.claim.due_ms, self.opened.since_ms))
 
     def schedule_after(self, now_ms: int) -> Schedule:
         """Of the next digest; never before the instant that this one names to its receiver. A revived one has no next:

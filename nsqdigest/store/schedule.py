@@ -21,6 +21,8 @@ from nsqdigest.base.local_time import DAY_MS, zone_named
 from nsqdigest.base.quiet_hours import QuietHours
 
 if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
+
     from nsqdigest.config import Policy
 
 
@@ -56,12 +58,37 @@ def due_ms(base_ms: int, bound_ms: int, increment_ms: int, records: int) -> int:
     return min(base_ms + increment_ms * records, bound_ms)
 
 
+def released_ms(due_ms: int, quiet: QuietHours | None) -> int:
+    """When a timeline that is due at an instant may be delivered at the earliest."""
+    return due_ms if quiet is None or due_ms <= EXEMPT_MS else quiet.release_ms(due_ms)
+
+
+def shown_due_ms(due_ms: int, now_ms: int, quiet: QuietHours | None) -> int:
+    """The same for people: what is exempt from its policy is due now."""
+    return now_ms if due_ms <= EXEMPT_MS else released_ms(due_ms, quiet)
+
+
+def calendar_of(policy: Policy) -> Calendar | None:
+    return Calendar(policy.at, _zone_of(policy)) if policy.at else None
+
+
+def quiet_of(policy: Policy) -> QuietHours | None:
+    return QuietHours(policy.quiet, _zone_of(policy)) if policy.quiet else None
+
+
+def _zone_of(policy: Policy) -> ZoneInfo:
+    zone = zone_named(policy.zone)
+    assert zone is not None  # the configuration was checked
+    return zone
+
+
 class Plan:
     """The instants of one policy."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._calendar, self.quiet = _in_zone(policy)
+        self._calendar = calendar_of(policy)
+        self.quiet = quiet_of(policy)
         if policy.intervals_ms:
             self._after = (*policy.intervals_ms[1:], policy.minimum_delay_ms)
         elif policy.growth == "exponential":
@@ -84,7 +111,7 @@ class Plan:
             longest_ms = self._calendar.longest_ms()
         else:
             longest_ms = max(self._first_ms, *self._after, self._policy.maximum_delay_ms)
-        return longest_ms + (DAY_MS if self.quiet else 0)  # what a digest promises ends with the quiet hours
+        return longest_ms + (2 * DAY_MS if self.quiet else 0)  # what a digest promises ends with the quiet hours
 
     def beginning(self, now_ms: int) -> Schedule:
         if self._policy.immediate:
@@ -111,12 +138,9 @@ class Plan:
 
     def release_ms(self, due_ms: int) -> int:
         """When what is due at an instant may be delivered at the earliest: at the end of the quiet hours it is in."""
-        return due_ms if self.quiet is None or due_ms <= EXEMPT_MS else self.quiet.release_ms(due_ms)
+        return released_ms(due_ms, self.quiet)
 
-
-def _in_zone(policy: Policy) -> tuple[Calendar | None, QuietHours | None]:
-    if not policy.at and not policy.quiet:
-        return None, None
-    zone = zone_named(policy.zone)
-    assert zone is not None  # the configuration was checked
-    return Calendar(policy.at, zone) if policy.at else None, QuietHours(policy.quiet, zone) if policy.quiet else None
+    def at_once(self, now_ms: int) -> Schedule:
+        """Whatever the policy, also in quiet hours."""
+        due_ms = now_ms if self.quiet is None else EXEMPT_MS
+        return Schedule(due_ms, due_ms)
