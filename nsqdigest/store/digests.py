@@ -94,8 +94,8 @@ class Digests:
     # -- which timelines
 
     async def agenda(self, partition: int, within_ms: int) -> dict[str, int]:
-        """Of which routes something may be due by now or so soon, and when at the earliest: in quiet hours at their end,
-        but for what is exempt from them."""
+        """Of which routes something may be due by now or so soon, and when at the earliest. In quiet hours that is when
+        they end, but for what is exempt from them."""
         tag = self._namespace.tags[partition]
         (seconds, microseconds), flat = await self._namespace.send_together(
             partition,
