@@ -132,7 +132,7 @@ KINDS_OF_POLICY = (
         'immediate = false\nintervals = ["1m", "10m", "30m"]\nminimum_delay = "1h"\nincrement_delay = "0s"',
         """Before the first digest, after the first, after the second; from then on `minimum_delay`. (With `immediate`
         the first entry is not used.)""",
-        every(minutes=4),
+        every(minutes=2),
         4,
         mark=timedelta(minutes=30),
     ),
@@ -169,9 +169,9 @@ KINDS_OF_POLICY = (
         """On 29 March 2026 there is no 2:30 in Berlin. What the clock skips comes when it is put forward, at 3:00, and
         once: nothing is skipped.""",
         every(minutes=25),
-        48,
-        start=datetime(2026, 3, 28, 0, tzinfo=BERLIN),
-        mark=timedelta(hours=6),
+        11,
+        start=datetime(2026, 3, 28, 21, tzinfo=BERLIN),
+        mark=timedelta(hours=1),
     ),
     Kind(
         "autumn",
@@ -181,9 +181,9 @@ KINDS_OF_POLICY = (
         follows the real hours on both nights.) Quiet hours that begin or end in such an hour
         last from the first to the second time.""",
         every(minutes=25),
-        48,
-        start=datetime(2026, 10, 24, 0, tzinfo=BERLIN),
-        mark=timedelta(hours=6),
+        11,
+        start=datetime(2026, 10, 24, 21, tzinfo=BERLIN),
+        mark=timedelta(hours=1),
     ),
 )
 
@@ -199,12 +199,6 @@ are Berlin's.
 While a daemon and the receiver are well this holds, for every policy: two digests of a timeline are never closer than
 it allows, and none is later than it allows, but for quiet hours. A digest that fails is sent again by the rules of its
 sink, and what comes meanwhile waits for the next one.
-
-"""
-END = """\
-## Trying a policy
-
-    nsqdigest explain TIMELINE                # why a timeline is due when it is due
 
 """
 
