@@ -203,6 +203,15 @@ sink, and what comes meanwhile waits for the next one.
 """
 
 
+END = """\
+## Trying one
+
+    nsqdigest simulate --rate 20/h --burst 200@9h --for 2d          # drawn events, the policy of the only route
+    nsqdigest simulate --policy daily --rate 5/h --for 7d
+    nsqdigest simulate yesterday.jsonl --route alerts               # recorded ones, through the route's templates
+"""
+
+
 def policy_of(lines: str) -> Policy:
     return parse_text(_FILE + lines + "\n", "policies_page", {}, KINDS).policies["default"]
 
@@ -263,7 +272,7 @@ def page(runs: Sequence[Run]) -> str:
         parts.append(f"## {run.kind.heading}\n\n{prose(run.kind.words)}\n\n")
         parts.append("".join(f"    {line}\n" for line in ("[policies.default]", *lines.splitlines())))
         parts.append(f"\n![{run.kind.heading.lower()}](pictures/policy-{run.kind.name}.svg)\n\n{told(run)}\n\n")
-    return "".join(parts).rstrip() + "\n"
+    return "".join(parts) + END
 
 
 # -- pictures

@@ -40,7 +40,7 @@ PURE = (
     "intake.oversize", "intake.rdy", "intake.routing", "intake.shapes", "intake.timestamps", "nsq.compression",
     "nsq.directory", "nsq.frames", "nsq.negotiation", "nsq.publish_rules", "store.acknowledged", "store.answers",
     "store.keys", "store.packing", "store.record", "store.route", "store.schedule", "trial.events", "trial.hints",
-    "trial.report", "trial.simulator", "trial.trial",
+    "trial.report", "trial.simulation", "trial.simulator", "trial.streams", "trial.trial",
 )  # fmt: skip
 THE_WORLD = {
     "aiohttp", "asyncio", "click", "concurrent", "logging", "nsq", "os", "random", "redis", "secrets", "selectors",
