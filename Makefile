@@ -4,7 +4,8 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup setup-demo setup-dev setup-bench setup-servers install demo test test-lowest lint mutants prove bench \
-	bench-delivery bench-fleet bench-planner bench-timelines bench-transport bench-http backoff-page metrics-page example-file river clean
+	bench-delivery bench-fleet bench-planner bench-timelines bench-transport bench-http backoff-page metrics-page policies-page example-file \
+	river clean
 
 VENV := .venv
 LOWEST_VENV := .venv-lowest
@@ -81,6 +82,9 @@ bench-planner: setup-dev ## measure how the cost of a RDY plan grows with the co
 
 backoff-page: setup-dev ## write docs/backoff.md and its pictures from the table of transitions
 	$(VENV)/bin/python -m scripts.backoff_page $(ARGS)
+
+policies-page: setup-dev ## write docs/policies.md and its pictures from the simulator
+	$(VENV)/bin/python -m scripts.policies_page $(ARGS)
 
 metrics-page: setup-dev ## write docs/metrics.md from the table of metrics
 	$(VENV)/bin/python -m scripts.metrics_page

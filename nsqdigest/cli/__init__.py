@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from nsqdigest.config import Config
 
 _COMMANDS = (
-    "init", "check", "try", "preview", "doctor", "test-sink", "run", "timelines", "show", "flush", "delete", "adopt",
-    "dead", "pause", "resume", "audit", "demo", "completion", "help",
+    "init", "check", "try", "preview", "simulate", "doctor", "test-sink", "run", "timelines", "show", "flush", "delete",
+    "adopt", "dead", "pause", "resume", "audit", "demo", "completion", "help",
 )  # fmt: skip
 _OTHERWISE = {
     "version": "write `nsqdigest --version`",
@@ -82,6 +82,7 @@ def cli() -> None:
     Check it for mistakes:                   nsqdigest check
     See what becomes of an event:            nsqdigest try < event.json
     See what a sink would be sent:           nsqdigest preview --sample
+    See when a policy sends digests:         nsqdigest simulate --rate 20/h
     Test every service that it names:        nsqdigest doctor
     Send a sample digest through a sink:     nsqdigest test-sink hook
     Run the daemon:                          nsqdigest run

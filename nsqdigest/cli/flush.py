@@ -45,7 +45,7 @@ class _Flush(NamedTuple):
 def command(
     *, timeline: str, path: Path | None, route: str, digest_id: str, wait: bool, timeout_ms: int, as_json: bool
 ) -> None:
-    """Deliver a timeline now, whatever its policy or a retry says.
+    """Deliver a timeline now, whatever its policy, its quiet hours or a retry says.
 
     It becomes due at once, and a running daemon delivers it within scheduler.interval. A paused or refusing sink still
     holds it back.
@@ -78,7 +78,9 @@ async def _flush(config: Config, timeline: str, route: str, digest_id: str, wait
         if known is not None and known.state == "idle":
             # Flushed, it would be forgotten, and its next event would not be held back.
             return _Flush(place, sink, known.state, "")
-        flushed = await Operations(namespace).flush(place.route, place.name)
+        flushed = await Operations(namespace).flush(
+            place.route, place.name, has_quiet_hours=routes.quiet_of(place.route) is not None
+        )
         if flushed is Flushed.UNKNOWN or known is None:
             raise NsqdigestError(f"the timeline {shown(timeline)} has just been delivered and forgotten")
         done = _Flush(place, sink, flushed, routes.why_undelivered(place.route))

@@ -11,6 +11,7 @@ from nsqdigest.base.shown import printable
 from nsqdigest.cli.operating import TEXT, instant, note_unused, require_known, shown, span
 
 if TYPE_CHECKING:
+    from nsqdigest.base.quiet_hours import QuietHours
     from nsqdigest.config import Config
     from nsqdigest.store.inspection import Inspector, Known, Place
     from nsqdigest.store.namespace import Namespace
@@ -58,6 +59,13 @@ class Routes:
             ),
             0,
         )
+
+    def quiet_of(self, name: str) -> QuietHours | None:
+        """None for an orphan, too."""
+        from nsqdigest.store.schedule import quiet_of
+
+        policies = (self._config.policies[route.policy] for route in self._config.routes if route.name == name)
+        return next(map(quiet_of, policies), None)
 
     def sink_of(self, name: str) -> str:
         """ "" for an orphan."""
@@ -118,7 +126,12 @@ async def look_at(namespace: Namespace, config: Config, timeline: str, route: st
     note_unused(namespace, config.redis.namespace)
     inspector, routes = Inspector(namespace), await routes_of(namespace, config)
     place = await chosen_place(inspector, routes, timeline, route, digest_id)
-    return Looked(place, await inspector.look(place, routes.increment_ms(place.route)), inspector, routes)
+    return Looked(
+        place,
+        await inspector.look(place, routes.increment_ms(place.route), routes.quiet_of(place.route)),
+        inspector,
+        routes,
+    )
 
 
 async def chosen_place(inspector: Inspector, routes: Routes, timeline: str, route: str, digest_id: str) -> Place:

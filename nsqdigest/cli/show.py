@@ -107,6 +107,11 @@ def _lines(config: Config, seen: _Seen) -> list[str]:
     if known.digest is not None:
         pairs += _of_digest(known)
     pairs += [("revived", f"digest {_digest_id(each)}, on its way again: --digest shows it") for each in seen.revived]
+    quiet = seen.routes.quiet_of(place.route)
+    if quiet is not None and (end_ms := quiet.end_ms(known.now_ms)):
+        pairs.append(
+            ("quiet hours", f"until {instant(end_ms)}: nothing of this route is delivered but what is flushed")
+        )
     if known.state == "due" and (why := seen.routes.why_undelivered(place.route)):
         pairs.append(("not delivered", why))
     lines = facts([(name, text if name == "timeline" else printable(text)) for name, text in pairs])
@@ -172,7 +177,7 @@ def _as_json(config: Config, seen: _Seen) -> dict[str, Any]:
         "state": known.state,
         "due": None if is_leased else instant_as_json(known.at_ms),
         "due_in_s": None if is_leased else (known.at_ms - known.now_ms) / 1000,
-        "latest_due": None if is_leased else instant_as_json(known.bound_ms),
+        "latest_due": None if is_leased else instant_as_json(max(known.bound_ms, known.at_ms)),
         "lease_until": instant_as_json(known.at_ms) if is_leased else None,
         "records": known.records,
         "superseded": known.superseded,

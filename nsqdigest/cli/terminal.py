@@ -24,6 +24,15 @@ def look_of_stdout() -> Look:
     return Look(colour, shutil.get_terminal_size().columns if is_terminal else WIDTH_OF_A_PIPE)
 
 
+def shows(characters: str) -> bool:
+    """Whether the output's encoding has them."""
+    try:
+        characters.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return os.environ.get("TERM") != "dumb"
+
+
 def write(lines: Iterable[str], look: Look) -> None:
     encoding = sys.stdout.encoding or "utf-8"
     text = "\n".join(lines)

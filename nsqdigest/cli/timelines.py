@@ -95,7 +95,8 @@ async def _list(config: Config, route: str, sink: str, wanted: Wanted, limit: in
         routes = await routes_of(namespace, config)
         names = [each for each in routes.chosen(route) if sink in ("", routes.sink_of(each))]
         at_ms = await now_ms(namespace)
-        lister = Lister(namespace, {each: routes.increment_ms(each) for each in names}, at_ms)
+        increments_ms = {each: routes.increment_ms(each) for each in names}
+        lister = Lister(namespace, increments_ms, at_ms, {each: routes.quiet_of(each) for each in names})
         return await lister.first(limit, wanted), routes, at_ms
 
 

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from nsqdigest.base.conditions import Value
 from nsqdigest.base.errors import Mistake
+from nsqdigest.base.quiet_hours import Window
 
 MASK = "***"
 
@@ -153,6 +154,10 @@ class Policy:
     growth: Literal["none", "exponential"]
     growth_steps: int
     intervals_ms: tuple[int, ...]
+    at: tuple[str, ...] = ()
+    """Cron expressions. () where delays decide; else all delays are 0."""
+    zone: str = "UTC"
+    quiet: tuple[Window, ...] = ()
     capacity: int
     on_retry: Literal["frozen", "merge"]
     dedupe_window_ms: int

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from nsqdigest.config import rules, texts
+from nsqdigest.config import policy_rules, rules, texts, times
 from nsqdigest.config.model import (
     Admin,
     Backoff,
@@ -36,6 +36,7 @@ from nsqdigest.config.readers import (
     ListOf,
     MatchTable,
     NameOf,
+    OneOrMore,
     Reader,
     SinkNames,
     Size,
@@ -68,13 +69,11 @@ class Option:
 class Section:
     """The options of one table.
 
-    `tables`: tables within it, None in the tree where the file has none. `absent`: keys not served by this version,
-    with the value that asks for nothing.
+    `tables`: tables within it, None in the tree where the file has none.
     """
 
     build: Callable[..., Any]
     options: tuple[Option, ...]
-    absent: tuple[tuple[str, Any], ...] = ()
     tables: tuple[tuple[str, Section], ...] = ()
     rules: tuple[Rule, ...] = ()
 
@@ -84,7 +83,7 @@ class Section:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return (*self.by_key, *(key for key, _ in self.absent), *(key for key, _ in self.tables))
+        return (*self.by_key, *(key for key, _ in self.tables))
 
 
 TLS = Section(
@@ -239,7 +238,12 @@ POLICY = Section(
         ),
         Option("minimum_delay", Duration(), "5m", "between two digests of a timeline"),
         Option("increment_delay", Duration(), "30s", "each event postpones the next digest by so much ..."),
-        Option("maximum_delay", Duration(), "30m", "... never past this after the last digest (or the first event)"),
+        Option(
+            "maximum_delay",
+            Duration(),
+            "30m",
+            "... never past this after the last digest (or the first event); not written: at least the largest delay",
+        ),
         Option(
             "growth",
             Choice(("none", "exponential")),
@@ -258,6 +262,19 @@ POLICY = Section(
             [],
             "before the first (not when immediate), after the first ...; then minimum_delay",
         ),
+        Option(
+            "at",
+            OneOrMore(times.cron),
+            "",
+            'a calendar instead of all delays, cron: "0 9 * * 1-5"; immediate is then false unless it is written',
+        ),
+        Option("zone", Text(times.zone), "UTC", 'of at and quiet: "Europe/Berlin"'),
+        Option(
+            "quiet",
+            OneOrMore(times.window),
+            "",
+            '"22:00-07:00": nothing is delivered inside; it waits, whatever the maximum, and goes out once',
+        ),
         Option("capacity", Whole(1, 1_000_000), 500, "records that a timeline keeps: the newest"),
         Option(
             "on_retry",
@@ -267,8 +284,7 @@ POLICY = Section(
         ),
         Option("dedupe_window", Duration(), "15m", "so long after its digest a redelivered event is not shown again"),
     ),
-    absent=(("at", ""), ("zone", "UTC"), ("quiet", "")),
-    rules=(rules.policy,),
+    rules=(policy_rules.policy,),
 )
 
 EVERY_SINK = (

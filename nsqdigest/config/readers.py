@@ -285,6 +285,22 @@ class ListOf(Reader):
 
 
 @dataclass(frozen=True, slots=True)
+class OneOrMore(Reader):
+    """A text or a list of texts, each of which a function checks and may convert; "" is none."""
+
+    check: Callable[[str], Any]
+    override = "text or list"
+    resolves = False
+
+    def __call__(self, value: Any, spot: Spot) -> Any:
+        if isinstance(value, list):
+            taken = [take(Unresolved(self.check), each, spot / index) for index, each in enumerate(value)]
+            return INVALID if INVALID in taken else tuple(taken)
+        text = text_of(value)
+        return (self.check(text),) if text else ()
+
+
+@dataclass(frozen=True, slots=True)
 class MatchTable(Reader):
     override = "data"
     resolves = False

@@ -196,17 +196,12 @@ def _read_section(section: Section, raw: Any, spot: Spot) -> Values:
 
 
 def _refuse_unknown_keys(section: Section, raw: dict[str, Any], spot: Spot) -> None:
-    absent = dict(section.absent)
     served = {*section.by_key, *(key for key, _ in section.tables)}
     if section is SECTIONS["redis"] and (parts := [key for key in raw if key in _PARTS_OF_URL]):
         (spot / parts[0]).problem("stands in the URL", f'write url = "{_redis_url(raw)}"')
         served |= {*parts}
-    for key, value in raw.items():
-        if key in served:
-            continue
-        if key in absent and not _is_default(value, absent[key]):
-            (spot / key).problem("is not available in this version", "leave it out")
-        elif key not in absent:
+    for key in raw:
+        if key not in served:
             (spot / key).problem("unknown key", _remedy_of_unknown(key, section))
 
 
@@ -219,11 +214,6 @@ def _redis_url(raw: dict[str, Any]) -> str:
     port, database = (str(raw.get(key, usual)) for key, usual in (("port", 6379), ("db", 0)))
     is_plain = port.isdigit() and database.isdigit()
     return f"redis://{login}{host}:{port}/{database}" if is_plain else f"redis://{login}{host}:6379/0"
-
-
-def _is_default(value: Any, default: Any) -> bool:
-    """Whether an option that this version does not have is set to what it would default to. (True is 1 to Python.)"""
-    return bool(value == default) and isinstance(value, bool) == isinstance(default, bool)
 
 
 def _remedy_of_unknown(key: str, section: Section) -> str:

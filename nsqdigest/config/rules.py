@@ -128,34 +128,6 @@ def backoff(values: Values, spot: Spot) -> None:
         )
 
 
-def policy(values: Values, spot: Spot) -> None:
-    if values.get("growth") == "exponential" and values.get("intervals_ms"):
-        spot.first_written("intervals", "growth").problem(
-            "growth and intervals exclude each other", 'leave one out (growth = "none" or intervals = [])'
-        )
-        return
-    if not _have(values, "immediate", "minimum_delay_ms", "maximum_delay_ms", "growth", "growth_steps", "intervals_ms"):
-        return
-    largest_ms = values["minimum_delay_ms"]
-    how = "minimum_delay"
-    causes = ["minimum_delay"]
-    if values["growth"] == "exponential":
-        largest_ms <<= values["growth_steps"]
-        how = f"minimum_delay, doubled {values['growth_steps']} times"
-        causes += ["growth_steps", "growth"]
-    intervals_ms = values["intervals_ms"][1 if values["immediate"] else 0 :]
-    if intervals_ms and max(intervals_ms) > largest_ms:
-        largest_ms = max(intervals_ms)
-        how = "the longest of intervals"
-        causes = ["intervals"]
-    if largest_ms > values["maximum_delay_ms"]:
-        maximum, largest = format_duration(values["maximum_delay_ms"]), format_duration(largest_ms)
-        spot.first_written("maximum_delay", *causes).problem(
-            f"the largest delay is {largest} ({how}), but maximum_delay is {maximum}",
-            f'write maximum_delay = "{largest}" or more, or a shorter delay',
-        )
-
-
 def retries(values: Values, spot: Spot) -> None:
     if _have(values, "retry_base_ms", "retry_cap_ms") and values["retry_base_ms"] > values["retry_cap_ms"]:
         base = format_duration(values["retry_base_ms"])

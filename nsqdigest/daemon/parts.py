@@ -164,6 +164,7 @@ def _store_route(config: Config, route: Route, plan: Plan) -> StoreRoute:
         policy.dedupe_window_ms,
         merges=policy.on_retry == "merge",
         longest_ms=max(plan.longest_ms, sink.retry_cap_ms, sink.retry_after_max_ms),
+        quiet=plan.quiet,
     )
 
 

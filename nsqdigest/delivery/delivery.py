@@ -77,14 +77,6 @@ class Delivery:
         return self.lease.left_s >= self.outlet.timeout_s
 
     @property
-    def due_ms(self) -> int:
-        """When its digest was due first. A retry is due when it is tried again; the digest was due before it was opened
-        first. Where it was exempt from its policy nobody wrote that down."""
-        if self.claim.due_ms <= EXEMPT_MS:
-            return self.opened.since_ms
-        return min(self.claim.due_ms, self.opened.since_ms)
-
-    @property
     def lineage(self) -> str:
         """The same for all that was merged into one another."""
         return f"{self.claim.route} {self.claim.timeline} {self.opened.since_ms}"
@@ -100,11 +92,19 @@ class Delivery:
             fields |= {"digest": head.id, "attempt": head.attempt, "records": head.total}
         return fields
 
+    @property
+    def due_ms(self) -> int:
+        """When its digest was due first. A retry is due when it is tried again; the digest was due before it was opened
+        first, and not before the end of quiet hours. Where it was exempt from its policy nobody wrote that down."""
+        if self.claim.due_ms <= EXEMPT_MS:
+            return self.opened.since_ms
+        return self.route.plan.release_ms(min(self.claim.due_ms, self.opened.since_ms))
+
     def schedule_after(self, now_ms: int) -> Schedule:
         """Of the next digest; never before the instant that this one names to its receiver. A revived one has no next:
         the timeline that it had for itself is empty, and is forgotten at once."""
         if self.claim.is_revived:
             return Schedule(now_ms, now_ms)
-        after = self.route.plan.after_digest(self.opened.iteration, now_ms)
-        base_ms = max(after.base_ms, self.opened.next_earliest_ms)
-        return Schedule(base_ms, max(base_ms, after.bound_ms))
+        # The clock here may be behind Redis', by which it was due: a calendar's instant would come again.
+        now_ms = max(now_ms, self.claim.due_ms)
+        return self.route.plan.after_digest(self.opened.iteration, now_ms, self.opened.next_earliest_ms)

@@ -35,7 +35,7 @@ async def of_timeline(
 ) -> Preview | None:
     """None: the route has nothing to deliver of it."""
     plan = Plan(config.policies[route.policy])
-    peeked = await peek(namespace, route.name, timeline, plan.earliest_next_ms(0))
+    peeked = await peek(namespace, route.name, timeline, plan.earliest_next_ms)
     if peeked is None:
         return None
     names = Names(route.name, timeline, route.sink)

@@ -25,7 +25,7 @@ from nsqdigest.store.keys import Keys
 from nsqdigest.store.namespace import Namespace
 from nsqdigest.store.record import StoredRecord, timestamp_ms
 from nsqdigest.store.route import StoreRoute
-from nsqdigest.store.schedule import Schedule, instant_ms
+from nsqdigest.store.schedule import EXEMPT_MS, Schedule, instant_ms
 from nsqdigest.store.servers.resp import Arguments, Command, packed, reader
 
 T = TypeVar("T")
@@ -80,6 +80,8 @@ class Digests:
     def __init__(self, namespace: Namespace, routes: Mapping[str, StoreRoute]) -> None:
         self._namespace = namespace
         self._routes = routes
+        self._quiet = {name: route.quiet for name, route in routes.items() if route.quiet is not None}
+        """Routes whose policy has quiet hours."""
 
     @property
     def partitions(self) -> int:
@@ -92,7 +94,8 @@ class Digests:
     # -- which timelines
 
     async def agenda(self, partition: int, within_ms: int) -> dict[str, int]:
-        """Of which routes something may be due by now or so soon, and when at the earliest."""
+        """Of which routes something may be due by now or so soon, and when at the earliest. In quiet hours that is when
+        they end, but for what is exempt from them."""
         tag = self._namespace.tags[partition]
         (seconds, microseconds), flat = await self._namespace.send_together(
             partition,
@@ -100,10 +103,25 @@ class Digests:
         )
         self._namespace.clock.observe(int(seconds) * 1000 + int(microseconds) // 1000)
         from_name = len(tag + b"waiting:")
-        return {
+        found = {
             waiting[from_name:].decode("utf-8", "replace"): instant_ms(due)
             for waiting, due in zip(flat[::2], flat[1::2], strict=True)
         }
+        return found if not self._quiet else self._released(found)
+
+    def _released(self, agenda: Mapping[str, int]) -> dict[str, int]:
+        """What is due is so now: that it came due before the quiet hours began does not help it."""
+        ends_ms = self._quiet_now()
+        return {
+            name: ends_ms[name] if name in ends_ms and EXEMPT_MS < due_ms < ends_ms[name] else due_ms
+            for name, due_ms in agenda.items()
+        }
+
+    def _quiet_now(self) -> dict[str, int]:
+        """Which routes have quiet hours now, and when these end."""
+        now_ms = self.now_ms()
+        ends = ((name, quiet.end_ms(now_ms)) for name, quiet in self._quiet.items())
+        return {name: end_ms for name, end_ms in ends if end_ms is not None}
 
     async def claim(
         self,
@@ -113,13 +131,25 @@ class Digests:
         lease_ms: int,
         token: str | None = None,
     ) -> Claimed:
-        """Takes what is due. Each route draws on the budget whose number stands beside it.
+        """Takes what is due; of a route that has quiet hours now, what is exempt from them. Each route draws on the
+        budget whose number stands beside it.
 
         With a token of its own the caller can `claim_again` what a call took whose answer was lost.
         """
-        of_routes = ((budget + 1, self._routes[route].increment_ms) for route, budget in routes)
+        ends_ms = self._quiet_now() if self._quiet else {}
+        of_routes = (
+            (-budget - 1 if route in ends_ms else budget + 1, self._routes[route].increment_ms)
+            for route, budget in routes
+        )
         names = [route for route, _ in routes]
-        return await self._claim(partition, names, lease_ms, token or new_token(), budgets=budgets, of_routes=of_routes)
+        token = token or new_token()
+        claimed = await self._claim(partition, names, lease_ms, token, budgets=budgets, of_routes=of_routes)
+        if not ends_ms:
+            return claimed
+        next_ms = [ends_ms[route] for route in names if route in ends_ms]
+        if claimed.next_due_ms is not None:
+            next_ms.append(claimed.next_due_ms)
+        return Claimed(claimed.claims, min(next_ms, default=None))
 
     async def claim_again(self, partition: int, routes: Sequence[str], lease_ms: int, token: str) -> list[Claim]:
         """What a claim with this token took."""

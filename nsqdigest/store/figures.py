@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nsqdigest.store.dead import Details, Unreadable
 from nsqdigest.store.packing import RECORDS_PER_CALL
-from nsqdigest.store.schedule import instant_ms
+from nsqdigest.store.schedule import EXEMPT_MS, instant_ms, released_ms
 
 if TYPE_CHECKING:
     from nsqdigest.store.namespace import Namespace
     from nsqdigest.store.operations import Operations
+    from nsqdigest.store.route import StoreRoute
 
 _ROUTES_PER_CALL = 50
 _PAUSE_S = 5.0
@@ -39,9 +40,10 @@ class RouteFigures(NamedTuple):
     leased: int = 0
     open_records: int = 0
     overdue: int = 0
-    """Waiting timelines that are due."""
+    """Waiting timelines that are due, and not held back by quiet hours."""
     oldest_due_ms: int | None = None
-    """The earliest due instant of a waiting timeline."""
+    """The earliest due instant of a waiting timeline; of one that waits for the end of quiet hours that end. What is
+    exempt from its policy is not in it: it has no instant."""
 
     def overdue_s(self, now_ms: int) -> float:
         return 0.0 if self.oldest_due_ms is None else max(0, now_ms - self.oldest_due_ms) / 1000
@@ -75,9 +77,10 @@ class _DeadOfPartition:
 
 
 class StoreFigures:
-    def __init__(self, namespace: Namespace, operations: Operations) -> None:
+    def __init__(self, namespace: Namespace, operations: Operations, routes: Mapping[str, StoreRoute]) -> None:
         self._namespace = namespace
         self._operations = operations
+        self._quiet = {name: route.quiet for name, route in routes.items()}
         self._dead = [_DeadOfPartition() for _ in range(namespace.partitions)]
 
     async def read(self, routes: Sequence[str], now_ms: int) -> Figures:
@@ -98,19 +101,32 @@ class StoreFigures:
 
     async def _routes_of(self, partition: int, routes: Sequence[str], now_ms: int) -> list[RouteFigures]:
         commands: list[list[bytes | str | int]] = []
-        for of in (self._namespace.keys[partition, name] for name in routes):
+        for name in routes:
+            of = self._namespace.keys[partition, name]
             commands += (
                 [b"ZCARD", of.waiting],
                 [b"ZCARD", of.leased],
                 [b"HGET", of.ledger, b"open"],
-                [b"ZCOUNT", of.waiting, b"-inf", now_ms],
-                [b"ZRANGE", of.waiting, 0, 0, b"WITHSCORES"],
+                [b"ZCOUNT", of.waiting, b"-inf", EXEMPT_MS if self._is_quiet(name, now_ms) else now_ms],
+                [b"ZRANGEBYSCORE", of.waiting, f"({EXEMPT_MS}", b"+inf", b"WITHSCORES", b"LIMIT", 0, 1],
             )
         answers = await self._namespace.send(partition, commands)
         return [
-            RouteFigures(waiting, leased, int(open_records or 0), overdue, instant_ms(first[1]) if first else None)
-            for waiting, leased, open_records, overdue, first in zip(*(answers[n::5] for n in range(5)), strict=True)
+            RouteFigures(
+                waiting,
+                leased,
+                int(open_records or 0),
+                overdue,
+                released_ms(instant_ms(first[1]), self._quiet.get(name)) if first else None,
+            )
+            for name, waiting, leased, open_records, overdue, first in zip(
+                routes, *(answers[n::5] for n in range(5)), strict=True
+            )
         ]
+
+    def _is_quiet(self, route: str, now_ms: int) -> bool:
+        quiet = self._quiet.get(route)
+        return quiet is not None and quiet.end_ms(now_ms) is not None
 
     async def _read_dead(self, partition: int) -> None:
         """A new dead digest becomes the last one, a revived or dropped one leaves: either changes `ends`."""

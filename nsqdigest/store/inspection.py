@@ -14,9 +14,10 @@ from nsqdigest.store.keys import own_timeline, shown_timeline
 from nsqdigest.store.listing import State, digest_of, state_of
 from nsqdigest.store.newest import newest_records
 from nsqdigest.store.packing import RECORDS_PER_CALL
-from nsqdigest.store.schedule import due_ms, instant_ms, unpacked
+from nsqdigest.store.schedule import due_ms, instant_ms, shown_due_ms, unpacked
 
 if TYPE_CHECKING:
+    from nsqdigest.base.quiet_hours import QuietHours
     from nsqdigest.store.keys import Keys
     from nsqdigest.store.namespace import Namespace
     from nsqdigest.store.record import StoredRecord
@@ -95,7 +96,7 @@ class Inspector:
 
     # -- one of them
 
-    async def look(self, place: Place, increment_ms: int) -> Known | None:
+    async def look(self, place: Place, increment_ms: int, quiet: QuietHours | None = None) -> Known | None:
         """None: it is not there any more."""
         of, name = self._of(place)
         (time_s, time_us), schedule, waiting, leased, head, losses, remembered = await self._namespace.send(
@@ -114,7 +115,10 @@ class Inspector:
             return None
         now_ms = int(time_s) * 1000 + int(time_us) // 1000
         base_ms, bound_ms, records = unpacked(schedule, now_ms)
-        at_ms = due_ms(base_ms, bound_ms, increment_ms, records) if leased is None else instant_ms(leased)
+        if leased is None:
+            at_ms = shown_due_ms(due_ms(base_ms, bound_ms, increment_ms, records), now_ms, quiet)
+        else:
+            at_ms = instant_ms(leased)
         digest = digest_of(head)
         is_astray = waiting is None and leased is None
         fields = dict(field.split("=", 1) for field in (head or b"").decode("utf-8", "replace").split() if "=" in field)

@@ -16,14 +16,16 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from heapq import nsmallest
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsqdigest.store.head import Head
 from nsqdigest.store.keys import is_own, own_digest_id, shown_timeline
 from nsqdigest.store.packing import RECORDS_PER_CALL
-from nsqdigest.store.schedule import due_ms, instant_ms, unpacked
+from nsqdigest.store.schedule import due_ms, instant_ms, shown_due_ms, unpacked
 
 if TYPE_CHECKING:
+    from nsqdigest.base.quiet_hours import QuietHours
     from nsqdigest.store.keys import Keys
     from nsqdigest.store.namespace import Namespace
 
@@ -98,11 +100,18 @@ class Listing(NamedTuple):
 
 
 class Lister:
-    def __init__(self, namespace: Namespace, increments_ms: Mapping[str, int], now_ms: int) -> None:
-        """`increments_ms`: of the routes to list, by name."""
+    def __init__(
+        self,
+        namespace: Namespace,
+        increments_ms: Mapping[str, int],
+        now_ms: int,
+        quiet: Mapping[str, QuietHours | None] = MappingProxyType({}),
+    ) -> None:
+        """`increments_ms`: of the routes to list, by name; `quiet`: their quiet hours."""
         self._namespace = namespace
         self._increments_ms = increments_ms
         self._now_ms = now_ms
+        self._quiet = quiet
 
     async def first(self, limit: int, wanted: Wanted) -> Listing:
         kept: list[Listed] = []
@@ -157,7 +166,10 @@ class Lister:
     ) -> Listed:
         base_ms, bound_ms, records = unpacked(schedule, score_ms)
         digest = digest_of(head)
-        at_ms = score_ms if is_leased else max(score_ms, due_ms(base_ms, bound_ms, self._increments_ms[route], records))
+        at_ms = score_ms
+        if not is_leased:
+            at_ms = max(score_ms, due_ms(base_ms, bound_ms, self._increments_ms[route], records))
+            at_ms = shown_due_ms(at_ms, self._now_ms, self._quiet.get(route))
         state = state_of(at_ms, self._now_ms, records, digest, is_leased=is_leased)
         return Listed(route, name.decode("utf-8", "backslashreplace"), state, at_ms, records, digest)
 

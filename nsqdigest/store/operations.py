@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nsqdigest.store.keys import shown_timeline
 from nsqdigest.store.packing import RECORDS_PER_CALL
+from nsqdigest.store.schedule import EXEMPT_MS
 
 if TYPE_CHECKING:
     from nsqdigest.store.namespace import Namespace
@@ -93,11 +94,14 @@ class Operations:
 
     # -- one timeline
 
-    async def flush(self, route: str, timeline: str) -> Flushed:
+    async def flush(self, route: str, timeline: str, *, has_quiet_hours: bool = False) -> Flushed:
         """Makes the timeline due now, whatever its policy. Changes nothing where a digest of it is being delivered."""
         name, partition = timeline.encode(), self._partition_of(timeline)
         answer = await self._namespace.run(
-            partition, "flush", self._namespace.keys[partition, route].of(name), [b"", name]
+            partition,
+            "flush",
+            self._namespace.keys[partition, route].of(name),
+            [b"", name, EXEMPT_MS if has_quiet_hours else b""],
         )
         return Flushed(answer[0].decode())
 

@@ -5,7 +5,7 @@ Events come in meanwhile, so it is a picture of a moment. A digest that waits fo
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsqdigest.store.head import Head
@@ -32,9 +32,11 @@ class Peeked(NamedTuple):
     last_ms: int
 
 
-async def peek(namespace: Namespace, route: str, timeline: str, earliest_delays_ms: Sequence[int]) -> Peeked | None:
-    """None: there is nothing to deliver. `earliest_delays_ms`: until the earliest next digest, by iteration from 1 on;
-    the last stands for all later ones."""
+async def peek(
+    namespace: Namespace, route: str, timeline: str, earliest_next_ms: Callable[[int], Sequence[int]]
+) -> Peeked | None:
+    """None: there is nothing to deliver. `earliest_next_ms`: called with Redis' clock, returns the earliest next
+    digests, by iteration from 1 on; the last stands for all later ones."""
     name = timeline.encode()
     partition = namespace.partition_of(name)
     keys = namespace.keys[partition, route]
@@ -53,9 +55,10 @@ async def peek(namespace: Namespace, route: str, timeline: str, earliest_delays_
     elif waiting:
         now_ms = int(seconds) * 1000 + int(microseconds) // 1000
         iteration = _iteration(text) + 1
-        delay_ms = earliest_delays_ms[min(iteration, len(earliest_delays_ms)) - 1]
+        instants_ms = earliest_next_ms(now_ms)
+        next_ms = instants_ms[min(iteration, len(instants_ms)) - 1]
         superseded, dropped = (int(each or 0) for each in losses)
-        head = Head(NO_ID, iteration, now_ms, waiting, superseded, dropped, now_ms + delay_ms, now_ms, 0, 0)
+        head = Head(NO_ID, iteration, now_ms, waiting, superseded, dropped, next_ms, now_ms, 0, 0)
         index, values = keys.index + name, keys.values + name
     else:
         return None

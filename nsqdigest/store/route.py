@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from nsqdigest.base.quiet_hours import QuietHours
+
 _LONGEST_MS = 366 * 86_400_000
 
 
@@ -16,3 +18,4 @@ class StoreRoute(NamedTuple):
     """A digest that was not delivered takes newer records in."""
     longest_ms: int = _LONGEST_MS
     """No instant of its schedule lies further ahead: the longest delay of its policy, or of a retry."""
+    quiet: QuietHours | None = None

@@ -3,10 +3,12 @@
     it begins, immediate      base = bound = now
     it begins, otherwise      base = now + first delay        bound = now + maximum
     after digest number n     base = now + delay(n)           bound = max(base, now + maximum)
+    with a calendar           base = bound = its next instant after now, when it begins as after a digest
     a retry                   base = bound = when to try again (delivery.py)
-    an urgent record          base = bound = EXEMPT_MS
+    exempt from the policy    base = bound = EXEMPT_MS
 
-In between, due = min(base + increment * records, bound); Redis works that out from the set itself.
+In between, due = min(base + increment * records, bound); Redis works that out from the set itself. Quiet hours change
+nothing of it: what is due inside waits until they end, since a route is then claimed of only up to EXEMPT_MS.
 """
 
 from __future__ import annotations
@@ -14,12 +16,18 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
+from nsqdigest.base.calendar import Calendar
+from nsqdigest.base.local_time import DAY_MS, zone_named
+from nsqdigest.base.quiet_hours import QuietHours
+
 if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
+
     from nsqdigest.config import Policy
 
 
 EXEMPT_MS = 1
-"""Base and bound of a timeline that is due at once and exempt from its policy: an urgent record came."""
+"""The due instant of what goes out at once, also in quiet hours. (lua/lib/schedule.lua has the same.)"""
 _FURTHEST_MS = 2**53
 _PACKED = struct.Struct(">QQI")
 """Base, bound and records, as lua/lib/schedule.lua packs them."""
@@ -50,11 +58,37 @@ def due_ms(base_ms: int, bound_ms: int, increment_ms: int, records: int) -> int:
     return min(base_ms + increment_ms * records, bound_ms)
 
 
+def released_ms(due_ms: int, quiet: QuietHours | None) -> int:
+    """When a timeline that is due at an instant may be delivered at the earliest."""
+    return due_ms if quiet is None or due_ms <= EXEMPT_MS else quiet.release_ms(due_ms)
+
+
+def shown_due_ms(due_ms: int, now_ms: int, quiet: QuietHours | None) -> int:
+    """The same for people: what is exempt from its policy is due now."""
+    return now_ms if due_ms <= EXEMPT_MS else released_ms(due_ms, quiet)
+
+
+def calendar_of(policy: Policy) -> Calendar | None:
+    return Calendar(policy.at, _zone_of(policy)) if policy.at else None
+
+
+def quiet_of(policy: Policy) -> QuietHours | None:
+    return QuietHours(policy.quiet, _zone_of(policy)) if policy.quiet else None
+
+
+def _zone_of(policy: Policy) -> ZoneInfo:
+    zone = zone_named(policy.zone)
+    assert zone is not None  # the configuration was checked
+    return zone
+
+
 class Plan:
     """The instants of one policy."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
+        self._calendar = calendar_of(policy)
+        self.quiet = quiet_of(policy)
         if policy.intervals_ms:
             self._after = (*policy.intervals_ms[1:], policy.minimum_delay_ms)
         elif policy.growth == "exponential":
@@ -67,20 +101,46 @@ class Plan:
         self._first_ms = policy.intervals_ms[0] if policy.intervals_ms else policy.minimum_delay_ms
 
     @property
+    def increment_ms(self) -> int:
+        return self._policy.increment_delay_ms
+
+    @property
     def longest_ms(self) -> int:
-        """The longest delay that this policy can give."""
-        return max(self._first_ms, *self._after, self._policy.maximum_delay_ms)
+        """No instant of its schedules lies further ahead."""
+        if self._calendar is not None:
+            longest_ms = self._calendar.longest_ms()
+        else:
+            longest_ms = max(self._first_ms, *self._after, self._policy.maximum_delay_ms)
+        return longest_ms + (2 * DAY_MS if self.quiet else 0)  # what a digest promises ends with the quiet hours
 
     def beginning(self, now_ms: int) -> Schedule:
         if self._policy.immediate:
             return Schedule(now_ms, now_ms)
+        if self._calendar is not None:
+            next_ms = self._calendar.next_ms(now_ms)
+            return Schedule(next_ms, next_ms)
         return Schedule(now_ms + self._first_ms, now_ms + max(self._first_ms, self._policy.maximum_delay_ms))
 
-    def after_digest(self, iteration: int, now_ms: int) -> Schedule:
-        """The first digest has iteration 1."""
-        base_ms = now_ms + self._after[min(iteration, len(self._after)) - 1]
+    def after_digest(self, iteration: int, now_ms: int, promised_ms: int = 0) -> Schedule:
+        """The first digest has iteration 1. Never before the instant that the digest named to its receiver."""
+        if self._calendar is not None:
+            base_ms = max(self._calendar.next_ms(now_ms), promised_ms)
+            return Schedule(base_ms, base_ms)
+        base_ms = max(now_ms + self._after[min(iteration, len(self._after)) - 1], promised_ms)
         return Schedule(base_ms, max(base_ms, now_ms + self._policy.maximum_delay_ms))
 
     def earliest_next_ms(self, now_ms: int) -> list[int]:
-        """The base after a digest closed now, by iteration from 1 on; the last stands for all later ones."""
-        return [now_ms + delay_ms for delay_ms in self._after]
+        """Before which no digest comes that follows one opened now, by iteration from 1 on; the last stands for all
+        later ones."""
+        if self._calendar is not None:
+            return [self.release_ms(self._calendar.next_ms(now_ms))]
+        return [self.release_ms(now_ms + delay_ms) for delay_ms in self._after]
+
+    def release_ms(self, due_ms: int) -> int:
+        """When what is due at an instant may be delivered at the earliest: at the end of the quiet hours it is in."""
+        return released_ms(due_ms, self.quiet)
+
+    def at_once(self, now_ms: int) -> Schedule:
+        """Whatever the policy, also in quiet hours."""
+        due_ms = now_ms if self.quiet is None else EXEMPT_MS
+        return Schedule(due_ms, due_ms)

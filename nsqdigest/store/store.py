@@ -40,7 +40,7 @@ class Store:
         self.dead = DeadStore(self.namespace, dead_digests)
         self.operations = Operations(self.namespace)
         self.upkeep = Upkeep(self.namespace, self.operations, by_name)
-        self.figures = StoreFigures(self.namespace, self.operations)
+        self.figures = StoreFigures(self.namespace, self.operations, by_name)
 
     async def start(self) -> StoreFacts:
         """Opens the namespace to serve. Raises where going on would do harm."""

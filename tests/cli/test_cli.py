@@ -22,7 +22,8 @@ from support.shell import PATIENCE_S, PROGRAM, Shell
 pytestmark = pytest.mark.unit
 
 COMMANDS = (
-    "init", "check", "try", "preview", "doctor", "test-sink", "run", "timelines", "show", "flush", "delete", "adopt",
+    "init", "check", "try", "preview", "simulate", "doctor", "test-sink", "run", "timelines", "show", "flush", "delete",
+    "adopt",
     "dead", "pause", "resume", "audit", "demo", "completion", "help",
 )  # fmt: skip
 SUBCOMMANDS = tuple(("dead", word) for word in ("list", "show", "replay", "drop", "events"))

@@ -190,28 +190,6 @@ def test_options_and_attributes_correspond(name: str) -> None:
     assert {option.field for option in section.options} == attributes
 
 
-def test_keys_of_later_versions_are_accepted_when_they_ask_for_nothing() -> None:
-    absent = {name: dict(section.absent) for name, section in ALL_SECTIONS.items() if section.absent}
-    text = SMALLEST + "".join(f"[{name}]\n{_lines(keys)}" for name, keys in absent.items())
-    assert read(text) == read(SMALLEST)
-
-
-def _lines(keys: Mapping[str, Any]) -> str:
-    return "".join(f"{key} = {toml(value)}\n" for key, value in keys.items())
-
-
-@pytest.mark.parametrize(
-    ("section", "line"),
-    [
-        ("policies.default", 'at = "0 9 * * 1-5"'),
-    ],
-)
-def test_keys_of_later_versions_are_refused_when_they_ask_for_something(section: str, line: str) -> None:
-    key = line.partition(" ")[0]
-    tail = "is not available in this version; leave it out"
-    assert problem(f"{SMALLEST}[{section}]\n{line}") == f"12: {section}.{key}: {tail}"
-
-
 def test_decorrelated_has_its_own_jitter() -> None:
     text = SMALLEST + '[backoff]\nstrategy = "decorrelated"\njitter = "full"\n'
     assert problem(text) == '13: backoff.jitter: strategy "decorrelated" has its own jitter; leave this line out'
@@ -489,12 +467,25 @@ def test_the_http_port_of_nsqd_is_warned_about() -> None:
     ("lines", "expected"),
     [
         (
-            'minimum_delay = "1h"',
+            'minimum_delay = "1h"\nmaximum_delay = "30m"',
             'the largest delay is 1h (minimum_delay), but maximum_delay is 30m; write maximum_delay = "1h"',
         ),
-        ('growth = "exponential"\nminimum_delay = "10m"', "the largest delay is 40m (minimum_delay, doubled 2 times)"),
-        ('intervals = ["0s", "31m"]', "the largest delay is 31m (the longest of intervals)"),
-        ('immediate = false\nintervals = ["31m", "5m"]', "the largest delay is 31m (the longest of intervals)"),
+        (
+            'growth = "exponential"\nminimum_delay = "10m"\nmaximum_delay = "30m"',
+            "the largest delay is 40m (minimum_delay, doubled 2 times)",
+        ),
+        (
+            'intervals = ["0s", "31m"]\nmaximum_delay = "30m"',
+            "the largest delay is 31m (the longest of intervals)",
+        ),
+        (
+            'immediate = false\nintervals = ["31m", "5m"]\nmaximum_delay = "30m"',
+            "the largest delay is 31m (the longest of intervals)",
+        ),
+        (
+            'growth = "exponential"\ngrowth_steps = 32',
+            "the largest delay is 14913080d21h20m (minimum_delay, doubled 32 times); write a shorter delay or fewer",
+        ),
         ('growth = "exponential"\nintervals = ["5m"]', "growth and intervals exclude each other; leave one out"),
     ],
 )
@@ -503,9 +494,22 @@ def test_a_policy_that_contradicts_itself(lines: str, expected: str) -> None:
 
 
 def test_a_maximum_that_is_too_low_is_shown_where_somebody_wrote() -> None:
-    assert problem(f'{SMALLEST}[policies.x]\n\nminimum_delay = "1h"').startswith("13: policies.x.minimum_delay: ")
     text = f'{SMALLEST}[policies.x]\nminimum_delay = "1h"\nmaximum_delay = "1m"'
     assert problem(text).startswith("13: policies.x.maximum_delay: ")
+
+
+@pytest.mark.parametrize(
+    ("lines", "maximum_ms"),
+    [
+        ('minimum_delay = "1h"', 3_600_000),
+        ('minimum_delay = "10m"', 1_800_000),
+        ('growth = "exponential"\nminimum_delay = "10m"', 2_400_000),
+        ('intervals = ["0s", "31m"]', 1_860_000),
+        ('immediate = false\nintervals = ["31m", "5m"]', 1_860_000),
+    ],
+)
+def test_the_default_maximum_follows_the_largest_delay(lines: str, maximum_ms: int) -> None:
+    assert read(f"{SMALLEST}[policies.x]\n{lines}").policies["x"].maximum_delay_ms == maximum_ms
 
 
 def test_the_interval_before_the_first_digest_is_free_when_that_comes_at_once() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from nsqdigest.store.schedule import EXEMPT_MS
 from support.store import LEASE_MS, NOW_MS, Claim, Rec, Scripts
 
 pytestmark = pytest.mark.script
@@ -223,3 +224,39 @@ def test_every_kind_of_key_it_touches(store: Scripts) -> None:
         *store.keys("waiting leased tokens schedule", "other"),
         store.key("agenda"),
     }
+
+
+# -- quiet hours
+
+
+QUIET = [("r", -1, 10)]
+
+
+def test_in_quiet_hours_only_what_is_exempt_is_taken(store: Scripts) -> None:
+    begin(store, b"due", -5)
+    begin(store, b"exempt", EXEMPT_MS - NOW_MS)
+    claimed = store.claim(routes=QUIET)
+    assert claimed.claims == [Claim("r", b"exempt", EXEMPT_MS, "token")]
+    assert store.schedule(b"exempt") == (EXEMPT_MS, EXEMPT_MS, 1)
+    assert store.waiting() == {b"due": NOW_MS - 5}
+
+
+def test_what_quiet_hours_hold_back_is_nothing_to_come_back_for(store: Scripts) -> None:
+    begin(store, b"due", -5)
+    begin(store, b"later", 7, route="other")
+    assert store.claim(routes=QUIET).next_ms is None
+    assert store.claim(routes=[*QUIET, ("other", 1, 0)]).next_ms == NOW_MS + 7
+    agenda = store.client.zrange(store.key("agenda"), 0, -1, withscores=True)
+    assert agenda == [(store.key("waiting", "r"), NOW_MS - 5), (store.key("waiting", "other"), NOW_MS + 7)]
+
+
+def test_what_is_exempt_and_finds_no_room_is_to_be_come_back_for(store: Scripts) -> None:
+    begin(store, b"exempt", EXEMPT_MS - NOW_MS)
+    assert store.claim(routes=QUIET, budgets=[0]).next_ms == EXEMPT_MS
+
+
+def test_what_was_flushed_with_quiet_hours_is_taken_in_them_whatever_comes_meanwhile(store: Scripts) -> None:
+    begin(store, b"t", 5_000)
+    assert store.flush(b"t", due=EXEMPT_MS) == "due"
+    store.add(*(Rec(b"t", b"%d" % n, NOW_MS) for n in range(9)), increment_ms=10)
+    assert store.claim(routes=QUIET).timelines == [b"t"]

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsqdigest.base.quiet_hours import Window
 from nsqdigest.config import Policy
-from nsqdigest.store.schedule import Plan, Schedule
+from nsqdigest.store.schedule import EXEMPT_MS, Plan, Schedule
 
 pytestmark = pytest.mark.unit
 
@@ -179,3 +180,50 @@ def test_the_due_time_is_a_function_of_the_set_and_more_records_never_bring_it_f
     schedule = Plan(policy).beginning(NOW_MS)
     dues = [due_ms(schedule, count, policy.increment_delay_ms) for count in sorted(counts)]
     assert dues == sorted(dues)
+
+
+# -- a calendar
+
+
+NINE = {"at": ("0 9 * * *",), "minimum_delay_ms": 0, "increment_delay_ms": 0, "maximum_delay_ms": 0}
+TODAY_MS = 1_763_510_400_000
+"""Midnight of a day, UTC."""
+NINE_MS = TODAY_MS + 9 * 60 * MINUTE
+DAY = 24 * 60 * MINUTE
+
+
+def test_with_a_calendar_a_timeline_begins_and_goes_on_with_the_next_instant() -> None:
+    daily = plan(immediate=False, **NINE)
+    assert daily.beginning(NINE_MS - 1) == Schedule(NINE_MS, NINE_MS)
+    assert daily.after_digest(1, NINE_MS) == daily.after_digest(7, NINE_MS) == Schedule(NINE_MS + DAY, NINE_MS + DAY)
+    assert daily.earliest_next_ms(NINE_MS) == [NINE_MS + DAY]
+    assert DAY <= daily.longest_ms < 20 * DAY
+
+
+def test_with_a_calendar_the_first_may_come_at_once() -> None:
+    assert plan(immediate=True, **NINE).beginning(TODAY_MS) == Schedule(TODAY_MS, TODAY_MS)
+
+
+def test_a_digest_that_is_late_is_followed_by_the_next_instant_but_never_before_what_it_named() -> None:
+    late_ms = NINE_MS + DAY - 1
+    daily = plan(immediate=False, **NINE)
+    assert daily.after_digest(1, late_ms, NINE_MS + DAY) == Schedule(NINE_MS + DAY, NINE_MS + DAY)
+    assert daily.after_digest(1, late_ms, NINE_MS + 2 * DAY).base_ms == NINE_MS + 2 * DAY
+
+
+# -- quiet hours
+
+NIGHT = (Window(22 * 60, 7 * 60),)
+
+
+def test_quiet_hours_move_no_schedule_but_what_a_digest_names() -> None:
+    quiet = plan(quiet=NIGHT)
+    evening_ms = TODAY_MS + (21 * 60 + 58) * MINUTE
+    assert quiet.after_digest(1, evening_ms) == plan().after_digest(1, evening_ms)
+    assert quiet.earliest_next_ms(evening_ms) == [TODAY_MS + (24 + 7) * 60 * MINUTE]
+    assert quiet.release_ms(evening_ms) == evening_ms
+    assert quiet.longest_ms == plan().longest_ms + 2 * DAY
+
+
+def test_what_is_exempt_is_released_at_once() -> None:
+    assert plan(quiet=NIGHT).release_ms(EXEMPT_MS) == EXEMPT_MS

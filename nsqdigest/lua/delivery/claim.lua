@@ -5,10 +5,11 @@
 --       4 number of budgets B; 0: the answer to a claim with this token was lost: returns what that took, and takes
 --       nothing
 --       then B budgets: how many may be taken against each (0-500);
---       then per route the number of its budget (from 1) and its increment (ms)
+--       then per route the number of its budget (from 1) and its increment (ms); a number below 0: the route has
+--         quiet hours now, and only what is exempt from its policy is taken: scored EXEMPT at most
 -- RETURNS { now, next, route number, timeline, due, route number, timeline, due, … }
 --       next: earliest instant (ms) at which a timeline that still waits can be due; in the past if a budget or the
---       bound on work cut this claim short; '' when nothing waits
+--       bound on work cut this claim short; '' when nothing waits, or all that waits does so for quiet hours
 -- ERRORS none of its own.
 -- EFFECT sets base = bound = due for each claimed timeline, where maintenance returns it to; rewrites these routes'
 --        agenda entries.
@@ -64,10 +65,10 @@ local function write(number, taken, leases, owners, kept, later)
 end
 
 -- Takes of the first that wait as many as there is room for, and scores anew what is due later: neither waits first any
--- more. Returns how many were there to be looked at, and how many it took.
-local function take_first(number, most, places, increment)
+-- more. `latest`: the last instant that is due. Returns how many were there to be looked at, and how many it took.
+local function take_first(number, most, places, increment, latest)
   local waiting, _, _, schedules = keys_of_route(number)
-  local names = redis.call('ZRANGEBYSCORE', waiting, '-inf', now, 'LIMIT', 0, most)
+  local names = redis.call('ZRANGEBYSCORE', waiting, '-inf', latest, 'LIMIT', 0, most)
   if #names == 0 then
     return 0, 0
   end
@@ -76,7 +77,7 @@ local function take_first(number, most, places, increment)
   for place, timeline in ipairs(names) do
     local base, bound, records = unpack_schedule(known[place], now)
     local due = due_ms(base, bound, increment, records)
-    if due > now then
+    if due > latest then
       later[#later + 1], later[#later + 2] = string.format('%d', due), timeline
     elseif #taken < places then
       local count = #taken + 1
@@ -91,13 +92,22 @@ local function take_first(number, most, places, increment)
   return #names, #taken
 end
 
-local function take(number)
+-- Returns the budget of a route, and the last instant that is due of it.
+local function budget_of(number)
   local budget = tonumber(ARGV[3 + budget_count + 2 * number])
+  if budget < 0 then
+    return -budget, EXEMPT
+  end
+  return budget, now
+end
+
+local function take(number)
+  local budget, latest = budget_of(number)
   local increment = tonumber(ARGV[4 + budget_count + 2 * number])
   local left = LOOKED_AT_PER_ROUTE
   while room[budget] > 0 and left > 0 do
     local most = math.min(room[budget] + LOOKED_AT_BEYOND_ROOM, left)
-    local looked_at, taken = take_first(number, most, room[budget], increment)
+    local looked_at, taken = take_first(number, most, room[budget], increment, latest)
     room[budget], left = room[budget] - taken, left - looked_at
     if looked_at < most then
       return
@@ -125,8 +135,9 @@ for number = 1, (#KEYS - 1) / 4 do
     take_again(number)
   else
     take(number)
-    local first = put_agenda_right(number)
-    if first and (answer[2] == '' or tonumber(first) < tonumber(answer[2])) then
+    local first, _, latest = put_agenda_right(number), budget_of(number)
+    local is_held_back = latest == EXEMPT and first and tonumber(first) > EXEMPT
+    if first and not is_held_back and (answer[2] == '' or tonumber(first) < tonumber(answer[2])) then
       answer[2] = first
     end
   end

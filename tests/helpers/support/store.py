@@ -443,8 +443,8 @@ class Scripts:
         answer = self.run("delete", self.all_of(route, timeline), [timeline])
         return self._word(answer), answer[1] if len(answer) > 1 else None
 
-    def flush(self, timeline: bytes, route: str = "r") -> str:
-        return self._word(self.run("flush", self.all_of(route, timeline), [self._now(), timeline]))
+    def flush(self, timeline: bytes, route: str = "r", due: int | str = "") -> str:
+        return self._word(self.run("flush", self.all_of(route, timeline), [self._now(), timeline, due]))
 
     def revive(
         self,
