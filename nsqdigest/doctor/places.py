@@ -5,21 +5,24 @@ It sends nothing and keeps no port. What to reach for a sink, and what the resul
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import http.client
 import socket
 import ssl
 import time
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from nsqdigest.admin.client import own_host
 from nsqdigest.base.errors import Unreachable
 from nsqdigest.base.findings import Finding, Reached
 from nsqdigest.doctor import judgements, running
-from nsqdigest.doctor.reach import connect, in_a_thread, leave, peer_of, resolve, why
+from nsqdigest.doctor.reach import CONNECTED_WITHIN_S, connect, in_a_thread, leave, peer_of, resolve, why
 
 if TYPE_CHECKING:
     from nsqdigest.config import Address
+    from nsqdigest.delivery.sinks.kind import Greeted
     from nsqdigest.doctor.nsq import NsqExaminer
 
 _ANSWER_WITHIN_S = 2.0
@@ -52,6 +55,16 @@ class SinkReach:
             return judgements.reached_server(version, peer_of(certificate), time.time())
         finally:
             await leave(writer)
+
+    async def client(self, host: str, greet: Callable[[], Awaitable[Greeted]]) -> Reached:
+        await resolve(host)
+        try:
+            async with asyncio.timeout(CONNECTED_WITHIN_S):
+                greeted = await greet()
+        except TimeoutError as error:
+            raise Unreachable(why(error)) from None
+        reached = judgements.reached_server(greeted.tls, peer_of(greeted.certificate), time.time())
+        return reached._replace(how="; ".join([reached.how, *greeted.details]))
 
 
 async def look_at_admin(listen: Address | None) -> list[Finding]:

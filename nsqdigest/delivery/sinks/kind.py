@@ -39,6 +39,16 @@ class SinkContext(NamedTuple):
     metrics: Metrics | None = None
 
 
+class Greeted(NamedTuple):
+    """What a client of a kind learnt of its server."""
+
+    tls: str
+    """Its version, "" in the clear."""
+    certificate: Mapping[str, Any] | None
+    """The server's, as `ssl` returns it."""
+    details: tuple[str, ...]
+
+
 class Reach(Protocol):
     """What the doctor lends to a look. It reaches a place and leaves again; each call has a limit of its own.
 
@@ -47,6 +57,9 @@ class Reach(Protocol):
 
     async def server(self, host: str, port: int, *, tls: bool) -> Reached:
         """Connects, and with `tls` checks the certificate as a client of this machine does."""
+
+    async def client(self, host: str, greet: Callable[[], Awaitable[Greeted]]) -> Reached:
+        """For a server of a protocol of its own: `greet` connects, shakes hands and leaves again."""
 
     async def nsqd(self, address: Address) -> Reached:
         """Shakes hands with the options of [nsq]; subscribes to nothing."""

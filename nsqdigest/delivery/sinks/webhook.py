@@ -39,7 +39,7 @@ from nsqdigest.delivery.sinks import webhook_body
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.sinks.kind import Posted, Reach, SinkContext, SinkKind
 from nsqdigest.delivery.sinks.rendering import Rendering
-from nsqdigest.delivery.sinks.webhook_body import TemplateFile
+from nsqdigest.delivery.sinks.template_files import TemplateFile
 
 if TYPE_CHECKING:
     from nsqdigest.base.http.client import Client, Response
