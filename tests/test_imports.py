@@ -36,12 +36,12 @@ PURE = (
     "delivery.bodies.texts", "delivery.bodies.values", "delivery.bodies.work", "delivery.digest", "delivery.grouped",
     "delivery.ids", "delivery.mail.addresses", "delivery.mail.answers", "delivery.mail.compose",
     "delivery.mail.content", "delivery.mail.filling", "delivery.mail.html", "delivery.mail.mime",
-    "delivery.mail.text", "delivery.sink_state", "delivery.sinks.base", "delivery.verdicts", "doctor.findings",
-    "doctor.judgements", "doctor.report", "doctor.running", "intake.batch", "intake.bodies", "intake.late_answers",
-    "intake.letter_reading", "intake.names", "intake.oversize", "intake.rdy", "intake.routing", "intake.shapes",
-    "intake.timestamps", "nsq.compression", "nsq.directory", "nsq.frames", "nsq.negotiation", "nsq.publish_rules",
-    "store.acknowledged", "store.answers", "store.keys", "store.packing", "store.record", "store.route",
-    "store.schedule", "trial.events", "trial.hints", "trial.report", "trial.trial",
+    "delivery.mail.reading", "delivery.mail.text", "delivery.sink_state", "delivery.sinks.base", "delivery.verdicts",
+    "doctor.findings", "doctor.judgements", "doctor.report", "doctor.running", "intake.batch", "intake.bodies",
+    "intake.late_answers", "intake.letter_reading", "intake.names", "intake.oversize", "intake.rdy", "intake.routing",
+    "intake.shapes", "intake.timestamps", "nsq.compression", "nsq.directory", "nsq.frames", "nsq.negotiation",
+    "nsq.publish_rules", "store.acknowledged", "store.answers", "store.keys", "store.packing", "store.record",
+    "store.route", "store.schedule", "trial.events", "trial.hints", "trial.report", "trial.trial",
 )  # fmt: skip
 THE_WORLD = {
     "aiohttp", "asyncio", "click", "concurrent", "logging", "nsq", "os", "random", "redis", "secrets", "selectors",

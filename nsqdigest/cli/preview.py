@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from nsqdigest.config import Config, Route
     from nsqdigest.delivery.preview import Preview
 
+_MAIL = "message/rfc822"
+
 
 @click.command("preview", short_help="Show what a sink would be sent.")
 @config_option
@@ -38,8 +40,9 @@ def command(
 ) -> None:
     """Show what a sink would be sent of TIMELINE now, or of a sample. Nothing is sent, and nothing changes in Redis.
 
-    A digest that was not opened yet has an id of zeros. On a terminal JSON is indented and what cannot be seen is
-    escaped; elsewhere the bytes are those that would be posted, and a line break.
+    A digest that was not opened yet has an id of zeros. On a terminal JSON is indented, of a mail the headers and the
+    text are shown, and what cannot be seen is escaped; elsewhere the bytes are those that would be sent, and a line
+    break.
 
     Exit code 0: it is shown; 1: there is nothing to deliver, or a template fails; 69: Redis is out of reach; 78: the
     file has mistakes.
@@ -49,6 +52,7 @@ def command(
       nsqdigest preview user:42
       nsqdigest preview --sample --sink chat
       nsqdigest preview --sample --route events | curl -H content-type:application/json -d @- $URL
+      nsqdigest preview --sample --sink mail > digest.eml
     """
     if is_sample is (timeline is not None):
         raise click.UsageError("name a timeline, or write --sample")
@@ -108,12 +112,17 @@ def _show(found: list[Preview], as_json: bool) -> None:
     for each in found:
         head = f"route {each.route} to sink {each.sink}: {each.content_type}, {len(each.body):,} bytes"
         click.echo(f"{head}; {each.about}", err=True)
-        click.echo(for_terminal(each.body) if sys.stdout.isatty() else each.body)
+        click.echo(for_terminal(each.body, each.content_type) if sys.stdout.isatty() else each.body)
 
 
-def for_terminal(body: bytes) -> str:
-    """JSON indented, and nothing raw that a terminal would act on."""
-    text = body.decode()
-    with suppress(ValueError):  # no JSON
-        text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+def for_terminal(body: bytes, content_type: str = "") -> str:
+    """JSON indented, a mail as its reader sees it, and nothing raw that a terminal would act on."""
+    if content_type == _MAIL:
+        from nsqdigest.delivery.mail.reading import for_people
+
+        text = for_people(body)
+    else:
+        text = body.decode()
+        with suppress(ValueError):  # no JSON
+            text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
     return "\n".join(map(printable, text.split("\n")))

@@ -95,6 +95,8 @@ def mail_host(text: str) -> str:
 
 
 def mailbox(text: str) -> Mailbox:
+    if "{" in text or "}" in text:
+        raise Wrong("is a template, and all mails of a sink have the same one", _LIKE_ADDRESS)
     try:
         return addresses.mailbox(text)
     except AddressError as error:
