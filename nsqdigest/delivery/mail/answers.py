@@ -47,9 +47,8 @@ class Stage(StrEnum):
     AUTH = "AUTH"
     SENDER = "MAIL FROM"
     RECIPIENT = "RCPT TO"
-    DATA = "DATA"
     CONTENT = "content"
-    """After the final dot."""
+    """DATA, and after the final dot."""
     IDLE = "NOOP"
 
 

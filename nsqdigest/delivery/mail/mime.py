@@ -2,8 +2,8 @@
 
 Invariants:
 - The bytes are a function of what goes in: no clock, no randomness, nothing of this machine.
-- They are 7 bits wide and have lines of at most 78 characters, so that no server has to convert them; only an address
-  with letters of other languages makes its header wider.
+- They are 7 bits wide and have lines of at most 78 characters, so that no server has to convert them; only a long
+  address makes its line longer, and one with letters of other languages its header wider.
 - A header is one header, whatever text it is made of: `header` refuses line breaks and other controls.
 """
 
@@ -18,7 +18,7 @@ from datetime import datetime
 from email.utils import format_datetime
 from typing import NamedTuple
 
-from nsqdigest.delivery.mail.addresses import Mailbox
+from nsqdigest.delivery.mail.addresses import Mailbox, domain_of
 
 LINE_CHARACTERS = 76
 _WORD_BYTES = 42
@@ -76,7 +76,7 @@ def header(name: str, value: str) -> str:
 
 
 def _headers(envelope: Envelope) -> Iterator[str]:
-    domain = envelope.sender.address.rpartition("@")[2]
+    domain = domain_of(envelope.sender.address)
     thread = f"<{_thread_id(envelope.thread)}@{domain}>"
     yield header("From", named(envelope.sender))
     yield header("To", ",\r\n ".join(map(named, envelope.to)))
