@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from nsqdigest.config import Config, Route
     from nsqdigest.delivery.preview import Preview
 
-_MAIL = "message/rfc822"
-
 
 @click.command("preview", short_help="Show what a sink would be sent.")
 @config_option
@@ -117,7 +115,9 @@ def _show(found: list[Preview], as_json: bool) -> None:
 
 def for_terminal(body: bytes, content_type: str = "") -> str:
     """JSON indented, a mail as its reader sees it, and nothing raw that a terminal would act on."""
-    if content_type == _MAIL:
+    from nsqdigest.delivery.bodies.base import MAIL
+
+    if content_type == MAIL:
         from nsqdigest.delivery.mail.reading import for_people
 
         text = for_people(body)

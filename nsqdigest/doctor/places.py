@@ -18,7 +18,7 @@ from nsqdigest.admin.client import own_host
 from nsqdigest.base.errors import Unreachable
 from nsqdigest.base.findings import Finding, Reached
 from nsqdigest.doctor import judgements, running
-from nsqdigest.doctor.reach import CONNECTED_WITHIN_S, connect, in_a_thread, leave, peer_of, resolve, why
+from nsqdigest.doctor.reach import connect, in_a_thread, leave, peer_of, resolve, why
 
 if TYPE_CHECKING:
     from nsqdigest.config import Address
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from nsqdigest.doctor.nsq import NsqExaminer
 
 _ANSWER_WITHIN_S = 2.0
+_GREETED_WITHIN_S = 10.0
+"""Some mail servers let strangers wait before they greet."""
 _ANSWER_LIMIT_BYTES = 64 * 1024
 _CERTIFICATE_REMEDY = "renew or correct the certificate there; it has to be of an authority that this machine trusts"
 
@@ -59,10 +61,10 @@ class SinkReach:
     async def client(self, host: str, greet: Callable[[], Awaitable[Greeted]]) -> Reached:
         await resolve(host)
         try:
-            async with asyncio.timeout(CONNECTED_WITHIN_S):
+            async with asyncio.timeout(_GREETED_WITHIN_S):
                 greeted = await greet()
-        except TimeoutError as error:
-            raise Unreachable(why(error)) from None
+        except TimeoutError:
+            raise Unreachable(f"no answer within {_GREETED_WITHIN_S:g} s") from None
         reached = judgements.reached_server(greeted.tls, peer_of(greeted.certificate), time.time())
         return reached._replace(how="; ".join([reached.how, *greeted.details]))
 

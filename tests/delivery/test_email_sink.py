@@ -384,7 +384,7 @@ async def test_nobody_listens(email: Make) -> None:
 async def test_a_name_that_nobody_knows(email: Make) -> None:
     outcome = await email(host="mail.invalid").deliver(digest())
     assert outcome.verdict is Verdict.UNAVAILABLE
-    assert "nobody knows this name" in outcome.detail
+    assert "its name cannot be looked up" in outcome.detail
 
 
 async def _garbage(peer: Peer) -> None:

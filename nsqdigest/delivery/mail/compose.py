@@ -101,7 +101,7 @@ class Composer:
         except AddressError as error:
             if self._is_sample:
                 return Mailbox(f"someone@{_SAMPLE_DOMAIN}")
-            return Unaddressed(f'the address of "{template.text}" {error}', text)
+            return Unaddressed(f'what "{template.text}" stands for {error}', text)
 
     def _content(
         self, digest: Digest, digest_json: bytes, recipients: Sequence[Mailbox], subject: str | None, unsubscribe: str

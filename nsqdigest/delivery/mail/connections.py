@@ -44,15 +44,13 @@ class Connections:
         self._idle: list[Session] = []
         self._closing: asyncio.TimerHandle | None = None
         self._is_closed = False
-        self._done_with: OrderedDict[str, set[str]] = OrderedDict()
-        """By digest: who took it, or never will."""
-        self._taken: set[str] = set()
-        """Digests that somebody took."""
+        self._taken_by: OrderedDict[str, set[str]] = OrderedDict()
+        """By digest: who took it, while others did not."""
 
     async def send(self, digest_id: str, mail: Mail) -> Outcome:
         """Raises TimeoutError where its caller's time-out ends it."""
-        done = self._done_with.get(digest_id, set())
-        open_for = [each for each in mail.recipients if each not in done]
+        taken_by = self._taken_by.get(digest_id, set())
+        open_for = [each for each in mail.recipients if each not in taken_by]
         if not open_for:
             return self._ended(digest_id, Outcome(Verdict.DELIVERED, "accepted before"))
         session = None
@@ -103,12 +101,13 @@ class Connections:
                     refused.append((address, failed.refusal))
             if len(refused) < len(open_for):
                 await session.content(mail.content)
-            else:
-                await session.reset()
         except Failed as failed:
             await self._after_refusal(session, failed)
             raise
-        self._give_back(session)
+        if len(refused) < len(open_for):
+            self._give_back(session)
+        else:
+            await self._go_on(session)
         names = {address for address, _ in refused}
         return self._concluded(digest_id, [each for each in open_for if each not in names], refused, len(open_for))
 
@@ -116,7 +115,10 @@ class Connections:
         """The connection goes on where the server only refused this mail."""
         if failed.refusal is None or not session.is_open or failed.outcome.verdict is Verdict.UNAVAILABLE:
             session.abort()
-            return
+        else:
+            await self._go_on(session)
+
+    async def _go_on(self, session: Session) -> None:
         try:
             await session.reset()
         except Failed:
@@ -126,14 +128,13 @@ class Connections:
 
     def _concluded(self, digest_id: str, taken: Sequence[str], refused: list[tuple[str, Refusal]], of: int) -> Outcome:
         if taken:
-            self._taken.add(digest_id)
-        done = self._done_with.setdefault(digest_id, set())
-        done.update(taken)
+            self._taken_by.setdefault(digest_id, set()).update(taken)
         if not refused:
             return self._ended(digest_id, Outcome(Verdict.DELIVERED, "250"))
-        waiting = [each for each in refused if not each[1].is_for_good]
-        if waiting or digest_id not in self._taken:
-            self._remember_less()
+        hopeful = [each for each in refused if not each[1].is_for_good]
+        if hopeful or digest_id not in self._taken_by:
+            while len(self._taken_by) > REMEMBERED:
+                self._taken_by.popitem(last=False)
             return answers.of_recipients(refused, of)
         for address, refusal in refused:
             self._on_refused(digest_id, address, refusal)
@@ -141,14 +142,8 @@ class Connections:
         return self._ended(digest_id, Outcome(Verdict.DELIVERED, detail))
 
     def _ended(self, digest_id: str, outcome: Outcome) -> Outcome:
-        self._done_with.pop(digest_id, None)
-        self._taken.discard(digest_id)
+        self._taken_by.pop(digest_id, None)
         return outcome
-
-    def _remember_less(self) -> None:
-        while len(self._done_with) > REMEMBERED:
-            oldest, _ = self._done_with.popitem(last=False)
-            self._taken.discard(oldest)
 
     # -- connections
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 from nsqdigest.base.templates import Template
@@ -46,7 +47,7 @@ class Fields:
             raise NoField(f'the field "{name}" of the newest record is no text, number, true or false')
         return str(found)
 
-    @property
+    @cached_property
     def _event(self) -> Any:
         newest = self._data.newest
         return values.parse(bytes(newest[0].value)) if newest else {}

@@ -22,7 +22,7 @@ from aiosmtplib import SMTP, SMTPResponseException
 
 from nsqdigest.base.host_names import is_name
 from nsqdigest.base.reasons import Verdict
-from nsqdigest.config.model import Secret
+from nsqdigest.config.model import Address, Secret
 from nsqdigest.delivery.mail.answers import LONGEST_ANSWER, Refusal, Stage, outcome_of
 from nsqdigest.delivery.sinks.base import Outcome
 
@@ -43,7 +43,7 @@ class Server(NamedTuple):
     password: Secret | None
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return str(Address(self.host, self.port))
 
 
 class Failed(Exception):
@@ -86,7 +86,7 @@ class Session:
             raise
 
     async def _hello(self) -> None:
-        await self._asked(Stage.HELLO, self._smtp.ehlo(hostname=own_name(self._smtp.get_transport_info("sockname"))))
+        await self._asked(Stage.HELLO, self._smtp.ehlo(hostname=own_name(self._known("sockname"))))
 
     async def _log_in(self) -> None:
         user, password = self._server.user, self._server.password
@@ -123,12 +123,16 @@ class Session:
 
     @property
     def tls_version(self) -> str:
-        encrypted = self._smtp.get_transport_info("ssl_object")
+        encrypted = self._known("ssl_object")
         return encrypted.version() or "TLS" if encrypted is not None else ""
 
     @property
     def certificate(self) -> Mapping[str, Any] | None:
-        return self._smtp.get_transport_info("peercert") or None
+        return self._known("peercert") or None
+
+    def _known(self, what: str) -> Any:
+        """Of the connection; None where it ended meanwhile."""
+        return self._smtp.transport.get_extra_info(what) if self._smtp.transport is not None else None
 
     @property
     def largest_bytes(self) -> int:
@@ -201,7 +205,7 @@ def why(error: BaseException) -> str:
             reason = (cause.reason or "").lower().replace("_", " ")
             return "TLS failed" + (f" ({reason})" if reason else "")
         if isinstance(cause, socket.gaierror):
-            return "nobody knows this name"
+            return "its name cannot be looked up"
         if isinstance(cause, OSError) and cause.errno is not None and cause.errno > 0:
             return os.strerror(cause.errno)
         if numbers := dict.fromkeys(_ERRNO.findall(str(cause))):  # one of each of its addresses

@@ -23,11 +23,11 @@ from nsqdigest.base.host_names import is_host
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.base.templates import Template
 from nsqdigest.config import Secret, SinkSettings, rules, texts
-from nsqdigest.config.model import Tls
+from nsqdigest.config.model import Address, Tls
 from nsqdigest.config.options import REQUIRED, Option, Tables
 from nsqdigest.config.problems import INVALID, Spot, Wrong
 from nsqdigest.config.readers import Choice, FilePath, HiddenText, Reader, Text, Unresolved, Whole, take, text_of
-from nsqdigest.delivery.bodies.base import Body, BodyFailed
+from nsqdigest.delivery.bodies.base import MAIL, Body, BodyFailed
 from nsqdigest.delivery.mail import addresses
 from nsqdigest.delivery.mail.addresses import AddressError, Mailbox
 from nsqdigest.delivery.mail.answers import Refusal, shown
@@ -45,8 +45,9 @@ if TYPE_CHECKING:
 
 _log = log.get("scheduler")
 
-MAIL = "message/rfc822"
 _TEXT_ALONE = "none"
+_MOST_RECIPIENTS = 100
+"""So many every server takes of one mail."""
 _PORTS = {"starttls": 587, "implicit": 465, "none": 25}
 _LIKE_ADDRESS = 'write one like "alerts@example.com" or "Alerts <alerts@example.com>"'
 _LIKE_TO = 'write one like "ops@example.com" or "{user.email}"'
@@ -81,7 +82,7 @@ class EmailSinkSettings(SinkSettings):
 
     @property
     def place(self) -> str:
-        return f"{self.host}:{self.whole_port}"
+        return str(Address(self.host, self.whole_port))
 
 
 def mail_host(text: str) -> str:
@@ -150,6 +151,8 @@ class Recipients(Reader):
             return (recipient(text_of(value)),)
         if not value:
             raise Wrong("has nobody in it", _LIKE_TO)
+        if len(value) > _MOST_RECIPIENTS:
+            raise Wrong(f"has more than {_MOST_RECIPIENTS} recipients", "write the address of a mailing list")
         taken = [take(Unresolved(recipient), each, spot / index) for index, each in enumerate(value)]
         return INVALID if INVALID in taken else tuple(taken)
 
