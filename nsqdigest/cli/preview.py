@@ -59,8 +59,9 @@ def command(
     found = _samples(config, routes) if timeline is None else _of_timeline(config, routes, timeline)
     failed = [each for each in found if each.failure is not None]
     for each in failed:
-        line = "" if each.failure is None or each.failure.line is None else f", line {each.failure.line}"
-        click.echo(f"nsqdigest: the template of sink {each.sink}{line}: {each.failure}", err=True)
+        line = getattr(each.failure, "line", None)
+        at = "" if line is None else f", line {line}"
+        click.echo(f"nsqdigest: the template of sink {each.sink}{at}: {each.failure}", err=True)
     _show([each for each in found if each.failure is None], as_json)
     if timeline is not None and not found:
         click.echo(f"nsqdigest: there is nothing to deliver of timeline {json.dumps(timeline)}", err=True)
@@ -103,12 +104,14 @@ def _of_timeline(config: Config, routes: list[Route], timeline: str) -> list[Pre
 def _show(found: list[Preview], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([
-            {"route": each.route, "sink": each.sink, "content_type": each.content_type, "body": each.body.decode()}
+            {"route": each.route, "sink": each.sink, "target": each.target or None, "content_type": each.content_type,
+             "body": each.body.decode()}
             for each in found
         ]))  # fmt: skip
         return
     for each in found:
-        head = f"route {each.route} to sink {each.sink}: {each.content_type}, {len(each.body):,} bytes"
+        to = f", {printable(each.target)}" if each.target else ""
+        head = f"route {each.route} to sink {each.sink}{to}: {each.content_type}, {len(each.body):,} bytes"
         click.echo(f"{head}; {each.about}", err=True)
         click.echo(for_terminal(each.body, each.content_type) if sys.stdout.isatty() else each.body)
 

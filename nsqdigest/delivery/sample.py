@@ -20,6 +20,7 @@ from nsqdigest.delivery.digest import Names
 from nsqdigest.delivery.grouped import builder_of
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.sinks.kind import SinkContext, SinkKinds
+from nsqdigest.delivery.targets import NoTarget, Source
 from nsqdigest.nsq.connection import options_of
 from nsqdigest.store.head import Head
 from nsqdigest.store.record import StoredRecord
@@ -38,10 +39,16 @@ class Sent(NamedTuple):
     took_s: float
 
 
-async def send_sample(config: Config, kinds: SinkKinds, sink: str, now_ms: int) -> Sent:
-    """`sink`: one of the file's."""
+async def send_sample(config: Config, kinds: SinkKinds, sink: str, now_ms: int, event: bytes = b"") -> Sent:
+    """`sink`: one of the file's. `event`: of its one record, in place of a made-up one."""
     settings = config.sinks[sink]
-    digest = sample(config, sink, now_ms)
+    digest, value = sample(config, sink, now_ms, event)
+    aim = kinds[settings.type].aim(settings)
+    if aim is not None:
+        try:
+            digest = digest._replace(target=aim.of(Source(digest.route, digest.timeline, value)))
+        except NoTarget as why:
+            return Sent(digest, Outcome(Verdict.NO_TARGET, str(why), answer=why.quoting), 0.0)
     built = kinds[settings.type].build(settings, SinkContext(options_of(config.nsq)))
     began_s = time.monotonic()
     limit_s = settings.timeout_ms / 1000 + _GRACE_S
@@ -58,8 +65,8 @@ async def send_sample(config: Config, kinds: SinkKinds, sink: str, now_ms: int) 
     return Sent(digest, outcome, took_s)
 
 
-def sample(config: Config, sink: str, now_ms: int) -> OutgoingDigest:
-    """A digest like any other of the first route to this sink, with one record that says what it is."""
+def sample(config: Config, sink: str, now_ms: int, event: bytes = b"") -> tuple[OutgoingDigest, bytes]:
+    """A digest like any other of the first route to this sink, with one record that says what it is, and its value."""
     route = next((each for each in config.routes if each.sink == sink), None)
     (random_bits,) = ids.random_bits(secrets.token_bytes(ids.RANDOM_BYTES))
     head = Head(
@@ -68,8 +75,9 @@ def sample(config: Config, sink: str, now_ms: int) -> OutgoingDigest:
     )  # fmt: skip
     names = Names(route.name if route else TIMELINE, TIMELINE, sink)
     builder = builder_of(head, names, config.sinks[sink].max_body_bytes, route.group_path if route else ())
-    builder.add([StoredRecord(b"sample", now_ms, msgspec.json.encode(_event(route)))])
-    return OutgoingDigest(head.id, names.route, TIMELINE, head.attempt, 1, builder.body(now_ms, now_ms))
+    value = event or msgspec.json.encode(_event(route))
+    builder.add([StoredRecord(b"sample", now_ms, value)])
+    return OutgoingDigest(head.id, names.route, TIMELINE, head.attempt, 1, builder.body(now_ms, now_ms)), value
 
 
 def _event(route: Route | None) -> dict[str, Any]:

@@ -58,7 +58,7 @@ ORDER = (
     b'"meta": {"live": true, "at": "2023-11-14T22:13:20.123Z"}}'
 )
 ALL = {"route": "all", "timeline": "ada", "key": None, "timestamp": None, "group": None, "policy": "default",
-       "sink": "out"}  # fmt: skip
+       "sink": "out", "target": None, "no_target": None}  # fmt: skip
 
 
 def tried(body: bytes, topic: str = "events", file: str = FILE) -> Tried:
@@ -79,7 +79,7 @@ def test_each_route_that_takes_it_is_there_with_all_that_it_makes_of_it() -> Non
     (only,) = answer(tried(ORDER))["events"]
     orders = {
         "route": "orders", "timeline": "orders of ada", "key": "1.50-2", "timestamp": 1_700_000_000_123,
-        "group": "new", "policy": "slow", "sink": "other",
+        "group": "new", "policy": "slow", "sink": "other", "target": None, "no_target": None,
     }  # fmt: skip
     assert only == {
         "line": 1, "result": "taken", "routes": [ALL, orders], "dead_letter": None, "unmet": [], "hints": [],

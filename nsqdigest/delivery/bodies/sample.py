@@ -66,8 +66,8 @@ def samples(*, grouped: bool) -> list[Sample]:
     return found
 
 
-def sample_of(route: Route) -> bytes:
-    """A digest as the route would have it: its events have the fields that the route names."""
+def sample_of(route: Route, paths: Sequence[tuple[str, ...]] = ()) -> bytes:
+    """A digest as the route would have it: its events have the fields that the route names, and those of `paths`."""
     path = route.group_path
     events = []
     template = Template.parse(route.timeline)
@@ -79,6 +79,8 @@ def sample_of(route: Route) -> bytes:
             _put(event, tuple(name.split(".")), wanted[0])
         if path:
             _put(event, path, KINDS[number % len(KINDS)])
+        for each in paths:
+            _put(event, each, each[-1])
         _put(event, ("message",), TEXTS[number % len(TEXTS)])
         events.append(event)
     timeline = "".join(part if isinstance(part, str) else _found(events[0], part) for part in template.parts)
