@@ -16,7 +16,8 @@ from pathlib import Path
 from nsqdigest.delivery.bodies.sample import digest_json
 from nsqdigest.delivery.digest import Names
 from nsqdigest.delivery.mail.addresses import mailbox
-from nsqdigest.delivery.mail.compose import Composer, Letterhead, Mail
+from nsqdigest.delivery.mail.addressing import Addressing
+from nsqdigest.delivery.mail.compose import Composer, Letterhead
 
 PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "mail.png"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -33,9 +34,8 @@ EVENTS = [TIMEOUT, DECLINED, TIMEOUT, TIMEOUT]
 
 
 def html() -> str:
-    letterhead = Letterhead(sender=mailbox("Alerts <alerts@example.com>"), to=[mailbox("ops@example.com")])
-    mail = Composer(letterhead)(digest_json(EVENTS, Names("events", "payments", "mail"), ("kind",)))
-    assert isinstance(mail, Mail)
+    letterhead = Letterhead(mailbox("Alerts <alerts@example.com>"), Addressing([mailbox("ops@example.com")]))
+    mail = Composer(letterhead)(digest_json(EVENTS, Names("events", "payments", "mail"), ("kind",)), {})
     part = message_from_bytes(mail.content, policy=policy.default).get_body(("html",))
     assert part is not None
     return str(part.get_content())

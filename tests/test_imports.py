@@ -35,7 +35,7 @@ PURE = (
     "delivery.bodies.sandbox", "delivery.bodies.slack", "delivery.bodies.teams", "delivery.bodies.template",
     "delivery.bodies.texts", "delivery.bodies.values", "delivery.bodies.work", "delivery.digest", "delivery.grouped",
     "delivery.ids", "delivery.mail.addresses", "delivery.mail.answers", "delivery.mail.compose",
-    "delivery.mail.content", "delivery.mail.filling", "delivery.mail.html", "delivery.mail.mime",
+    "delivery.mail.content", "delivery.mail.addressing", "delivery.mail.html", "delivery.mail.mime",
     "delivery.mail.reading", "delivery.mail.text", "delivery.sink_state", "delivery.sinks.base", "delivery.verdicts",
     "doctor.findings", "doctor.judgements", "doctor.report", "doctor.running", "intake.batch", "intake.bodies",
     "intake.late_answers", "intake.letter_reading", "intake.names", "intake.oversize", "intake.rdy", "intake.routing",

@@ -32,7 +32,7 @@ class Preview(NamedTuple):
 
 def of_sample(config: Config, kinds: SinkKinds, route: Route) -> Preview:
     aim = _aim_of(config, kinds, route)
-    digest_json = sample_of(route, aim.paths if aim is not None else ())
+    digest_json = sample_of(route, aim.sample_fields if aim is not None else {})
     data = document.read(digest_json).data
     source = Source(route.name, data.timeline, bytes(data.newest[0].value))
     return _made(config, kinds, route, source, digest_json, about="a sample, nothing is sent", is_sample=True)

@@ -14,6 +14,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from nsqdigest.base.shown import printable
@@ -50,6 +51,12 @@ class Aim(NamedTuple):
     """Raises `NoTarget`."""
     paths: tuple[tuple[str, ...], ...]
     """The fields that it needs of an event."""
+    samples: Mapping[tuple[str, ...], str] = MappingProxyType({})
+    """What a sample has in a field where the field's own name will not do."""
+
+    @property
+    def sample_fields(self) -> dict[tuple[str, ...], str]:
+        return {path: self.samples.get(path, path[-1]) for path in self.paths}
 
 
 Encode = Callable[[str], str]

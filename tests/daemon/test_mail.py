@@ -104,6 +104,20 @@ def test_while_a_server_is_down_the_sink_is_refusing_and_then_the_same_mail_arri
     stage.check_logs()
 
 
+def test_an_event_that_names_nobody_holds_its_own_digest_alone(stage: Stage, server: MailServer) -> None:
+    daemon = started(stage, server)
+    for number in range(4):
+        publish(stage, f"nobody{number}", user={"id": f"{number}", "email": "ada@example.com\r\nBcc: evil@example.com"})
+    publish(stage, "ada")
+    wait_until(lambda: server.accepted, 10, "the mail of the other")
+    wait_until(lambda: daemon.metric("digest_attempts_total", outcome="no-target") >= 8, 10, "attempts at the others")
+    assert [mail.recipients[0] for mail in server.received] == ["ada@example.com"]
+    said = daemon.said("scheduler.digest.failed")[0]
+    assert said["detail"] == "to[0]: what its newest record makes of it has no domain name behind the @"
+    assert "delivering" in line(daemon)
+    stage.check_logs()
+
+
 def test_who_is_refused_for_good_is_counted_and_logged(stage: Stage, server: MailServer) -> None:
     server.refuse("ada@example.com", "550 5.1.1 nobody \x1b[31m")
     daemon = started(stage, server)

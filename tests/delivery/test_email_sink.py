@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -20,9 +21,11 @@ from nsqdigest.delivery.bodies.sample import digest_json
 from nsqdigest.delivery.digest import Names
 from nsqdigest.delivery.mail import connections
 from nsqdigest.delivery.mail.addresses import Mailbox
+from nsqdigest.delivery.sinks import email as email_sink
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.sinks.email import Email, EmailSinkSettings
 from nsqdigest.delivery.sinks.template_files import TemplateFile
+from nsqdigest.delivery.targets import NoTarget, Source
 from support.certificates import Certificates
 from support.mail_server import HANG_UP, MailServer
 from support.ports import HOST, free_port
@@ -84,6 +87,13 @@ def digest(number: int = 0, events: list[dict[str, Any]] | None = None) -> Outgo
     return OutgoingDigest(identity, "events", "payments", 1, 1, body.replace(ID.encode(), identity.encode()))
 
 
+def aimed(sink: Email, event: dict[str, Any] = EVENT) -> OutgoingDigest:
+    """As the daemon hands it to a sink with templates."""
+    aim = email_sink.aim(sink._settings)
+    assert aim is not None
+    return digest(events=[event])._replace(target=aim.of(Source("events", "payments", json.dumps(event).encode())))
+
+
 # -- what arrives
 
 
@@ -137,7 +147,7 @@ async def test_the_newest_record_decides_to_whom_it_goes_and_what_the_subject_sa
     server: MailServer, email: Make
 ) -> None:
     sink = email(to=(Template.parse("{user.email}"), OPS), subject=Template.parse("[{route}] {timeline}: {message}"))
-    await sink.deliver(digest(events=[EVENT | {"message": "a\r\nBcc: evil@example.com\u202e"}]))
+    await sink.deliver(aimed(sink, EVENT | {"message": "a\r\nBcc: evil@example.com\u202e"}))
     (mail,) = server.accepted
     assert mail.recipients == ["ada@example.com", "ops@example.com"]
     assert mail.message["subject"] == "[events] payments: a Bcc: evil@example.com"
@@ -153,17 +163,25 @@ async def test_the_newest_record_decides_to_whom_it_goes_and_what_the_subject_sa
         "ada@[127.0.0.1]", "-ada@example.com", 7, None, ["ada@example.com"],
     ],
 )  # fmt: skip
-async def test_what_is_no_address_gets_nothing(server: MailServer, email: Make, address: object) -> None:
-    outcome = await email(to=(Template.parse("{user.email}"),)).deliver(digest(events=[{"user": {"email": address}}]))
-    assert outcome.verdict is Verdict.REFUSED
-    assert outcome.detail.startswith("nothing was sent: ")
-    assert "evil" not in outcome.detail
-    assert server.connections == 0
+def test_what_is_no_address_is_no_target(address: object) -> None:
+    aim = email_sink.aim(settings(to=(Template.parse("{user.email}"),)))
+    assert aim is not None
+    with pytest.raises(NoTarget) as raised:
+        aim.of(Source("events", "payments", json.dumps({"user": {"email": address}}).encode()))
+    assert str(raised.value).startswith("to[0]: ")
+    assert "evil" not in str(raised.value)
+    assert raised.value.quoting.isprintable()
 
 
-async def test_a_field_that_is_not_there_is_named(email: Make) -> None:
-    outcome = await email(to=(Template.parse("{user.mail}"),)).deliver(digest())
-    assert outcome.detail == 'nothing was sent: the newest record has no field "user.mail"'
+async def test_a_refusal_of_whom_an_event_named_says_nothing_of_other_digests(server: MailServer, email: Make) -> None:
+    server.refuse("ada@example.com", "550 5.1.1 nobody")
+    sink = email(to=(Template.parse("{user.email}"),))
+    outcome = await sink.deliver(aimed(sink))
+    assert (outcome.verdict, outcome.is_of_sink) == (Verdict.REFUSED, False)
+    server.say("MAIL", "451 4.3.0 later")
+    assert (await sink.deliver(aimed(sink))).is_of_sink
+    server.refuse(OPS.address, "550 5.1.1 nobody")
+    assert (await email().deliver(digest())).is_of_sink
 
 
 async def test_templates_of_the_operator_make_the_parts(server: MailServer, email: Make) -> None:
@@ -187,7 +205,8 @@ async def test_a_template_that_fails_sends_nothing_and_is_named(server: MailServ
 
 async def test_a_list_can_be_left_where_the_file_says_how(server: MailServer, email: Make) -> None:
     url = Template.parse("https://example.com/stop?user={user.email}")
-    await email(list_unsubscribe=url, reply_to=DEV).deliver(digest())
+    sink = email(list_unsubscribe=url, reply_to=DEV)
+    await sink.deliver(aimed(sink))
     (mail,) = server.accepted
     assert mail.message["list-unsubscribe"] == "<https://example.com/stop?user=ada%40example.com>"
     assert mail.message["list-unsubscribe-post"] == "List-Unsubscribe=One-Click"

@@ -19,14 +19,16 @@ from nsqdigest.delivery.bodies.sample import digest_json, samples
 from nsqdigest.delivery.digest import Names
 from nsqdigest.delivery.mail import mime
 from nsqdigest.delivery.mail.addresses import AddressError, Mailbox, address, mailbox, needs_utf8
+from nsqdigest.delivery.mail.addressing import LONGEST_SUBJECT, Addressing, addressed, aim
 from nsqdigest.delivery.mail.answers import GREYLISTED_S, Refusal, Stage, outcome_of, shown, verdict_of
-from nsqdigest.delivery.mail.compose import Composer, Letterhead, Mail, Unaddressed
+from nsqdigest.delivery.mail.compose import Composer, Letterhead, Mail
 from nsqdigest.delivery.mail.content import SUBJECT_CHARACTERS
 from nsqdigest.delivery.mail.mime import Envelope, Part
 from nsqdigest.delivery.mail.reading import for_people
+from nsqdigest.delivery.targets import NoTarget, Source
 
 ALERTS, OPS = Mailbox("alerts@example.com", "Alerts"), Mailbox("ops@example.com")
-LETTERHEAD = Letterhead(sender=ALERTS, to=[OPS])
+LETTERHEAD = Letterhead(ALERTS, Addressing([OPS]))
 NAMES = Names("events", "payments", "mail")
 SEEN_BY_NOBODY = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
 TEXT = st.text(max_size=40) | st.sampled_from([
@@ -40,9 +42,7 @@ EVENTS = st.lists(
 
 
 def composed(events: list[dict[str, Any]], letterhead: Letterhead = LETTERHEAD, *, group: str = "kind") -> Mail:
-    mail = Composer(letterhead)(digest_json(events, NAMES, (group,) if group else ()))
-    assert isinstance(mail, Mail)
-    return mail
+    return Composer(letterhead)(digest_json(events, NAMES, (group,) if group else ()), {})
 
 
 def parsed(content: bytes) -> EmailMessage:
@@ -235,8 +235,7 @@ def test_text_and_html_say_the_same() -> None:
 def test_digests_of_a_timeline_and_a_day_are_a_thread() -> None:
     def thread(timeline: str, day: int) -> str:
         body = digest_json([{}], Names("events", timeline, "mail")).replace(b"2026-11-18T09", b"2026-11-%dT23" % day)
-        mail = Composer(LETTERHEAD)(body)
-        assert isinstance(mail, Mail)
+        mail = Composer(LETTERHEAD)(body, {})
         message = parsed(mail.content)
         assert message["in-reply-to"] == message["references"]
         return str(message["references"])
@@ -271,11 +270,14 @@ class _Seen(html.parser.HTMLParser):
 def test_whatever_is_published_stays_text(events: list[dict[str, Any]], timeline: str) -> None:
     events = json.loads(json.dumps(events, ensure_ascii=False).encode("utf-8", "replace"))
     names = Names("events", timeline.encode("utf-8", "replace").decode() or "t", "mail")
-    letterhead = LETTERHEAD._replace(unsubscribe=Template.parse("https://example.com/{timeline}"))
-    mail = Composer(letterhead)(digest_json(events, names, ("kind",)))
-    if isinstance(mail, Unaddressed):
-        assert "list_unsubscribe" in mail.problem
+    addressing = Addressing([OPS], None, Template.parse("https://example.com/{timeline}"))
+    aimed = aim(addressing)
+    assert aimed is not None
+    try:
+        texts = aimed.of(Source(*names[:2], b"{}")).texts
+    except NoTarget:  # the URL would be too long
         return
+    mail = Composer(Letterhead(ALERTS, addressing))(digest_json(events, names, ("kind",)), texts)
     message = parsed(mail.content)
     assert mail.recipients == ("ops@example.com",)
     assert len(message.keys()) == len({*message.keys()})
@@ -299,32 +301,52 @@ def test_whatever_is_published_stays_text(events: list[dict[str, Any]], timeline
 @pytest.mark.parametrize("grouped", [False, True])
 def test_every_sample_makes_a_mail(grouped: bool) -> None:
     for sample in samples(grouped=grouped):
-        mail = Composer(LETTERHEAD)(sample.digest_json)
-        assert isinstance(mail, Mail), sample.what
+        mail = Composer(LETTERHEAD)(sample.digest_json, {})
         assert not parsed(mail.content).defects
         assert for_people(mail.content).startswith("From: Alerts <alerts@example.com>\nTo: ops@example.com\nSubject: ")
 
 
 @pytest.mark.unit
-def test_a_sample_has_recipients_whatever_its_events_lack() -> None:
-    to = [Template.parse("{user.email}"), Template.parse("{team}@example.com")]
-    body = digest_json([{}], NAMES)
-    assert isinstance(Composer(LETTERHEAD._replace(to=to))(body), Unaddressed)
-    mail = Composer(LETTERHEAD._replace(to=to), is_sample=True)(body)
-    assert isinstance(mail, Mail)
-    assert mail.recipients == ("someone@example.com", "team@example.com")
+def test_who_is_named_twice_gets_one_mail() -> None:
+    named = Addressing([OPS, Template.parse("{to}"), Mailbox("ops@example.com", "Ops")])
+    aimed = aim(named)
+    assert aimed is not None
+    target = aimed.of(Source("r", "t", b'{"to": "ops@example.com"}'))
+    assert target.shown == "to ops@example.com"
+    assert addressed(named, target.texts).to == [OPS]
 
 
 @pytest.mark.unit
-def test_who_is_named_twice_gets_one_mail() -> None:
-    to: list[Mailbox | Template] = [OPS, Template.parse("{to}"), Mailbox("ops@example.com", "Ops")]
-    assert composed([{"to": "ops@example.com"}], LETTERHEAD._replace(to=to)).recipients == ("ops@example.com",)
+def test_a_sample_has_an_address_in_the_fields_that_have_to_be_one() -> None:
+    aimed = aim(Addressing([Template.parse("{user.email}"), Template.parse("{team}@x.org")], Template.parse("{title}")))
+    assert aimed is not None
+    assert aimed.sample_fields == {
+        ("user", "email"): "someone@example.com", ("team",): "team", ("title",): "title",
+    }  # fmt: skip
+    assert aim(Addressing([OPS])) is None
+
+
+@pytest.mark.property
+@given(st.text())
+def test_a_subject_of_any_value_is_one_line_and_a_url_has_it_encoded(text: str) -> None:
+    value = text.encode("utf-8", "replace").decode()
+    templates = Template.parse("[{route}] {x}"), Template.parse("https://example.com/?u={x}")
+    aimed = aim(Addressing([OPS], *templates))
+    assert aimed is not None
+    try:
+        texts = aimed.of(Source("events", "t", json.dumps({"x": value}).encode())).texts
+    except NoTarget:
+        return
+    assert texts["subject"].startswith("[events]")
+    assert not SEEN_BY_NOBODY.search(texts["subject"])
+    assert len(texts["subject"]) <= LONGEST_SUBJECT
+    assert re.fullmatch(r"https://example\.com/\?u=[A-Za-z0-9_.~%-]*", texts["list_unsubscribe"])
 
 
 @pytest.mark.unit
 def test_an_address_of_another_alphabet_is_known() -> None:
     assert needs_utf8("zoë@example.com")
-    assert composed([{}], LETTERHEAD._replace(to=[Mailbox("zoë@example.com")])).needs_utf8
+    assert composed([{}], Letterhead(ALERTS, Addressing([Mailbox("zoë@example.com")]))).needs_utf8
     assert not composed([{}]).needs_utf8
 
 

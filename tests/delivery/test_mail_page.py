@@ -30,8 +30,8 @@ def test_the_configuration_is_one_without_advice_and_its_mail_has_the_subject_an
     assert config.warnings == ()
     sink = config.sinks["mail"]
     assert isinstance(sink, EmailSinkSettings)
-    mail = composer_of(sink)(sample_of(config.routes[0]))
-    message = message_from_bytes(mail.content, policy=policy.default)  # type: ignore[union-attr]
+    mail = composer_of(sink)(sample_of(config.routes[0]), {})
+    message = message_from_bytes(mail.content, policy=policy.default)
     assert f"`{message['subject'].replace('42', 'payments')}`" in PAGE
     for name in ("Message-ID", "Date", "References", "In-Reply-To", "Auto-Submitted", "Precedence", "X-Nsqdigest-Id"):
         assert message[name] is not None

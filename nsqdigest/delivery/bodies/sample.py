@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsqdigest.base.templates import Template
@@ -22,6 +23,7 @@ _STEP_MS = 1_733
 _MANY = 50
 OF_A_ROUTE = 17
 _KIND = ("kind",)
+_NO_FIELDS: Mapping[tuple[str, ...], str] = MappingProxyType({})
 _ODD = 'a "quoted" \\ back`tick <!channel> <@U1> & {{ x }} {% y %} \u202eright to left\u2028 \x00\x1b[31m\n\té😀'
 TEXTS = (
     "payment 1042 failed: card declined",
@@ -66,8 +68,8 @@ def samples(*, grouped: bool) -> list[Sample]:
     return found
 
 
-def sample_of(route: Route, paths: Sequence[tuple[str, ...]] = ()) -> bytes:
-    """A digest as the route would have it: its events have the fields that the route names, and those of `paths`."""
+def sample_of(route: Route, fields: Mapping[tuple[str, ...], str] = _NO_FIELDS) -> bytes:
+    """A digest as the route would have it: its events have the fields that the route names, and these."""
     path = route.group_path
     events = []
     template = Template.parse(route.timeline)
@@ -79,8 +81,8 @@ def sample_of(route: Route, paths: Sequence[tuple[str, ...]] = ()) -> bytes:
             _put(event, tuple(name.split(".")), wanted[0])
         if path:
             _put(event, path, KINDS[number % len(KINDS)])
-        for each in paths:
-            _put(event, each, each[-1])
+        for field, text in fields.items():
+            _put(event, field, text)
         _put(event, ("message",), TEXTS[number % len(TEXTS)])
         events.append(event)
     timeline = "".join(part if isinstance(part, str) else _found(events[0], part) for part in template.parts)

@@ -38,9 +38,11 @@ OnRefused = Callable[[str, str, Refusal], None]
 
 
 class Connections:
-    def __init__(self, server: Server, on_refused: OnRefused) -> None:
+    def __init__(self, server: Server, on_refused: OnRefused, *, other_digests_have_others: bool = False) -> None:
+        """`other_digests_have_others`: recipients, so that a refusal of one says nothing of these digests."""
         self._server = server
         self._on_refused = on_refused
+        self._other_digests_have_others = other_digests_have_others
         self._idle: list[Session] = []
         self._closing: asyncio.TimerHandle | None = None
         self._is_closed = False
@@ -135,7 +137,9 @@ class Connections:
         if hopeful or digest_id not in self._taken_by:
             while len(self._taken_by) > REMEMBERED:
                 self._taken_by.popitem(last=False)
-            return answers.of_recipients(refused, of)
+            outcome = answers.of_recipients(refused, of)
+            is_of_sink = outcome.verdict is Verdict.UNAVAILABLE or not self._other_digests_have_others
+            return outcome._replace(is_of_sink=is_of_sink)
         for address, refusal in refused:
             self._on_refused(digest_id, address, refusal)
         detail = f"250, refused for {len(refused)} of {of} recipients"

@@ -21,25 +21,29 @@ from nsqdigest.base.errors import Unreachable
 from nsqdigest.base.findings import Finding, Reached, State, from_message
 from nsqdigest.base.host_names import is_host
 from nsqdigest.base.reasons import Verdict
-from nsqdigest.base.templates import Template
+from nsqdigest.base.templates import Template, TemplateError
 from nsqdigest.config import Secret, SinkSettings, rules, texts
 from nsqdigest.config.model import Address, Tls
 from nsqdigest.config.options import REQUIRED, Option, Tables
 from nsqdigest.config.problems import INVALID, Spot, Wrong
 from nsqdigest.config.readers import Choice, FilePath, HiddenText, Reader, Text, Unresolved, Whole, take, text_of
+from nsqdigest.delivery import targets
 from nsqdigest.delivery.bodies.base import MAIL, Body, BodyFailed
-from nsqdigest.delivery.mail import addresses
+from nsqdigest.delivery.bodies.document import read
+from nsqdigest.delivery.mail import addresses, addressing
 from nsqdigest.delivery.mail.addresses import AddressError, Mailbox
+from nsqdigest.delivery.mail.addressing import Addressing, makes_an_address
 from nsqdigest.delivery.mail.answers import Refusal, shown
 from nsqdigest.delivery.sinks import template_files
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.sinks.kind import Greeted, Posted, Reach, SinkContext, SinkKind
 from nsqdigest.delivery.sinks.rendering import Rendering, place_of
 from nsqdigest.delivery.sinks.template_files import TemplateFile, TemplateOption
+from nsqdigest.delivery.targets import Aim, Source
 
 if TYPE_CHECKING:
     from nsqdigest.base.metrics import Metrics
-    from nsqdigest.delivery.mail.compose import Composer, Mail, Unaddressed
+    from nsqdigest.delivery.mail.compose import Composer
     from nsqdigest.delivery.mail.connections import Connections
     from nsqdigest.delivery.mail.session import Server
 
@@ -109,31 +113,35 @@ def optional_mailbox(text: str) -> Mailbox | None:
 
 
 def recipient(text: str) -> Mailbox | Template:
-    if "{" not in text and "}" not in text:
+    if not targets.is_template(text):
         try:
             return addresses.mailbox(text)
         except AddressError as error:
             listed = ", ".join(f'"{each.strip()}"' for each in text.split(",") if each.strip())
             remedy = f"write a list: [{listed}]" if "," in text and text.isprintable() else _LIKE_TO
             raise Wrong(str(error), remedy) from None
-    template = Template.parse(texts.template(text))
-    for found in ("x", "x@example.com", "example.com"):  # what its fields may stand for
-        try:
-            addresses.address("".join(part if isinstance(part, str) else found for part in template.parts))
-        except AddressError:
-            continue
+    template = template_of(text)
+    # What its fields may stand for.
+    if any(makes_an_address(template, value) for value in ("x", "x@example.com", "example.com")):
         return template
     raise Wrong("makes no address, whatever its fields hold", _LIKE_TO)
 
 
+def template_of(text: str) -> Template:
+    try:
+        return targets.parse(text)
+    except TemplateError as error:
+        raise Wrong(error.problem, error.remedy) from None
+
+
 def optional_template(text: str) -> Template | None:
-    return Template.parse(texts.template(text)) if text else None
+    return template_of(text) if text else None
 
 
 def unsubscribe(text: str) -> Template | None:
     if not text:
         return None
-    template = Template.parse(texts.template(text))
+    template = template_of(text)
     if not _UNSUBSCRIBE.fullmatch("".join(part if isinstance(part, str) else "x" for part in template.parts)):
         raise Wrong("is not a URL that programs can call to unsubscribe", _LIKE_UNSUBSCRIBE)
     return template
@@ -241,6 +249,14 @@ def server_of(settings: EmailSinkSettings) -> Server:
     return Server(settings.host, settings.whole_port, settings.tls, context, settings.user, settings.password)
 
 
+def addressing_of(settings: EmailSinkSettings) -> Addressing:
+    return Addressing(settings.to, settings.subject, settings.list_unsubscribe)
+
+
+def aim(settings: EmailSinkSettings) -> Aim | None:
+    return addressing.aim(addressing_of(settings))
+
+
 def composer_of(settings: EmailSinkSettings, *, is_sample: bool = False) -> Composer:
     from nsqdigest.delivery.mail.compose import Composer, Letterhead
 
@@ -249,17 +265,14 @@ def composer_of(settings: EmailSinkSettings, *, is_sample: bool = False) -> Comp
         for key, content_type in _PARTS
         if isinstance(file := getattr(settings, key), TemplateFile)
     }
-    letterhead = Letterhead(
+    return Composer(Letterhead(
         sender=settings.sender,
-        to=settings.to,
+        addressing=addressing_of(settings),
         reply_to=(settings.reply_to,) if settings.reply_to else (),
-        subject=settings.subject,
-        unsubscribe=settings.list_unsubscribe,
         text=own.get("text"),
         html=own.get("html"),
         is_text_alone=settings.html == _TEXT_ALONE or (settings.text is not None and settings.html is None),
-    )
-    return Composer(letterhead, is_sample=is_sample)
+    ))  # fmt: skip
 
 
 def _own_part(file: TemplateFile, content_type: str, max_body_bytes: int, *, is_sample: bool) -> Body:
@@ -277,15 +290,13 @@ def _own_part(file: TemplateFile, content_type: str, max_body_bytes: int, *, is_
 
 
 def posted(settings: EmailSinkSettings, is_sample: bool) -> Posted:
-    from nsqdigest.delivery.mail.compose import Unaddressed
-
-    composer = composer_of(settings, is_sample=is_sample)
+    composer, aimed = composer_of(settings, is_sample=is_sample), aim(settings)
 
     def mail(digest_json: bytes) -> bytes:
-        made = composer(digest_json)
-        if isinstance(made, Unaddressed):
-            raise BodyFailed(made.problem, "correct the options of this sink", quoting=made.quoting)
-        return made.content
+        data = read(digest_json).data
+        newest = bytes(data.newest[0].value) if data.newest else b"{}"
+        texts = aimed.of(Source(data.route, data.timeline, newest)).texts if aimed is not None else {}
+        return composer(digest_json, texts).content
 
     return Posted(MAIL, mail)
 
@@ -296,18 +307,16 @@ class Email:
         self._metrics = metrics
         self._timeout_s = settings.timeout_ms / 1000
         half_s = self._timeout_s / 2  # the server gets what is left
-        self._rendering: Rendering[Mail | Unaddressed] = Rendering(composer_of(settings), "", half_s, settings.name)
+        composer = composer_of(settings)
+        self._rendering = Rendering(composer.__call__, "", half_s, settings.name)
         self._connections: Connections | None = None
 
     async def deliver(self, digest: OutgoingDigest) -> Outcome:
         until_s = time.monotonic() + self._timeout_s
-        mail = await self._rendering.of(digest.body)
+        texts = digest.target.texts if digest.target is not None else {}
+        mail = await self._rendering.of(digest.body, texts)
         if isinstance(mail, Outcome):
             return mail
-        from nsqdigest.delivery.mail.compose import Unaddressed
-
-        if isinstance(mail, Unaddressed):
-            return Outcome(Verdict.REFUSED, f"nothing was sent: {mail.problem}", answer=mail.quoting)
         try:
             async with asyncio.timeout(until_s - time.monotonic()):
                 return await self._open_connections().send(digest.id, mail)
@@ -318,7 +327,10 @@ class Email:
         if self._connections is None:
             from nsqdigest.delivery.mail.connections import Connections
 
-            self._connections = Connections(server_of(self._settings), self._note_refused)
+            have_others = any(isinstance(each, Template) for each in self._settings.to)
+            self._connections = Connections(
+                server_of(self._settings), self._note_refused, other_digests_have_others=have_others
+            )
         return self._connections
 
     def _note_refused(self, digest_id: str, address: str, refusal: Refusal) -> None:
@@ -423,4 +435,5 @@ KIND = SinkKind(
     build=build,
     look=look,
     posted=posted,
+    aim=aim,
 )
