@@ -5,7 +5,7 @@
 .NOTPARALLEL:
 .PHONY: help setup setup-demo setup-dev setup-bench setup-servers install demo test test-lowest lint mutants prove bench \
 	bench-delivery bench-fleet bench-planner bench-timelines bench-transport bench-http backoff-page metrics-page policies-page example-file \
-	river clean
+	mail-picture river clean
 
 VENV := .venv
 LOWEST_VENV := .venv-lowest
@@ -91,6 +91,9 @@ metrics-page: setup-dev ## write docs/metrics.md from the table of metrics
 
 example-file: setup-dev ## write config/nsqdigest.toml from the declared options
 	$(VENV)/bin/python -m scripts.example_file
+
+mail-picture: setup-dev ## write docs/pictures/mail.png (needs Chromium)
+	$(VENV)/bin/python -m scripts.mail_picture
 
 river: setup install ## write the way of one event and of one digest into docs/how-it-works.md, traced at run time
 	$(VENV)/bin/python -m scripts.river --write

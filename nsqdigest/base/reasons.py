@@ -65,12 +65,25 @@ class Verdict(StrEnum):
     """The receiver is no more (410)."""
     UNRENDERED = "unrendered"
     """The sink's template made no body of it: nothing was sent, and it waits for another template."""
+    NO_TARGET = "no-target"
+    """Its newest record does not say where it goes: nothing was sent."""
+    DEFERRED = "deferred"
+    """Its host, one of many of this sink, fails or is busy: nothing was sent."""
+
+    @property
+    def is_attempt(self) -> bool:
+        """Whether something may have been sent."""
+        return self not in (Verdict.UNRENDERED, Verdict.NO_TARGET, Verdict.DEFERRED)
 
 
 class BuryReason(StrEnum):
     TOO_OLD = "too-old"
     TOO_MANY_ATTEMPTS = "too-many-attempts"
     REFUSED = "refused"
+    GONE = "gone"
+    """The place that it goes to is no more (410); other digests of its sink go elsewhere."""
+    NO_TARGET = "no-target"
+    """Its newest record does not say where it goes."""
     VALUES_LOST = "values-lost"
     """Redis has the index of its records and none of their values."""
 

@@ -92,7 +92,8 @@ class Template:
     parts: tuple[str | tuple[str, ...], ...]
 
     @classmethod
-    def parse(cls, text: str) -> Template:
+    def parse(cls, text: str, own: frozenset[str] = frozenset()) -> Template:
+        """`own`: what may stand in braces beside paths."""
         if not text:
             raise TemplateError("is empty", _LIKE)
         if _FOREIGN.search(text):
@@ -103,7 +104,7 @@ class Template:
         position = 0
         for found in _FIELD.finditer(text):
             try:
-                path = check_path(found.group(1))
+                path = (found.group(1),) if found.group(1) in own else check_path(found.group(1))
             except TemplateError as error:
                 guess = _as_path(found.group(1))
                 whole = f"{text[: found.start()]}{{{guess}}}{text[found.end() :]}" if guess else ""

@@ -38,8 +38,9 @@ def command(
 ) -> None:
     """Show what a sink would be sent of TIMELINE now, or of a sample. Nothing is sent, and nothing changes in Redis.
 
-    A digest that was not opened yet has an id of zeros. On a terminal JSON is indented and what cannot be seen is
-    escaped; elsewhere the bytes are those that would be posted, and a line break.
+    A digest that was not opened yet has an id of zeros. On a terminal JSON is indented, of a mail the headers and the
+    text are shown, and what cannot be seen is escaped; elsewhere the bytes are those that would be sent, and a line
+    break.
 
     Exit code 0: it is shown; 1: there is nothing to deliver, or a template fails; 69: Redis is out of reach; 78: the
     file has mistakes.
@@ -49,6 +50,7 @@ def command(
       nsqdigest preview user:42
       nsqdigest preview --sample --sink chat
       nsqdigest preview --sample --route events | curl -H content-type:application/json -d @- $URL
+      nsqdigest preview --sample --sink mail > digest.eml
     """
     if is_sample is (timeline is not None):
         raise click.UsageError("name a timeline, or write --sample")
@@ -57,8 +59,9 @@ def command(
     found = _samples(config, routes) if timeline is None else _of_timeline(config, routes, timeline)
     failed = [each for each in found if each.failure is not None]
     for each in failed:
-        line = "" if each.failure is None or each.failure.line is None else f", line {each.failure.line}"
-        click.echo(f"nsqdigest: the template of sink {each.sink}{line}: {each.failure}", err=True)
+        line = getattr(each.failure, "line", None)
+        at = "" if line is None else f", line {line}"
+        click.echo(f"nsqdigest: the template of sink {each.sink}{at}: {each.failure}", err=True)
     _show([each for each in found if each.failure is None], as_json)
     if timeline is not None and not found:
         click.echo(f"nsqdigest: there is nothing to deliver of timeline {json.dumps(timeline)}", err=True)
@@ -101,19 +104,28 @@ def _of_timeline(config: Config, routes: list[Route], timeline: str) -> list[Pre
 def _show(found: list[Preview], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([
-            {"route": each.route, "sink": each.sink, "content_type": each.content_type, "body": each.body.decode()}
+            {"route": each.route, "sink": each.sink, "target": each.target or None, "content_type": each.content_type,
+             "body": each.body.decode()}
             for each in found
         ]))  # fmt: skip
         return
     for each in found:
-        head = f"route {each.route} to sink {each.sink}: {each.content_type}, {len(each.body):,} bytes"
+        to = f", {printable(each.target)}" if each.target else ""
+        head = f"route {each.route} to sink {each.sink}{to}: {each.content_type}, {len(each.body):,} bytes"
         click.echo(f"{head}; {each.about}", err=True)
-        click.echo(for_terminal(each.body) if sys.stdout.isatty() else each.body)
+        click.echo(for_terminal(each.body, each.content_type) if sys.stdout.isatty() else each.body)
 
 
-def for_terminal(body: bytes) -> str:
-    """JSON indented, and nothing raw that a terminal would act on."""
-    text = body.decode()
-    with suppress(ValueError):  # no JSON
-        text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+def for_terminal(body: bytes, content_type: str = "") -> str:
+    """JSON indented, a mail as its reader sees it, and nothing raw that a terminal would act on."""
+    from nsqdigest.delivery.bodies.base import MAIL
+
+    if content_type == MAIL:
+        from nsqdigest.delivery.mail.reading import for_people
+
+        text = for_people(body)
+    else:
+        text = body.decode()
+        with suppress(ValueError):  # no JSON
+            text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
     return "\n".join(map(printable, text.split("\n")))

@@ -16,6 +16,7 @@ from nsqdigest.cli import config_option, load_config, terminal
 
 if TYPE_CHECKING:
     from nsqdigest.config import Config
+    from nsqdigest.delivery.targets import Aim
 
 LARGEST_INPUT_BYTES = 64 << 20
 _STDIN = "-"
@@ -37,11 +38,11 @@ def command(events: str, path: Path | None, topic: str | None, by_line: bool | N
     """See what the daemon would do with an event.
 
     Reads EVENTS, a file with one event or with an event on each line, or stdin, and shows for each event the routes
-    that take it, with timeline, key, time, group and sink; or the reason why it would be a dead letter. It uses the
-    configuration alone, connects to nothing and needs none of the secrets.
+    that take it, with timeline, key, time, group, sink and target; or the reason why it would be a dead letter. It uses
+    the configuration alone, connects to nothing and needs none of the secrets.
 
-    Exit code 0: some route takes each event; 1: one would be a dead letter, or no route takes it; 78: the file has
-    mistakes.
+    Exit code 0: some route takes each event; 1: one would be a dead letter, no route takes it, or its digest would go
+    nowhere; 78: the file has mistakes.
 
     \b
     Examples:
@@ -61,7 +62,7 @@ def command(events: str, path: Path | None, topic: str | None, by_line: bool | N
         raise click.UsageError(
             'there is no event in the input; write one like: echo \'{"user": "ada"}\' | nsqdigest try'
         )
-    trial = Trial(config, chosen)
+    trial = Trial(config, chosen, _aims_of(config))
     now_ms = time.time_ns() // 1_000_000
     tried = [trial.try_event(event, now_ms) for event in found]
     if as_json:
@@ -70,6 +71,13 @@ def command(events: str, path: Path | None, topic: str | None, by_line: bool | N
         look = terminal.look_of_stdout()
         terminal.write(report.lines(tried, config.nsq.dead_letter_topic, colour=look.colour, width=look.width), look)
     sys.exit(EXIT_OK if report.is_fine(tried) else EXIT_NO)
+
+
+def _aims_of(config: Config) -> dict[str, Aim]:
+    from nsqdigest.delivery.sinks.table import KINDS
+
+    aims = {name: KINDS[settings.type].aim(settings) for name, settings in config.sinks.items()}
+    return {name: aim for name, aim in aims.items() if aim is not None}
 
 
 def _refuse_without_what_it_needs(config: Config) -> None:

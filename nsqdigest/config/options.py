@@ -334,8 +334,6 @@ class SinkTable:
 
 
 Kinds = Mapping[str, SinkTable]
-LATER_SINKS = ("email",)
-"""Kinds that are planned: to write one of them is no slip, so no other is suggested."""
 
 ROUTE = Section(
     Route,

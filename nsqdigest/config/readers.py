@@ -35,6 +35,8 @@ class Reader:
     """Whether a value may be a reference, `env:` or `file:`."""
     hidden: ClassVar[bool] = False
     """Whether a message must not repeat the value."""
+    is_template: ClassVar[bool] = False
+    """Whether the value may hold fields of events."""
 
     def __call__(self, value: Any, spot: Spot) -> Any:
         raise NotImplementedError
@@ -53,7 +55,11 @@ def take(read: Reader, value: Any, spot: Spot) -> Any:
             except Wrong as wrong:
                 spot.problem(f"{show(value)} {wrong.mistake}", wrong.remedy)
                 return INVALID
-            if not origin and isinstance(value, str) and (found := references.stray(value)):
+            if (
+                not origin
+                and isinstance(value, str)
+                and (found := references.stray(value, is_template=read.is_template))
+            ):
                 spot.problem(*found)
                 return INVALID
         return read(value, spot)
@@ -128,6 +134,18 @@ class NameOf(Reader):
 
 
 class HiddenText(Text):
+    __slots__ = ()
+    hidden = True
+
+
+class TemplateText(Text):
+    """Text that may hold fields of events, and may be a reference."""
+
+    __slots__ = ()
+    is_template = True
+
+
+class HiddenTemplate(TemplateText):
     __slots__ = ()
     hidden = True
 

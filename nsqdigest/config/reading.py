@@ -21,7 +21,6 @@ from nsqdigest.base.words import nearest
 from nsqdigest.config import overrides, rules, toml_mistakes
 from nsqdigest.config.model import Config
 from nsqdigest.config.options import (
-    LATER_SINKS,
     POLICY,
     REQUIRED,
     ROUTE,
@@ -256,8 +255,6 @@ def _read_sink(raw: dict[str, Any], spot: Spot, kinds: Kinds) -> tuple[str, Valu
         (spot / misspelt).problem("unknown key", 'did you mean "type"?')
     elif kind is None:
         here.problem("missing", f"write type = {_listed(kinds)}")
-    elif kind in LATER_SINKS:
-        here.problem(f"a sink of type {show(kind)} is not available in this version", write_one)
     else:
         guess = nearest(kind, kinds) if isinstance(kind, str) else ""
         here.problem(f"{show(kind)} is not a type of sink", f'did you mean "{guess}"?' if guess else write_one)

@@ -18,16 +18,17 @@ _WITHIN = (
     (re.compile(r"\benv:", re.IGNORECASE), "env: within the text is only text"),
     (re.compile(r"\bfile:(?!//)", re.IGNORECASE), "file: within the text is only text"),
     (re.compile(r"\$\{|\$\("), "${ is only text: nothing replaces it"),
-    (re.compile(r"\{\{|<%|\{env\.|\{\$"), "this is a template of another tool: nothing fills it in"),
 )
+_TEMPLATE = (re.compile(r"\{\{|<%|\{env\.|\{\$"), "this is a template of another tool: nothing fills it in")
 
 
-def stray(text: str) -> tuple[str, str] | None:
-    """Problem and remedy of a text that is meant as a reference and is none."""
+def stray(text: str, *, is_template: bool = False) -> tuple[str, str] | None:
+    """Problem and remedy of a text that is meant as a reference and is none. `is_template`: it may be one of ours, and
+    who reads it knows those of other tools."""
     if whole := _WHOLE.fullmatch(text):
         name = next(filter(None, whole.groups()))
         return f"{name} is not looked up when it is written like this", f'write "env:{name}"'
-    for pattern, problem in _WITHIN:
+    for pattern, problem in _WITHIN if is_template else (*_WITHIN, _TEMPLATE):
         if pattern.search(text):
             return problem, 'put the whole value into a variable and write "env:NAME" alone'
     return None

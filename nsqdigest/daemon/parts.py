@@ -13,18 +13,19 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from nsqdigest.backoff import Controller, Curve
 from nsqdigest.base.loop_lag import LoopLag
 from nsqdigest.base.metrics import Metrics
-from nsqdigest.config import Backoff, Config, Route
+from nsqdigest.config import Backoff, Config, Route, SinkSettings
 from nsqdigest.consumer import Consumer
 from nsqdigest.daemon.labels import known_labels
 from nsqdigest.daemon.routes import Plans, intake_routes, plans_of
 from nsqdigest.delivery.delivery import DeliveryRoute
 from nsqdigest.delivery.outlet import Outlet
 from nsqdigest.delivery.paced import outlet_of
-from nsqdigest.delivery.sinks.kind import SinkContext, SinkKinds
+from nsqdigest.delivery.sinks.kind import SinkContext, SinkKind, SinkKinds
 from nsqdigest.delivery.sinks.table import KINDS
 from nsqdigest.delivery.timer import Scheduler
 from nsqdigest.intake.batches import CONCURRENT_WRITES
@@ -71,7 +72,7 @@ def build(config: Config, kinds: SinkKinds = KINDS, uniform: Uniform = random.un
     store_is_back = StoreIsBack()
     store = build_store(config, plans)
     store.namespace.time_scripts(metrics)
-    outlets = build_outlets(config, kinds, SinkContext(options, metrics), uniform)
+    outlets = build_outlets(config, kinds, SinkContext(options, metrics, curve=curve_of(config.backoff)), uniform)
     scheduler = Scheduler(
         config.scheduler,
         {route.name: DeliveryRoute(route, plans[route.policy], outlets[route.sink]) for route in config.routes},
@@ -172,12 +173,20 @@ def _store_route(config: Config, route: Route, plan: Plan) -> StoreRoute:
 
 
 def build_outlets(config: Config, kinds: SinkKinds, context: SinkContext, uniform: Uniform) -> dict[str, Outlet]:
-    return {
-        name: outlet_of(
-            settings, kinds[settings.type].build(settings, context), _controller(config, settings.concurrency, uniform)
-        )
-        for name, settings in config.sinks.items()
-    }
+    return {name: _outlet(config, kinds[each.type], each, context, uniform) for name, each in config.sinks.items()}
+
+
+def _outlet(
+    config: Config, kind: SinkKind[Any], settings: SinkSettings, context: SinkContext, uniform: Uniform
+) -> Outlet:
+    senders = kind.senders(settings)
+    return outlet_of(
+        settings,
+        kind.build(settings, context),
+        _controller(config, senders, uniform),
+        kind.aim(settings),
+        senders,
+    )
 
 
 # -- backoff, of a topic or a sink

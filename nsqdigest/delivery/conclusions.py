@@ -150,14 +150,14 @@ class Conclusions:
             return self._burial(delivery, following.reason, outcome)
         if following.step is verdicts.Step.AGAIN:
             self._note_failure(delivery, outcome, following.wait_ms)
-            posts = int(outcome.verdict is not Verdict.UNRENDERED)
+            posts = int(outcome.verdict.is_attempt)
             return Conclusion(delivery, Ending.wait(claim, now_ms + following.wait_ms, posts), outcome)
         self._note_stop(delivery, outcome)
         return Conclusion(delivery, Ending.wait(claim, now_ms, 0), outcome)
 
     def _burial(self, delivery: Delivery, reason: BuryReason, last: Outcome | None) -> Conclusion:
         head, (route, timeline, sink) = delivery.opened, delivery.names
-        was_posted = last is not None and last.verdict is not Verdict.UNRENDERED
+        was_posted = last is not None and last.verdict.is_attempt
         head = head._replace(attempts=head.attempts + was_posted)
         detail = ": ".join(filter(None, (last.detail, last.answer))) if last else ""
         details = Details(head, route, timeline, sink, reason, detail).encode()
@@ -166,7 +166,9 @@ class Conclusions:
 
     def _note_failure(self, delivery: Delivery, outcome: Outcome, wait_ms: int) -> None:
         now_s = time.time()
-        delivery.outlet.history.failed(delivery.opened.id, why_of(outcome), now_s, now_s + wait_ms / 1000)
+        delivery.outlet.history.failed(
+            delivery.opened.id, why_of(outcome), now_s, now_s + wait_ms / 1000, is_of_sink=outcome.is_of_sink
+        )
         _log.counted(
             "warning",
             "scheduler.digest.failed",
@@ -260,7 +262,10 @@ class Conclusions:
         delivery, last = conclusion.delivery, conclusion.outcome
         outlet = delivery.outlet
         if reason.is_of_receiver:
-            outlet.history.buried(delivery.opened.id, why_of(last) if last else reason, time.time())
+            outlet.history.buried(
+                delivery.opened.id, why_of(last) if last else reason, time.time(),
+                is_of_sink=last is None or last.is_of_sink,
+            )  # fmt: skip
         self._metrics.add("digests_buried_total", sink=outlet.name, reason=reason)
         _log.counted(
             "error",

@@ -15,6 +15,7 @@ from nsqdigest.store.schedule import EXEMPT_MS, Plan, Schedule
 if TYPE_CHECKING:
     from nsqdigest.config import Route
     from nsqdigest.delivery.outlet import Outlet
+    from nsqdigest.delivery.targets import Target
 
 PUT_BACK_ONLY = -1
 """No epoch: of a claim that is only to be put back."""
@@ -53,7 +54,7 @@ class Lease:
 class Delivery:
     """A claim, then its digest. `opened` and `body` come as they are known."""
 
-    __slots__ = ("body", "claim", "epoch", "is_concluded", "lease", "names", "opened", "outlet", "route")
+    __slots__ = ("body", "claim", "epoch", "is_concluded", "lease", "names", "opened", "outlet", "route", "target")
 
     opened: Head
     """Of the digest. Not there before it was opened."""
@@ -68,6 +69,8 @@ class Delivery:
         """Of the sink's controller when it was claimed."""
         self.body: bytes | None = None
         """None: its records are read when its turn comes."""
+        self.target: Target | None = None
+        """Known with the body, where the sink has no fixed one."""
         self.is_concluded = False
         """Whether what becomes of it is decided: that happens once."""
 

@@ -19,11 +19,11 @@ from typing import Any
 import msgspec
 
 from nsqdigest.delivery.digest import Builder, Names, document, encoded, room_bytes, texts_of
+from nsqdigest.delivery.fields import raw_at
 from nsqdigest.store.head import Head
 from nsqdigest.store.record import StoredRecord
 
 _encode = msgspec.json.encode
-_fields_of = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _GROUP_BYTES = len(b'{"group":,"count":1000000,"records":[]},')
 _OF_ROOM_FOR_COUNTS = 8
 
@@ -109,11 +109,7 @@ def builder_of(head: Head, names: Names, max_body_bytes: int, group: tuple[str, 
 def group_of(value: bytes, path: tuple[str, ...]) -> bytes:
     """The field as JSON; null where it is not there, or is no text, number, true or false."""
     try:
-        # Field by field: what else stands in the value may hold numbers that only its receiver can read.
-        raw: Any = value
-        for name in path:
-            raw = _fields_of(raw)[name]
-        found: Any = msgspec.json.decode(raw)
+        found: Any = msgspec.json.decode(raw_at(value, path))
     except (KeyError, msgspec.DecodeError):
         found = None
     return _encode(found if isinstance(found, str | int | float | bool) else None)

@@ -24,9 +24,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from nsqdigest.base import log
 from nsqdigest.base.errors import StoreError
-from nsqdigest.base.reasons import BuryReason
+from nsqdigest.base.reasons import BuryReason, Verdict
 from nsqdigest.delivery import ids, verdicts
 from nsqdigest.delivery.grouped import GroupedBuilder, builder_of
+from nsqdigest.delivery.sinks.base import Outcome
+from nsqdigest.delivery.targets import NoTarget, Source
 from nsqdigest.store.answers import NotOpened
 from nsqdigest.store.damage import ANOTHER_TYPE, halved
 from nsqdigest.store.digests import READ_WHOLE_RECORDS, Opening
@@ -195,9 +197,22 @@ class Opener:
         if not self._has_values(delivery, len(records), len(there)):
             return False
         builder = self._builder(delivery)
+        if delivery.outlet.aim is not None and not self._is_aimed(delivery, there[0]):
+            return False
         builder.add(there)
         delivery.body = builder.body(there[-1].timestamp_ms, there[0].timestamp_ms)
         self._note_size(delivery.claim.route, sum([len(record.value) for record in there]) / len(there))
+        return True
+
+    def _is_aimed(self, delivery: Delivery, newest: StoredRecord) -> bool:
+        """Gives it its target; else it is concluded."""
+        assert delivery.outlet.aim is not None
+        try:
+            delivery.target = delivery.outlet.aim.of(Source(*delivery.names[:2], newest.value))
+        except NoTarget as why:
+            outcome = Outcome(Verdict.NO_TARGET, str(why), answer=why.quoting, is_of_sink=False)
+            self._conclusions.sent([(delivery, outcome)])
+            return False
         return True
 
     def _builder(self, delivery: Delivery) -> Builder | GroupedBuilder:
@@ -240,8 +255,10 @@ class Opener:
                 self._conclusions.stale(delivery)
                 return False
             there = [record for record in page if record is not None]
-            if there:
-                last_ms = last_ms or there[0].timestamp_ms
+            if there and not last_ms:
+                last_ms = there[0].timestamp_ms
+                if delivery.outlet.aim is not None and not self._is_aimed(delivery, there[0]):
+                    return False
             builder.add(there)
             missing += len(page) - len(there)
             seen_bytes += sum([len(record.value) for record in there])

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from nsqdigest.config import SinkSettings
     from nsqdigest.delivery.conclusions import Conclusions
     from nsqdigest.delivery.delivery import Delivery
+    from nsqdigest.delivery.targets import Aim
 
 _log = log.get("scheduler")
 
@@ -80,11 +81,16 @@ class _Sender:
 
 
 class Outlet:
-    def __init__(self, settings: SinkSettings, sink: Sink, controller: Controller) -> None:
+    def __init__(
+        self, settings: SinkSettings, sink: Sink, controller: Controller, aim: Aim | None = None, senders: int = 0
+    ) -> None:
+        """`aim`: for a sink without a fixed target; `senders`: for one that sends fewer at a time than it holds."""
         self.settings = settings
         self.name = settings.name
         self.timeout_s = settings.timeout_ms / 1000
         self.sink = sink
+        self.aim = aim
+        self._most_senders = senders or settings.concurrency
         self._bulk = sink if isinstance(sink, BulkSink) else None
         self.controller = controller
         self.health = Health(controller)
@@ -153,7 +159,7 @@ class Outlet:
         self._metrics = metrics
         if self._tasks:
             return
-        self._senders = [_Sender() for _ in range(self.settings.concurrency)]
+        self._senders = [_Sender() for _ in range(self._most_senders)]
         for number, sender in enumerate(self._senders):
             sender.task = tasks.start(self._send_on(sender), f"sender {number} of {self.name}")
         watch = tasks.start(self._watch(), f"watch of {self.name}")
@@ -292,9 +298,10 @@ class Outlet:
                 sender.is_overdue = False
                 sender.task.uncancel()
         ended_s = time.monotonic()
-        self._pace.ended(len(ready), ended_s)
         for verdict in {outcome.verdict for outcome in outcomes}:
             count = sum(outcome.verdict is verdict for outcome in outcomes)
+            if verdict.is_attempt:
+                self._pace.ended(count, ended_s)
             took_s = [ended_s - began_s] * count
             self._metrics.observe("delivery_seconds", *took_s, sink=self.name, outcome=verdict)
         self._conclusions.sent(list(zip(ready, outcomes, strict=True)))
@@ -310,7 +317,9 @@ class Outlet:
 
     async def _outcomes(self, ready: Sequence[Delivery]) -> Sequence[Outcome]:
         digests = [
-            OutgoingDigest(each.opened.id, *each.names[:2], each.opened.attempt, each.opened.total, each.body or b"")
+            OutgoingDigest(
+                each.opened.id, *each.names[:2], each.opened.attempt, each.opened.total, each.body or b"", each.target
+            )
             for each in ready
         ]
         try:

@@ -20,18 +20,23 @@ if TYPE_CHECKING:
     from nsqdigest.config import SinkSettings
     from nsqdigest.delivery.delivery import Delivery
     from nsqdigest.delivery.sinks.base import Sink
+    from nsqdigest.delivery.targets import Aim
 
 _MOMENT_S = 0.0001
 """A timer may be early by so much."""
 
 
-def outlet_of(settings: SinkSettings, sink: Sink, controller: Controller) -> Outlet:
-    return (PacedOutlet if settings.spacing_s else Outlet)(settings, sink, controller)
+def outlet_of(
+    settings: SinkSettings, sink: Sink, controller: Controller, aim: Aim | None = None, senders: int = 0
+) -> Outlet:
+    return (PacedOutlet if settings.spacing_s else Outlet)(settings, sink, controller, aim, senders)
 
 
 class PacedOutlet(Outlet):
-    def __init__(self, settings: SinkSettings, sink: Sink, controller: Controller) -> None:
-        super().__init__(settings, sink, controller)
+    def __init__(
+        self, settings: SinkSettings, sink: Sink, controller: Controller, aim: Aim | None = None, senders: int = 0
+    ) -> None:
+        super().__init__(settings, sink, controller, aim, senders)
         self._bulk = None
         self._spacing_s = settings.spacing_s
         self._next_s = 0.0

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from nsqdigest.config import Config, Route
+from nsqdigest.delivery.bodies import document
 from nsqdigest.delivery.bodies.base import BodyFailed
 from nsqdigest.delivery.bodies.sample import sample_of
 from nsqdigest.delivery.digest import Names
 from nsqdigest.delivery.grouped import builder_of
 from nsqdigest.delivery.sinks.kind import SinkKinds
+from nsqdigest.delivery.targets import Aim, NoTarget, Source
 from nsqdigest.store.namespace import Namespace
 from nsqdigest.store.peek import pages, peek
 from nsqdigest.store.schedule import Plan
@@ -22,12 +24,18 @@ class Preview(NamedTuple):
     body: bytes
     about: str
     """What it is of, for people."""
-    failure: BodyFailed | None = None
-    """Why there is no body."""
+    target: str = ""
+    """For people; "" where all digests of the sink go to one place."""
+    failure: BodyFailed | NoTarget | None = None
+    """Why it could not be sent."""
 
 
 def of_sample(config: Config, kinds: SinkKinds, route: Route) -> Preview:
-    return _made(config, kinds, route, sample_of(route), "a sample, nothing is sent", is_sample=True)
+    aim = _aim_of(config, kinds, route)
+    digest_json = sample_of(route, aim.sample_fields if aim is not None else {})
+    data = document.read(digest_json).data
+    source = Source(route.name, data.timeline, bytes(data.newest[0].value))
+    return _made(config, kinds, route, source, digest_json, about="a sample, nothing is sent", is_sample=True)
 
 
 async def of_timeline(
@@ -40,22 +48,32 @@ async def of_timeline(
         return None
     names = Names(route.name, timeline, route.sink)
     builder = builder_of(peeked.head, names, config.sinks[route.sink].max_body_bytes, route.group_path)
+    newest = b"{}"
     async for page in pages(namespace, peeked):
+        newest = page[0].value if page and newest == b"{}" else newest
         builder.add(page)
         if builder.is_full:
             break
     digest_json = builder.body(peeked.first_ms, peeked.last_ms)
     about = "waits for its next attempt" if peeked.is_opened else "as it would be opened now; nothing is sent"
-    return _made(config, kinds, route, digest_json, about, is_sample=False)
+    source = Source(route.name, timeline, newest)
+    return _made(config, kinds, route, source, digest_json, about=about, is_sample=False)
+
+
+def _aim_of(config: Config, kinds: SinkKinds, route: Route) -> Aim | None:
+    settings = config.sinks[route.sink]
+    return kinds[settings.type].aim(settings)
 
 
 def _made(
-    config: Config, kinds: SinkKinds, route: Route, digest_json: bytes, about: str, *, is_sample: bool
+    config: Config, kinds: SinkKinds, route: Route, source: Source, digest_json: bytes, *, about: str, is_sample: bool
 ) -> Preview:
     settings = config.sinks[route.sink]
     posted = kinds[settings.type].posted(settings, is_sample)
+    aim = _aim_of(config, kinds, route)
     try:
+        target = aim.of(source).shown if aim is not None else ""
         body = posted.body(digest_json) if posted.body else digest_json
-    except BodyFailed as failure:
-        return Preview(route.name, route.sink, posted.content_type, b"", about, failure)
-    return Preview(route.name, route.sink, posted.content_type, body, about)
+    except (BodyFailed, NoTarget) as failure:
+        return Preview(route.name, route.sink, posted.content_type, b"", about, failure=failure)
+    return Preview(route.name, route.sink, posted.content_type, body, about, target)

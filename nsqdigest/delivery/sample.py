@@ -9,6 +9,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import time
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,6 +20,7 @@ from nsqdigest.delivery.bodies.sample import Opened, digest_json, events_of
 from nsqdigest.delivery.digest import Names
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.sinks.kind import SinkContext, SinkKinds
+from nsqdigest.delivery.targets import NoTarget, Source
 from nsqdigest.nsq.connection import options_of
 
 if TYPE_CHECKING:
@@ -36,10 +38,16 @@ class Sent(NamedTuple):
     took_s: float
 
 
-async def send_sample(config: Config, kinds: SinkKinds, sink: str, now_ms: int) -> Sent:
-    """`sink`: one of the file's."""
+async def send_sample(config: Config, kinds: SinkKinds, sink: str, now_ms: int, event: bytes = b"") -> Sent:
+    """`sink`: one of the file's. `event`: of its one record, in place of a made-up one."""
     settings = config.sinks[sink]
-    digest = sample(config, sink, now_ms)
+    digest, value = sample(config, sink, now_ms, event)
+    aim = kinds[settings.type].aim(settings)
+    if aim is not None:
+        try:
+            digest = digest._replace(target=aim.of(Source(digest.route, digest.timeline, value)))
+        except NoTarget as why:
+            return Sent(digest, Outcome(Verdict.NO_TARGET, str(why), answer=why.quoting), 0.0)
     built = kinds[settings.type].build(settings, SinkContext(options_of(config.nsq), is_sample=True))
     began_s = time.monotonic()
     limit_s = settings.timeout_ms / 1000 + _GRACE_S
@@ -56,12 +64,13 @@ async def send_sample(config: Config, kinds: SinkKinds, sink: str, now_ms: int) 
     return Sent(digest, outcome, took_s)
 
 
-def sample(config: Config, sink: str, now_ms: int) -> OutgoingDigest:
-    """That of `preview --sample`, of the first route to this sink, but new, and its events say what they are."""
+def sample(config: Config, sink: str, now_ms: int, event: bytes = b"") -> tuple[OutgoingDigest, bytes]:
+    """That of `preview --sample`, of the first route to this sink, but new, and its events say what they are; and the
+    value of its newest record."""
     route = next((each for each in config.routes if each.sink == sink), None)
     (random_bits,) = ids.random_bits(secrets.token_bytes(ids.RANDOM_BYTES))
     opened = Opened(ids.uuid7(now_ms, random_bits), now_ms, config.sinks[sink].max_body_bytes)
     names = Names(route.name if route else TIMELINE, TIMELINE, sink)
-    events = events_of(route, _TEXTS, test=True)
+    events = [json.loads(event)] if event else events_of(route, _TEXTS, test=True)
     body = digest_json(events, names, route.group_path if route else (), opened)
-    return OutgoingDigest(opened.id, names.route, TIMELINE, 1, len(events), body)
+    return OutgoingDigest(opened.id, names.route, TIMELINE, 1, len(events), body), json.dumps(events[0]).encode()

@@ -6,13 +6,16 @@
     paused       an operator paused it
     stopped      its receiver answered 410: nothing is sent until the daemon starts anew
 
-The one furthest down the list wins. Invariants: a sink in trouble says since when, and a digest is counted once however
-often it fails. Facts come in with `now` as Unix time, because an operator reads the answers.
+The one furthest down the list wins. A sink whose digests go to many places can deliver to most of them: it stays
+delivering, and says which digests wait and why. Invariants: a sink in trouble says since when, and a digest is counted
+once however often it fails. Facts come in with `now` as Unix time, because an operator reads the answers.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -24,6 +27,9 @@ BEHIND_AFTER_S = 60.0
 RETRIES_REMEMBERED = 10_000
 """Digests that wait for a retry; beyond it they are not counted until they are overdue."""
 _LONG_AGO_S = 20 * 3600
+_PLACES_SHOWN = 3
+_ASIDE_GRACE_S = 60.0
+"""A digest that was not tried again so long after its time waits no more: it is gone, or a daemon elsewhere has it."""
 _STATUS = re.compile(r"\d{3}\b")
 
 
@@ -44,11 +50,20 @@ class Backlog(NamedTuple):
 class Condition(NamedTuple):
     state: SinkState
     since_s: float | None
+    """None: no trouble. One that delivers, but not to all places, says since when."""
     detail: str
 
     @property
     def is_trouble(self) -> bool:
-        return self.state is not SinkState.DELIVERING
+        return self.since_s is not None
+
+
+class _Aside(NamedTuple):
+    """A digest that failed for a reason that is not its sink's."""
+
+    since_s: float
+    again_s: float
+    why: str
 
 
 @dataclass(slots=True)
@@ -61,20 +76,28 @@ class SinkHistory:
     why: str = ""
     _retries: dict[str, float] = field(default_factory=dict)
     """Digests that wait for another attempt, and until when."""
+    _aside: dict[str, _Aside] = field(default_factory=dict)
 
     def delivered(self, digest_id: str) -> None:
         self._retries.pop(digest_id, None)
+        self._aside.pop(digest_id, None)
         self.refusing_since_s, self.buried_since, self.why = None, 0, ""
 
-    def failed(self, digest_id: str, why: str, now_s: float, again_s: float) -> None:
+    def failed(self, digest_id: str, why: str, now_s: float, again_s: float, *, is_of_sink: bool = True) -> None:
+        """`is_of_sink`: whether it says something of other digests as well."""
+        if not is_of_sink:
+            self._set_aside(digest_id, why, now_s, again_s)
+            return
         self._trouble(why, now_s)
         if digest_id in self._retries or len(self._retries) < RETRIES_REMEMBERED:
             self._retries[digest_id] = again_s
 
-    def buried(self, digest_id: str, why: str, now_s: float) -> None:
-        self._trouble(why, now_s)
+    def buried(self, digest_id: str, why: str, now_s: float, *, is_of_sink: bool = True) -> None:
         self._retries.pop(digest_id, None)
-        self.buried_since += 1
+        self._aside.pop(digest_id, None)
+        if is_of_sink:
+            self._trouble(why, now_s)
+            self.buried_since += 1
 
     def stopped(self, why: str, now_s: float) -> None:
         self._trouble(why, now_s)
@@ -84,6 +107,16 @@ class SinkHistory:
         self.why = why
         if self.refusing_since_s is None:
             self.refusing_since_s = now_s
+
+    def _set_aside(self, digest_id: str, why: str, now_s: float, again_s: float) -> None:
+        before = self._aside.get(digest_id)
+        if before is None and len(self._aside) >= RETRIES_REMEMBERED:
+            self._aside = {each: aside for each, aside in self._aside.items() if _waits(aside, now_s)}
+        if before is not None or len(self._aside) < RETRIES_REMEMBERED:
+            self._aside[digest_id] = _Aside(now_s if before is None else before.since_s, again_s, why)
+
+    def _waiting_aside(self, now_s: float) -> list[_Aside]:
+        return [aside for aside in self._aside.values() if _waits(aside, now_s)]
 
     def waits(self, backlog: Backlog, now_s: float) -> int:
         """Digests that are not delivered although they were due: a retry is overdue only when its instant has come."""
@@ -104,16 +137,36 @@ class SinkHistory:
             state, since_s, why = SinkState.BEHIND, now_s - backlog.oldest_due_s, ""
         else:
             dead = f" ({_digests(backlog.dead)} in the dead list)" if backlog.dead else ""
-            return Condition(SinkState.DELIVERING, None, f"delivering{dead}")
+            aside = self._waiting_aside(now_s)
+            but = f", but {_aside_text(aside, now_s)}" if aside else ""
+            first_s = min((each.since_s for each in aside), default=None)
+            return Condition(SinkState.DELIVERING, first_s, f"delivering{dead}{but}")
         if backlog.dead > self.buried_since or (backlog.dead and state is not SinkState.REFUSING):
             counts.append(f"{backlog.dead:,} in the dead list")
         said = ": ".join(each for each in (", ".join(counts), why) if each)
         return Condition(state, since_s, f"{state} since {clock_text(since_s, now_s)}" + (f" ({said})" if said else ""))
 
 
+def _waits(aside: _Aside, now_s: float) -> bool:
+    return aside.again_s + _ASIDE_GRACE_S > now_s
+
+
+def _aside_text(waiting: Sequence[_Aside], now_s: float) -> str:
+    """By reason, those of the most digests first."""
+    reasons = Counter(aside.why for aside in waiting)
+    largest = sorted(reasons.items(), key=lambda each: (-each[1], each[0]))[:_PLACES_SHOWN]
+    parts = []
+    for why, count in largest:
+        first_s = min(aside.since_s for aside in waiting if aside.why == why)
+        parts.append(f"{count:,} since {clock_text(first_s, now_s)}: {why}")
+    if len(reasons) > _PLACES_SHOWN:
+        parts.append(f"{len(reasons) - _PLACES_SHOWN:,} other reasons")
+    return f"{_digests(len(waiting))} {'waits' if len(waiting) == 1 else 'wait'} ({'; '.join(parts)})"
+
+
 def why_of(outcome: Outcome) -> str:
     """An HTTP status, or our own words for what happened: never what the receiver wrote."""
-    if outcome.verdict is Verdict.UNRENDERED:
+    if outcome.verdict is Verdict.UNRENDERED or not outcome.is_of_sink:
         return outcome.detail
     status = _STATUS.match(outcome.detail)
     return status[0] if status else str(outcome.verdict)

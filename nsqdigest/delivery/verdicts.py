@@ -1,15 +1,17 @@
 """What becomes of a digest after an attempt, and when it is tried again (pure decisions); whether its sink is well.
 
     delivered                    close
-    gone (410)                   the sink stops until a reload; the digest waits, the attempt does not count
+    gone (410)                   the sink stops until a reload; the digest waits, the attempt does not count.
+                                 Buried where the sink's other digests go elsewhere
     too old, or too many tries   buried: kept whole, with the reason
     refused                      three attempts, then buried
-    unrendered                   again until it is too old: no attempt is counted, for nothing was sent
+    unrendered, deferred         again until it is too old: no attempt is counted, for nothing was sent
+    no target                    the same, for NO_TARGET_FOR_MS at the most: then buried, so that its timeline goes on
     anything else                again, same id, same bytes, after a decorrelated delay; Retry-After is a floor
 
 A sink's health is a `backoff.Controller` whose facts are deliveries: what says that the receiver as a whole is unwell
 (no connection, time-outs, 401, 429, 502-504) is a failure at once; other failures only after three different digests
-in a row.
+in a row. What says nothing of the sink's other digests is no fact for it.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 ATTEMPTS_WHEN_REFUSED = 3
 DIGESTS_IN_A_ROW = 3
+NO_TARGET_FOR_MS = 3_600_000
+"""Time to correct the file before digests that can be sent nowhere move to the dead list."""
 _REDIS_AGAIN_FIRST_MS = 100
 _REDIS_AGAIN_CAP_MS = 2000
 
@@ -60,27 +64,35 @@ def after(
     if outcome.verdict is Verdict.DELIVERED:
         return Next(Step.CLOSE)
     if outcome.verdict is Verdict.GONE:
-        return Next(Step.STOP_SINK)
-    if outcome.verdict is Verdict.UNRENDERED:
-        return _after_unrendered(settings, age_ms, uniform)
+        return Next(Step.STOP_SINK) if outcome.is_of_sink else Next(Step.BURY, reason=BuryReason.GONE)
+    if not outcome.verdict.is_attempt:
+        return _after_nothing_sent(outcome, settings, age_ms, uniform)
     if outcome.verdict is Verdict.REFUSED and attempt >= ATTEMPTS_WHEN_REFUSED:
         return Next(Step.BURY, reason=BuryReason.REFUSED)
     reason = expired(settings, attempt, age_ms)
     if reason is not None:
         return Next(Step.BURY, reason=reason)
     wait_ms = retry_wait_ms(attempt, settings.retry_base_ms, settings.retry_cap_ms, uniform)
-    floor_ms = int(min(outcome.retry_after_s * 1000, settings.retry_after_max_ms))
-    return Next(Step.AGAIN, max(wait_ms, floor_ms))
+    return Next(Step.AGAIN, max(wait_ms, _floor_ms(outcome, settings)))
 
 
-def _after_unrendered(settings: SinkSettings, age_ms: int, uniform: Callable[[float, float], float]) -> Next:
+def _after_nothing_sent(
+    outcome: Outcome, settings: SinkSettings, age_ms: int, uniform: Callable[[float, float], float]
+) -> Next:
     """No attempts are there to go by: the wait grows with the age, as if each had waited for its whole window."""
+    if outcome.verdict is Verdict.NO_TARGET and age_ms >= NO_TARGET_FOR_MS:
+        return Next(Step.BURY, reason=BuryReason.NO_TARGET)
     if settings.max_age_ms and age_ms >= settings.max_age_ms:
         return Next(Step.BURY, reason=BuryReason.TOO_OLD)
     attempt = 1
     while settings.retry_base_ms * 3**attempt < min(age_ms, settings.retry_cap_ms):
         attempt += 1
-    return Next(Step.AGAIN, retry_wait_ms(attempt, settings.retry_base_ms, settings.retry_cap_ms, uniform))
+    wait_ms = retry_wait_ms(attempt, settings.retry_base_ms, settings.retry_cap_ms, uniform)
+    return Next(Step.AGAIN, max(wait_ms, _floor_ms(outcome, settings)))
+
+
+def _floor_ms(outcome: Outcome, settings: SinkSettings) -> int:
+    return int(min(outcome.retry_after_s * 1000, settings.retry_after_max_ms))
 
 
 def ask_redis_again_s(failures: int, uniform: Callable[[float, float], float]) -> float:
@@ -134,6 +146,8 @@ class Health:
             self._failed_in_a_row.clear()
             self.failed_last = None
             return self._controller.succeeded(epoch, now_s)
+        if not outcome.is_of_sink:
+            return self._controller.lost(epoch, now_s)
         self.failed_last = delivery.claim.route, delivery.claim.timeline
         if outcome.verdict is Verdict.UNAVAILABLE:
             return self._controller.failed(epoch, now_s)

@@ -5,11 +5,13 @@ It sends nothing and keeps no port. What to reach for a sink, and what the resul
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import http.client
 import socket
 import ssl
 import time
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from nsqdigest.admin.client import own_host
@@ -20,9 +22,12 @@ from nsqdigest.doctor.reach import connect, in_a_thread, leave, peer_of, resolve
 
 if TYPE_CHECKING:
     from nsqdigest.config import Address
+    from nsqdigest.delivery.sinks.kind import Greeted
     from nsqdigest.doctor.nsq import NsqExaminer
 
 _ANSWER_WITHIN_S = 2.0
+_GREETED_WITHIN_S = 10.0
+"""Some mail servers let strangers wait before they greet."""
 _ANSWER_LIMIT_BYTES = 64 * 1024
 _CERTIFICATE_REMEDY = "renew or correct the certificate there; it has to be of an authority that this machine trusts"
 
@@ -52,6 +57,16 @@ class SinkReach:
             return judgements.reached_server(version, peer_of(certificate), time.time())
         finally:
             await leave(writer)
+
+    async def client(self, host: str, greet: Callable[[], Awaitable[Greeted]]) -> Reached:
+        await resolve(host)
+        try:
+            async with asyncio.timeout(_GREETED_WITHIN_S):
+                greeted = await greet()
+        except TimeoutError:
+            raise Unreachable(f"no answer within {_GREETED_WITHIN_S:g} s") from None
+        reached = judgements.reached_server(greeted.tls, peer_of(greeted.certificate), time.time())
+        return reached._replace(how="; ".join([reached.how, *greeted.details]))
 
 
 async def look_at_admin(listen: Address | None) -> list[Finding]:

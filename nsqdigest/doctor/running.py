@@ -17,6 +17,7 @@ _TROUBLE = re.compile(r"^\[!\] ((\S+) [^:\n]+): (.*)$", re.MULTILINE)
 _REMEDIES = {
     SinkState.STOPPED: "restart the daemon once the receiver takes digests again",
     SinkState.BEHIND: "raise its concurrency, or see why its receiver is slow",
+    SinkState.DELIVERING: "see scheduler.digest.failed in the daemon's log, and what the receivers in question answer",
     SinkState.REFUSING: "see scheduler.digest.failed in the daemon's log, and what the receiver answers",
 }
 
@@ -36,5 +37,5 @@ def of_used_admin(address: str, answer: str) -> list[Finding]:
 
 
 def _remedy_of(what: str, detail: str) -> str:
-    found = next((remedy for state, remedy in _REMEDIES.items() if detail.startswith(f"{state} ")), None)
+    found = next((remedy for state, remedy in _REMEDIES.items() if re.match(rf"{state}\b", detail)), None)
     return found or f"nsqdigest resume {what}, when it is to go on"

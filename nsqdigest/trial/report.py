@@ -27,8 +27,8 @@ _BYTE = re.compile(r"\(byte ([0-9]+)\)|^byte ([0-9]+) ")
 
 
 def is_fine(tried: Sequence[Tried]) -> bool:
-    """Whether some route takes each event, and none would be a dead letter."""
-    return all(each.result is Result.TAKEN for each in tried)
+    """Whether some route takes each event, none would be a dead letter, and each digest goes somewhere."""
+    return all(each.result is Result.TAKEN and not any(place.no_target for place in each.places) for each in tried)
 
 
 # -- for scripts
@@ -62,6 +62,8 @@ def _place_as_json(place: Place) -> dict[str, Any]:
         "dropped": list(place.dropped),
         "policy": place.policy,
         "sink": place.sink,
+        "target": place.target or None,
+        "no_target": place.no_target or None,
     }
 
 
@@ -161,6 +163,10 @@ def _rows(place: Place) -> Iterator[tuple[str, str]]:
         yield "urgent", "due at once, whatever its policy"
     yield "policy", place.policy
     yield "sink", place.sink
+    if place.target:
+        yield "target", place.target
+    elif place.no_target:
+        yield "target", f"none, a digest whose newest record this is could not be sent: {place.no_target}"
 
 
 def _why(unmet: Unmet) -> str:

@@ -7,8 +7,9 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -17,6 +18,7 @@ from nsqdigest.base.reasons import DeadLetterReason
 from nsqdigest.base.templates import check_path
 from nsqdigest.daemon.routes import intake_routes, plans_of
 from nsqdigest.delivery.grouped import group_of
+from nsqdigest.delivery.targets import Aim, NoTarget, Source
 from nsqdigest.intake.bodies import Rejected
 from nsqdigest.intake.dropping import remover
 from nsqdigest.intake.routing import Router
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 _NS_PER_MS = 1_000_000
 _NO_ID = b"0" * 16
+_NO_AIMS: Mapping[str, Aim] = MappingProxyType({})
 
 
 class Result(StrEnum):
@@ -58,6 +61,10 @@ class Place(NamedTuple):
     """The fields of this event that are not stored."""
     policy: str
     sink: str
+    target: str = ""
+    """Where a digest goes whose newest record this is; "": where all of the sink go."""
+    no_target: str = ""
+    """Why it would go nowhere."""
 
 
 class Unmet(NamedTuple):
@@ -86,7 +93,9 @@ class Tried(NamedTuple):
 class Trial:
     """The events of one topic."""
 
-    def __init__(self, config: Config, topic: str) -> None:
+    def __init__(self, config: Config, topic: str, aims: Mapping[str, Aim] = _NO_AIMS) -> None:
+        """`aims`: of the sinks that have one."""
+        self._aims = aims
         routes = intake_routes(config, topic, plans_of(config))
         self._routes: dict[int, Route] = {route.number: route.settings for route in routes}
         self._router = Router(routes, config.limits)
@@ -135,6 +144,7 @@ class Trial:
 
     def _place(self, settings: Route, record: Record) -> Place:
         group = group_of(record.value, settings.group_path) if settings.group else b"null"
+        target, no_target = self._target(settings, record)
         return Place(
             settings.name,
             record.timeline.decode(),
@@ -146,7 +156,18 @@ class Trial:
             _dropped(settings, record),
             settings.policy,
             settings.sink,
+            target,
+            no_target,
         )
+
+    def _target(self, settings: Route, record: Record) -> tuple[str, str]:
+        aim = self._aims.get(settings.sink)
+        if aim is None:
+            return "", ""
+        try:
+            return aim.of(Source(settings.name, record.timeline.decode(), record.value)).shown, ""
+        except NoTarget as why:
+            return "", str(why)
 
 
 def _dropped(settings: Route, record: Record) -> tuple[str, ...]:

@@ -9,12 +9,14 @@ import shutil
 import socket
 import subprocess
 import sys
+from email import message_from_string, policy
 from pathlib import Path
 
 import pytest
 
 import nsqdigest
 from nsqdigest.base.errors import EXIT_CONFIG, EXIT_NO, EXIT_OK, EXIT_USAGE
+from nsqdigest.cli.preview import for_terminal
 from support.files import SMALLEST
 from support.ports import HOST
 from support.shell import PATIENCE_S, PROGRAM, Shell
@@ -335,6 +337,29 @@ def test_a_preview_is_the_body_that_would_be_posted_and_what_it_is_of_goes_to_st
     assert done.stderr == "route events to sink out: application/json, 26 bytes; a sample, nothing is sent\n"
     (only,) = json.loads(shell.run("preview", "--sample", "--json").stdout)
     assert only == {"route": "events", "sink": "out", "content_type": "application/json", "body": done.stdout.rstrip()}
+
+
+MAIL = """type = "email"
+host = "smtp.example.com"
+from = "Alerts <alerts@example.com>"
+to = ["{user.email}", "ops@example.com"]"""
+
+
+def test_the_preview_of_a_mail_is_a_file_that_mail_programs_open(shell: Shell) -> None:
+    shell.write(SMALLEST.replace('type = "log"', MAIL))
+    done = shell.run("preview", "--sample")
+    assert done.returncode == EXIT_OK
+    message = message_from_string(done.stdout, policy=policy.default)
+    assert message["to"] == "someone@example.com, ops@example.com"
+    assert message["subject"] == "17 events · 42: payment 1042 failed: card declined"
+    assert message.get_content_type() == "multipart/alternative"
+    assert done.stderr.startswith("route events to sink out: message/rfc822, ")
+
+
+def test_on_a_terminal_it_is_the_headers_and_the_text() -> None:
+    content = b"Subject: =?utf-8?b?w6kbWzMxbQ==?=\r\nMIME-Version: 1.0\r\n\r\n17 events \x1b[31m\r\n"
+    shown = for_terminal(content, "message/rfc822")
+    assert shown == "Subject: é\\u001b[31m\n\n17 events \\u001b[31m"
 
 
 def test_the_preview_of_a_digest_has_the_fields_that_the_route_names(shell: Shell) -> None:

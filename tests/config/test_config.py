@@ -294,12 +294,8 @@ def test_a_secret_without_quotes_is_not_repeated() -> None:
         ('[sinks]\ntype = "log"', "sinks.type: belongs to no sink; write [sinks.NAME] above it"),
         ('[policies]\nat = ""', "policies.at: belongs to no policy; write [policies.NAME] above it"),
         ('["si\\u006eks"."my hook"]\ntype = "log"', 'sinks."my hook": "my hook" is not a name; write up to 64 letters'),
-        ("[sinks.x]", 'sinks.x.type: missing; write type = "webhook", "nsq" or "log"'),
-        (
-            '[sinks.x]\ntype = "email"\nto = "x"',
-            'sinks.x.type: a sink of type "email" is not available in this version; ',
-        ),
-        ("[sinks.x]\ntype = 5", 'sinks.x.type: 5 is not a type of sink; write "webhook", "nsq" or "log"'),
+        ("[sinks.x]", 'sinks.x.type: missing; write type = "webhook", "email", "nsq" or "log"'),
+        ("[sinks.x]\ntype = 5", 'sinks.x.type: 5 is not a type of sink; write "webhook", "email", "nsq" or "log"'),
         ('[sinks.x]\ntype = "log"\nurl = "x"', "sinks.x.url: unknown key; there is one in [redis]"),
         ('[routes]\ntopic = "x"', "routes: is not a list of tables; write [[routes]], with two brackets"),
         ("routes = [5]", "routes: holds something else than tables; write [[routes]] above each route"),
@@ -572,7 +568,16 @@ def test_a_lease_covers_every_timeout_twice() -> None:
         ("https://example.com:0/", "the value has port 0"),
         ("https://[::1/", "the value is not a URL"),
         ("https://example.com/a b", "the value has a blank or a control character; leave it out"),
-        ("https://{tenant}.example.com/x", "the value is a template, which is not available in this version"),
+        (
+            "https://{{ tenant }}.example.com/x",
+            "the value is a template of another language; write one like https://{t",
+        ),
+        ("https://{t}/x", "the value has a field in the last part of its host, so that events decide the domain"),
+        ("https://example.com:{port}/x", "the value has a field in its port; write the port"),
+        ("https://{user}@example.com/x", "the value holds a user's name or password"),
+        ("{url}", "the value is a template that does not begin with https://"),
+        ("https://example.com/s3cret/{t", 'the value has a lone "{"; write one like https://{tenant}.example.com'),
+        ("http://{tenant}.example.com/x", "http:// would send digests to {tenant}.example.com in the clear"),
         ("https://example.com/#x", "the value has a #, which is never sent"),
     ],
 )
@@ -602,9 +607,16 @@ def test_an_nsq_sink_loads_with_the_options_of_every_sink() -> None:
             '13: sinks.queue.nsqd_tcp_addresses: has nothing in it; write one like ["127.0.0.1:4150"]',
         ),
         (
-            '"digests"', '"digests.{tenant}"',
-            '14: sinks.queue.topic: "digests.{tenant}" is a template, which is not available in this version; '
-            'write a fixed name like "digests"',
+            '"digests"', '"digests.{{tenant}}"',
+            '14: sinks.queue.topic: "digests.{{tenant}}" is a template of another language; write "digests.{tenant}"',
+        ),
+        (
+            '"digests"', '"my digests {tenant}"',
+            '14: sinks.queue.topic: "my digests {tenant}" makes no topic\'s name, whatever stands in its fields; ',
+        ),
+        (
+            '"digests"', '"nsqdigest.{tenant}"',
+            '14: sinks.queue.topic: "nsqdigest.{tenant}" can become nsq.dead_letter_topic, which holds dead letters ',
         ),
         ('"digests"', '"my digests"', '14: sinks.queue.topic: "my digests" is not a topic\'s name; write up to 64 '),
         (
@@ -624,6 +636,7 @@ def test_wrong_nsq_sinks(old: str, new: str, expected: str) -> None:
         (":4250", ":4151", "13: sinks.queue.nsqd_tcp_addresses[0]: 4151 is the HTTP port of most nsqds; "),
         ('"digests"', '"digests"\nmax_body = "2MiB"', "15: sinks.queue.max_body: is more than most nsqds take "),
         ('"digests"', '"events"', '14: sinks.queue.topic: "events" is the topic of a route, too: '),
+        ('"digests"', '"e{x}"', '14: sinks.queue.topic: "e{x}" can become the topic of a route, too: '),
     ],
 )  # fmt: skip
 def test_what_is_seldom_meant_of_an_nsq_sink_is_warned_of(old: str, new: str, expected: str) -> None:
@@ -1333,6 +1346,7 @@ def test_any_value_of_any_option_is_read_or_refused_in_one_line_each(place: tupl
         **{name: tree[name] for name in SECTIONS},
         "policies.default": tree["policies"]["default"],
         "sinks.webhook": tree["sinks"]["hook"],
+        "sinks.email": tree["sinks"]["mail"],
         "sinks.nsq": tree["sinks"]["queue"],
         "sinks.log": tree["sinks"]["out"],
         "routes": tree["routes"][0],

@@ -151,7 +151,7 @@ def test_the_environment_sets_its_options() -> None:
         ({"folder": "/"}, "sinks.shelf.folder: is the root of this machine; name a folder below it"),
         ({"retry_cap": "10ms"}, "sinks.shelf.retry_cap: retry_cap is shorter than retry_base; "),
         ({"type": "foldr"}, 'sinks.shelf.type: "foldr" is not a type of sink; did you mean "folder"?'),
-        ({"type": "pigeon"}, 'not a type of sink; write "webhook", "nsq", "log" or "folder"'),
+        ({"type": "pigeon"}, 'not a type of sink; write "webhook", "email", "nsq", "log" or "folder"'),
     ],
 )
 def test_a_mistake_is_refused_with_the_remedy(sink: dict[str, Any], expected: str) -> None:
@@ -163,16 +163,6 @@ def test_a_rule_over_the_sinks_of_the_kind_reports_each() -> None:
     twice = text_of() + toml({"sinks.other": {"type": "folder", "folder": "/digests"}})
     advice = [warning for warning in read(twice).warnings if "folder of another" in warning]
     assert len(advice) == 2
-
-
-@pytest.mark.unit
-def test_a_kind_that_is_planned_is_said_to_come_until_the_table_has_it() -> None:
-    mail = text_of(type="email", files=1)
-    assert 'a sink of type "email" is not available in this version' in problem(mail, KINDS)
-    email: SinkKind[FolderSink] = SinkKind(
-        name="email", settings=FolderSink, options=FOLDER.options, example="mail", doc="", build=build, look=look
-    )
-    assert parse_text(mail, "f.toml", {}, {"email": email}).sinks["shelf"].type == "email"
 
 
 @pytest.mark.unit

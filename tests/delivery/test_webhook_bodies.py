@@ -19,8 +19,8 @@ from nsqdigest.delivery.digest import Names
 from nsqdigest.delivery.sinks.base import OutgoingDigest
 from nsqdigest.delivery.sinks.rendering import Rendering
 from nsqdigest.delivery.sinks.table import KINDS
+from nsqdigest.delivery.sinks.template_files import TemplateFile
 from nsqdigest.delivery.sinks.webhook import Webhook, WebhookSinkSettings
-from nsqdigest.delivery.sinks.webhook_body import TemplateFile
 from support.chats import slack_takes, teams_takes
 from support.receiver import Receiver
 from support.waiting import until

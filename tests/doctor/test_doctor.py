@@ -27,6 +27,7 @@ from support.auth_server import EVERYTHING, AuthServer
 from support.certificates import Certificates
 from support.daemon import Daemon, installed_command, run_command, toml
 from support.lookupd import ScriptedLookupd, naming
+from support.mail_server import MailServer
 from support.ports import HOST, free_port
 from support.receiver import Receiver
 from support.redis_sets import AT_ONCE, RedisCluster, replica_of
@@ -425,6 +426,39 @@ async def test_a_webhooks_certificate_is_looked_at(
             await left.wait()
     assert [each.state for each in found["sink"]] == expected
     assert all("certificate" in each.detail for each in found["sink"])
+
+
+def mail(tables: Tables, server: MailServer, **options: Any) -> Tables:
+    sink = {"type": "email", "host": HOST, "port": server.port, "from": "a@example.com", "to": "b@example.com"}
+    return {**tables, "sinks.out": {**sink, **options}}
+
+
+async def test_a_mail_server_is_logged_in_to_and_gets_no_mail(tables: Tables, certificates: Certificates) -> None:
+    with MailServer(certificates.server, login=("alerts", "hidden")) as server:
+        login = {"ca_file": str(certificates.ca_file), "user": "alerts", "password": "hidden"}
+        (well,) = (await look(mail(tables, server, **login)))["sink"]
+        assert (well.what, well.state) == ("out", OK)
+        assert "TLSv1.3, certificate of" in well.detail
+        assert "; logged in as alerts; takes 33,554,432 bytes; no mail was sent" in well.detail
+        (wrong,) = bad(await look(mail(tables, server, **login | {"password": "wrong"})))
+        assert wrong == Finding(
+            "out", FAIL, f"{HOST}:{server.port}: 535 5.7.8: user or password wrong (AUTH)",
+            "see that it runs, and host, port, tls, user and password of this sink",
+        )  # fmt: skip
+        (strange,) = bad(await look(mail(tables, server)))
+        assert "its certificate does not pass" in strange.detail
+        assert server.commands["MAIL"] == 0
+
+
+async def test_a_mail_server_that_offers_less_than_the_file_asks_for_is_a_failure(tables: Tables) -> None:
+    with MailServer() as server:
+        (found,) = bad(await look(mail(tables, server)))
+        assert (found.state, found.detail.count("offers no STARTTLS")) == (FAIL, 1)
+        (found,) = (await look(mail(tables, server, tls="none")))["sink"]
+        assert "in the clear; no login; takes 33,554,432 bytes" in found.detail
+        server.down()
+        (found,) = bad(await look(mail(tables, server, tls="none")))
+        assert found.detail == f"{HOST}:{server.port}: Connection refused (greeting)"
 
 
 async def test_a_log_that_can_not_be_written_is_told(tables: Tables, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ ORDER = (
 )
 ALL: dict[str, Any] = {
     "route": "all", "timeline": "ada", "key": None, "timestamp": None, "group": None, "urgent": False, "dropped": [],
-    "policy": "default", "sink": "out",
+    "policy": "default", "sink": "out", "target": None, "no_target": None,
 }  # fmt: skip
 
 
@@ -81,7 +81,8 @@ def test_each_route_that_takes_it_is_there_with_all_that_it_makes_of_it() -> Non
     (only,) = answer(tried(ORDER))["events"]
     orders = {
         "route": "orders", "timeline": "orders of ada", "key": "1.50-2", "timestamp": 1_700_000_000_123,
-        "group": "new", "urgent": False, "dropped": [], "policy": "slow", "sink": "other",
+        "group": "new", "urgent": False, "dropped": [], "policy": "slow", "sink": "other", "target": None,
+        "no_target": None,
     }  # fmt: skip
     assert only == {
         "line": 1, "result": "taken", "routes": [ALL, orders], "dead_letter": None, "unmet": [], "too_old": [],

@@ -265,9 +265,11 @@ class Client:
             return await self._connect_to(target.host)
         addresses = await self._resolve(target.host, target.port)
         failure: OSError = OSError(f"{target.host} has no address that may be connected to")
-        for address in addresses:
+        for left, address in zip(range(len(addresses), 0, -1), addresses, strict=True):
             try:
-                return await self._connect_to(address)
+                # One that swallows packets must not take the time of the others.
+                async with asyncio.timeout(self._connect_timeout_s / len(addresses) if left > 1 else None):
+                    return await self._connect_to(address)
             except OSError as error:
                 failure = error
         raise failure

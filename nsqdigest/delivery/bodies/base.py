@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 JSON = "application/json"
+MAIL = "message/rfc822"
 
 Body = Callable[[bytes], bytes]
 """Raises `BodyFailed` where the operator has to change something."""

@@ -48,7 +48,7 @@ class Message(NamedTuple):
 def message_of(document: bytes) -> Message:
     data = read(document).data
     newest = data.newest[:MOST_EXAMPLES]
-    groups = _groups(data)
+    groups = groups_of(data)
     return Message(
         title=f"{counted(data.total, 'event')} in {one_line(data.timeline, NAME_CHARACTERS)}",
         route=data.route,
@@ -56,23 +56,25 @@ def message_of(document: bytes) -> Message:
         last_ms=data.last,
         groups=groups[:MOST_GROUPS],
         examples=[Example(record.timestamp, example(record)) for record in newest],
-        notes=_notes(data, groups, data.total - len(newest)),
+        notes=notes_of(data, groups, data.total - len(newest)),
         next_earliest_s=data.next_earliest_s,
     )
 
 
-def _groups(data: Data) -> list[GroupCount]:
-    found = [GroupCount(group.count, _name(group.group)) for group in data.groups or ()]
+def groups_of(data: Data) -> list[GroupCount]:
+    """The largest first."""
+    found = [GroupCount(group.count, group_name(group.group)) for group in data.groups or ()]
     return sorted(found, key=lambda group: -group.records)
 
 
-def _name(group: Any) -> str:
+def group_name(group: Any) -> str:
     if group is None:
         return NO_GROUP
     return one_line(group if isinstance(group, str) else values.encode(group), NAME_CHARACTERS)
 
 
-def _notes(data: Data, groups: list[GroupCount], not_shown: int) -> list[str]:
+def notes_of(data: Data, groups: list[GroupCount], not_shown: int) -> list[str]:
+    """What a message with the first MOST_GROUPS does not show."""
     notes = []
     others = data.total - sum(group.records for group in groups[:MOST_GROUPS])
     if groups and others:
@@ -88,9 +90,11 @@ def _notes(data: Data, groups: list[GroupCount], not_shown: int) -> list[str]:
 
 def example(record: Record) -> str:
     """An event in one line."""
-    raw = bytes(record.value)
-    value = values.parse(raw)
-    return one_line(_text_in(value) or values.encode(value), EXAMPLE_CHARACTERS)
+    return line_of(values.parse(bytes(record.value)), EXAMPLE_CHARACTERS)
+
+
+def line_of(event: Any, limit: int) -> str:
+    return one_line(_text_in(event) or values.encode(event), limit)
 
 
 def _text_in(value: Any) -> str:

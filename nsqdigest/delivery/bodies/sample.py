@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsqdigest.base.conditions import Condition
@@ -21,6 +22,7 @@ _STEP_MS = 1_733
 _MANY = 50
 OF_A_ROUTE = 17
 _KIND = ("kind",)
+_NO_FIELDS: Mapping[tuple[str, ...], str] = MappingProxyType({})
 _ODD = 'a "quoted" \\ back`tick <!channel> <@U1> & {{ x }} {% y %} \u202eright to left\u2028 \x00\x1b[31m\n\té😀'
 TEXTS = (
     "payment 1042 failed: card declined",
@@ -78,15 +80,17 @@ def samples(*, grouped: bool) -> list[Sample]:
     return found
 
 
-def sample_of(route: Route) -> bytes:
-    """A digest as the route would have it: its events have the fields that the route names."""
-    events = events_of(route, TEXTS)
+def sample_of(route: Route, fields: Mapping[tuple[str, ...], str] = _NO_FIELDS) -> bytes:
+    """A digest as the route would have it: its events have the fields that the route names, and these."""
+    events = events_of(route, TEXTS, fields)
     parts = Template.parse(route.timeline).parts
     timeline = "".join(part if isinstance(part, str) else _found(events[0], part) for part in parts)
     return digest_json(events, Names(route.name, timeline, route.sink), route.group_path)
 
 
-def events_of(route: Route | None, texts: Sequence[str], **fields: Any) -> list[dict[str, Any]]:
+def events_of(
+    route: Route | None, texts: Sequence[str], fields: Mapping[tuple[str, ...], str] = _NO_FIELDS, **others: Any
+) -> list[dict[str, Any]]:
     """None: of a sink that no route has."""
     events = []
     for number in range(OF_A_ROUTE):
@@ -99,8 +103,10 @@ def events_of(route: Route | None, texts: Sequence[str], **fields: Any) -> list[
                     _put(event, tuple(name.split(".")), value)
             if route.group_path:
                 _put(event, route.group_path, KINDS[number % len(KINDS)])
+        for field, text in fields.items():
+            _put(event, field, text)
         _put(event, ("message",), texts[number % len(texts)])
-        events.append(event | fields)
+        events.append(event | others)
     return events
 
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from nsqdigest.base.reasons import Verdict
+from nsqdigest.delivery.targets import Target
 
 
 class OutgoingDigest(NamedTuple):
-    """A digest as it goes out: the same body at each attempt."""
+    """A digest as it goes out: the same body to the same target at each attempt."""
 
     id: str
     route: str
@@ -17,6 +18,8 @@ class OutgoingDigest(NamedTuple):
     attempt: int
     records: int
     body: bytes
+    target: Target | None = None
+    """None: where all digests of the sink go."""
 
 
 class Outcome(NamedTuple):
@@ -26,6 +29,8 @@ class Outcome(NamedTuple):
     retry_after_s: float = 0.0
     answer: str = ""
     """In the receiver's words, which may quote events: for the dead store, and the log at debug only."""
+    is_of_sink: bool = True
+    """False: it says nothing of the sink's other digests, because they go elsewhere."""
 
 
 class Sink(Protocol):

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
+from nsqdigest.backoff import Curve
 from nsqdigest.config.model import SinkSettings
 from nsqdigest.config.options import SinkTable
 from nsqdigest.delivery.bodies.base import JSON
@@ -25,10 +26,14 @@ if TYPE_CHECKING:
     from nsqdigest.config import Address
     from nsqdigest.delivery.bodies.base import Body
     from nsqdigest.delivery.sinks.base import Sink
+    from nsqdigest.delivery.targets import Aim
     from nsqdigest.nsq.connection import ConnectionOptions
 
 Settings = TypeVar("Settings", bound=SinkSettings)
 T = TypeVar("T")
+
+
+DEFAULT_CURVE = Curve(1.0, 30.0)
 
 
 class SinkContext(NamedTuple):
@@ -39,6 +44,18 @@ class SinkContext(NamedTuple):
     metrics: Metrics | None = None
     is_sample: bool = False
     """Its events have every field that a template asks for."""
+    curve: Curve = DEFAULT_CURVE
+    """Of [backoff]: for a sink that backs off from one of its receivers alone."""
+
+
+class Greeted(NamedTuple):
+    """What a client of a kind learnt of its server."""
+
+    tls: str
+    """Its version, "" in the clear."""
+    certificate: Mapping[str, Any] | None
+    """The server's, as `ssl` returns it."""
+    details: tuple[str, ...]
 
 
 class Reach(Protocol):
@@ -49,6 +66,9 @@ class Reach(Protocol):
 
     async def server(self, host: str, port: int, *, tls: bool) -> Reached:
         """Connects, and with `tls` checks the certificate as a client of this machine does."""
+
+    async def client(self, host: str, greet: Callable[[], Awaitable[Greeted]]) -> Reached:
+        """For a server of a protocol of its own: `greet` connects, shakes hands and leaves again."""
 
     async def nsqd(self, address: Address) -> Reached:
         """Shakes hands with the options of [nsq]; subscribes to nothing."""
@@ -69,12 +89,24 @@ def the_digest(settings: SinkSettings, is_sample: bool) -> Posted:
     return Posted(JSON)
 
 
+def one_place(settings: SinkSettings) -> Aim | None:
+    return None
+
+
+def concurrency_of(settings: SinkSettings) -> int:
+    return settings.concurrency
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkKind(SinkTable, Generic[Settings]):
     build: Callable[[Settings, SinkContext], Sink]
     look: Callable[[Settings, Reach], Awaitable[list[Finding]]]
     posted: Callable[[Settings, bool], Posted] = the_digest
     """For `preview`. With True its body is for events that have every field that is asked for."""
+    aim: Callable[[Settings], Aim | None] = one_place
+    """None: all digests of the sink go to one place. Else what says of each where it goes."""
+    senders: Callable[[Settings], int] = concurrency_of
+    """How many digests the sink is handed at a time: more than `concurrency` where some wait in it for others."""
 
 
 SinkKinds = Mapping[str, SinkKind[Any]]

@@ -1,31 +1,37 @@
-"""The kind "log": writes digests as JSON lines to a file or to stdout.
+"""The kind "log": writes digests to a file or to stdout: a line of JSON each, or a few lines for people.
 
 Invariants:
 - A line is written whole or counts as not delivered. After a write that broke off (a full disk) the next one begins on
   a new line, so that one torn line never spoils its neighbour.
 - One thread writes at a time. A write that hangs (a pipe that nobody reads) keeps that thread, and no other starts: the
   digests that wait for it fail when their time-out passes, and closing the sink does not wait for it.
+- Lines go to the file that has the path's name when they are written. Where logrotate or anybody else moved, deleted or
+  replaced it, it is opened anew; a file that was truncated is written from its new end on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
-from nsqdigest.base import threads
+from nsqdigest.base import log, threads
 from nsqdigest.base.findings import Finding, State
 from nsqdigest.base.reasons import Verdict
+from nsqdigest.base.screen import WIDTH_OF_A_PIPE
 from nsqdigest.config import SinkSettings, texts
 from nsqdigest.config.options import Option
 from nsqdigest.config.problems import Wrong
-from nsqdigest.config.readers import Text
+from nsqdigest.config.readers import Choice, Text
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.sinks.kind import Reach, SinkContext, SinkKind
+
+_log = log.get("scheduler")
 
 STDOUT = "-"
 MOST_LINES_AT_ONCE = 100
@@ -38,6 +44,7 @@ _BREAKS_TO_BLANKS = bytes.maketrans(b"\r\n", b"  ")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSinkSettings(SinkSettings):
     path: str
+    format: str = "auto"
 
 
 def file_name(text: str) -> str:
@@ -52,8 +59,14 @@ def file_name(text: str) -> str:
 class LogFile:
     def __init__(self, settings: LogSinkSettings) -> None:
         self._path = settings.path
+        self._name = settings.name
+        self._is_stdout = settings.path == STDOUT
+        self._format = settings.format
+        self._form: Form | None = None
         self._timeout_s = settings.timeout_ms / 1000
         self._file: int | None = None
+        self._identity = (0, 0)
+        """Device and inode of the file."""
         self._is_torn = False
         self._one_at_a_time = asyncio.Lock()
         self._writer = threads.Worker(f"sink to {settings.path}")
@@ -66,16 +79,13 @@ class LogFile:
 
     async def deliver_all(self, digests: Sequence[OutgoingDigest]) -> list[Outcome]:
         """In one write: all of them are delivered, or none is."""
-        return [await self._write_lines([digest.body for digest in digests])] * len(digests)
+        return [await self._write_all([digest.body for digest in digests])] * len(digests)
 
-    async def _write_lines(self, bodies: Sequence[bytes]) -> Outcome:
+    async def _write_all(self, bodies: Sequence[bytes]) -> Outcome:
         try:
             async with asyncio.timeout(self._timeout_s), self._one_at_a_time:
                 await self._last_write_ended()
-                # Values are as they were published, perhaps over several lines; within JSON a break can only be a
-                # blank.
-                lines = b"".join([body.translate(_BREAKS_TO_BLANKS) + b"\n" for body in bodies])
-                self._writing = self._writer.start(partial(self._write, lines))
+                self._writing = self._writer.start(partial(self._write, bodies))
                 await asyncio.wrap_future(self._writing)
         except TimeoutError:
             return Outcome(Verdict.UNAVAILABLE, f"{self._path}: not written within {self._timeout_s:g} s")
@@ -88,25 +98,76 @@ class LogFile:
         if self._writing is not None and not self._writing.done():
             await asyncio.gather(asyncio.wrap_future(self._writing), return_exceptions=True)
 
-    def _write(self, lines: bytes) -> None:
-        if self._file is None:
-            is_stdout = self._path == STDOUT
-            self._file = (
-                sys.stdout.fileno() if is_stdout else os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
-            )
+    # -- in the thread
+
+    def _write(self, bodies: Sequence[bytes]) -> None:
+        file = self._opened()
+        if self._form is None:
+            is_terminal = self._is_stdout and os.isatty(file)
+            is_human = self._format == "human" or (self._format == "auto" and is_terminal)
+            self._form = partial(human, is_terminal=is_terminal) if is_human else json_lines
+        lines = self._form(bodies)
         data = memoryview(b"\n" + lines if self._is_torn else lines)
         while data:
             self._is_torn = True
-            data = data[os.write(self._file, data) :]
+            data = data[os.write(file, data) :]
         self._is_torn = False
+
+    def _opened(self) -> int:
+        if self._file is not None and not self._is_stdout and self._is_elsewhere():
+            os.close(self._file)
+            self._file, self._is_torn = None, False
+            _log.info("scheduler.log.reopened", sink=self._name, path=self._path)
+        if self._file is None:
+            self._file = self._open()
+        return self._file
+
+    def _open(self) -> int:
+        if self._is_stdout:
+            return sys.stdout.fileno()
+        file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
+        status = os.fstat(file)
+        self._identity = status.st_dev, status.st_ino
+        return file
+
+    def _is_elsewhere(self) -> bool:
+        """Whether the path is no longer that of the open file. It is asked before each write: that costs microseconds,
+        a look once a second would lose the lines of that second to a file that was deleted."""
+        try:
+            status = os.stat(self._path)
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        return (status.st_dev, status.st_ino) != self._identity
 
     async def close(self) -> None:
         if self._writing is not None and not self._writing.done():
             return  # its thread may hang in that file for ever
         self._writer.stop()
-        if self._file is not None and self._path != STDOUT:
+        if self._file is not None and not self._is_stdout:
             os.close(self._file)
             self._file = None
+
+
+# -- how digests are written
+
+
+Form = Callable[[Sequence[bytes]], bytes]
+
+
+def json_lines(bodies: Sequence[bytes]) -> bytes:
+    """Values are as they were published, perhaps over several lines; within JSON a break can only be a blank."""
+    return b"".join([body.translate(_BREAKS_TO_BLANKS) + b"\n" for body in bodies])
+
+
+def human(bodies: Sequence[bytes], *, is_terminal: bool) -> bytes:
+    """With an empty line after each."""
+    from nsqdigest.delivery.bodies.terminal import lines_of
+
+    colour = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    width = shutil.get_terminal_size().columns if is_terminal else WIDTH_OF_A_PIPE
+    lines = [line for body in bodies for line in (*lines_of(body, colour=colour, width=width), "")]
+    encoding = (is_terminal and sys.stdout.encoding) or "utf-8"
+    return ("\n".join(lines) + "\n").encode(encoding, "backslashreplace")
 
 
 # -- the doctor's look
@@ -146,9 +207,12 @@ def build(settings: LogSinkSettings, context: SinkContext) -> LogFile:
 KIND = SinkKind(
     name="log",
     settings=LogSinkSettings,
-    options=(Option("path", Text(file_name), STDOUT, '"-": stdout'),),
+    options=(
+        Option("path", Text(file_name), STDOUT, '"-": stdout; a file is opened anew when it was moved or deleted'),
+        Option("format", Choice(("auto", "json", "human")), "auto", '"json", "human"; "auto": human on a terminal'),
+    ),
     example="out",
-    doc="writes one line of JSON for each digest",
+    doc="writes one line of JSON for each digest, on a terminal a few lines for people",
     build=build,
     look=look,
 )

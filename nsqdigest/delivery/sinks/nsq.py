@@ -13,20 +13,26 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from nsq.protocol import valid_topic_name
+
 from nsqdigest.base.errors import NsqdigestError, PublishError
 from nsqdigest.base.findings import Finding, Reached, State, from_message
 from nsqdigest.base.reasons import Verdict
+from nsqdigest.base.templates import TemplateError
 from nsqdigest.config import Address, SinkSettings, rules, texts
 from nsqdigest.config.options import REQUIRED, Option, Tables
 from nsqdigest.config.problems import Spot, Wrong, show
 from nsqdigest.config.readers import Address as AddressReader
-from nsqdigest.config.readers import ListOf, Text
+from nsqdigest.config.readers import ListOf, TemplateText
+from nsqdigest.delivery import targets
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.sinks.kind import Reach, SinkContext, SinkKind
+from nsqdigest.delivery.targets import Aim, NoTarget, Source, Target
 
 if TYPE_CHECKING:
     from nsqdigest.base.metrics import Metrics
@@ -36,6 +42,8 @@ NSQD_MAX_MSG_BYTES = 1 << 20
 """nsqd's default for `--max-msg-size`."""
 _COMMAND_BYTES = 128
 """Of a PUB beside its body, at most: the word, the topic's name, the size."""
+_IN_A_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_TEMPLATE_LIKE = 'write one like "digests.{tenant}"'
 _REFUSED = frozenset({"E_BAD_TOPIC", "E_BAD_MESSAGE", "E_BAD_BODY"})
 _UNAVAILABLE = frozenset(
     {"E_UNAUTHORIZED", "E_AUTH_FIRST", "E_AUTH_FAILED", "E_PUB_FAILED"}  # the last: its disk, or it ends
@@ -51,10 +59,26 @@ class NsqSinkSettings(SinkSettings):
     topic: str
 
 
-def fixed_topic(text: str) -> str:
-    if "{" in text or "}" in text:
-        raise Wrong("is a template, which is not available in this version", 'write a fixed name like "digests"')
-    return texts.topic(text)
+def topic_of_file(text: str) -> str:
+    if not targets.is_template(text):
+        return texts.topic(text)
+    try:
+        template = targets.parse(text)
+    except TemplateError as error:
+        raise Wrong(error.problem, error.remedy) from None
+    try:
+        texts.topic("".join(part if isinstance(part, str) else "x" for part in template.parts))
+    except Wrong:
+        raise Wrong("makes no topic's name, whatever stands in its fields", _TEMPLATE_LIKE) from None
+    return text
+
+
+def could_be(text: str, topic: str) -> bool:
+    """Whether some digest could go to this topic."""
+    if not targets.is_template(text):
+        return text == topic
+    parts = (re.escape(part) if isinstance(part, str) else _IN_A_NAME.pattern for part in targets.parse(text).parts)
+    return re.fullmatch("".join(parts), topic) is not None
 
 
 def addresses_and_size(values: dict[str, Any], spot: Spot) -> None:
@@ -77,22 +101,23 @@ def topics(tables: Tables, root: Spot) -> None:
         spot = root / "sinks" / name / "topic"
         if topic is None:
             continue
-        if topic == tables.nsq.get("dead_letter_topic"):
-            spot.problem(
-                f"{show(topic)} is nsq.dead_letter_topic, which holds dead letters alone", "write another topic"
-            )
+        is_, remedy = "is", "write another topic"
+        if targets.is_template(topic):
+            is_, remedy = "can become", 'begin it with text of its own, like "digests.{tenant}"'
+        if could_be(topic, tables.nsq.get("dead_letter_topic") or ""):
+            spot.problem(f"{show(topic)} {is_} nsq.dead_letter_topic, which holds dead letters alone", remedy)
             continue
-        readers = [route for route in tables.routes if route.get("topic") == topic]
+        readers = [route for route in tables.routes if could_be(topic, route.get("topic", ""))]
         if any(route.get("sink") == name and route.get("match") == () for route in readers) and read_at & {*addresses}:
             spot.problem(
-                f"{show(topic)} is the topic of a route with this sink; its digests would come back as its events",
-                "write another topic",
+                f"{show(topic)} {is_} the topic of a route with this sink; its digests would come back as its events",
+                remedy,
             )
         elif readers:
             spot.warning(
-                f"{show(topic)} is the topic of a route, too: where the nsqds are the same, "
+                f"{show(topic)} {is_} the topic of a route, too: where the nsqds are the same, "
                 "digests come back as events",
-                "write another topic, unless that is meant",
+                f"{remedy}, unless that is meant",
             )
 
 
@@ -144,7 +169,8 @@ class NsqTopic:
         settings = self._settings
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._publisher.publish(settings.nsqd_tcp_addresses, settings.topic, [digest.body])
+                topic = settings.topic if digest.target is None else digest.target.texts["topic"]
+                await self._publisher.publish(settings.nsqd_tcp_addresses, topic, [digest.body])
         except PublishError as error:
             return Outcome(verdict_of(error), str(error))
         except TimeoutError:
@@ -187,6 +213,28 @@ def build(settings: NsqSinkSettings, context: SinkContext) -> NsqTopic:
     return NsqTopic(settings, context.nsq_options, context.metrics)
 
 
+def aim(settings: NsqSinkSettings) -> Aim | None:
+    if not targets.is_template(settings.topic):
+        return None
+    template = targets.parse(settings.topic)
+    filler = targets.Filler("topic", template, lambda _: in_a_topic)
+
+    def aimed(source: Source) -> Target:
+        topic = filler.text(source)
+        if not valid_topic_name(topic):  # its characters are checked: it is too long
+            raise NoTarget(f"topic: its name would have {len(topic)} characters; nsqd takes 64", topic)
+        return Target({"topic": topic}, f"topic {topic}")
+
+    return Aim(aimed, targets.event_paths(template))
+
+
+def in_a_topic(value: str) -> str:
+    """Without #: that of an ephemeral topic is for the file to write."""
+    if not _IN_A_NAME.fullmatch(value):
+        raise ValueError("is not only letters, digits, _ . and -, as a topic's name has to be")
+    return value
+
+
 KIND = SinkKind(
     name="nsq",
     settings=NsqSinkSettings,
@@ -198,7 +246,13 @@ KIND = SinkKind(
             "the first that can be reached takes a digest",
             ["127.0.0.1:4150"],
         ),
-        Option("topic", Text(fixed_topic), REQUIRED, "one that no route reads", "digests"),
+        Option(
+            "topic",
+            TemplateText(topic_of_file),
+            REQUIRED,
+            'one that no route reads; "digests.{tenant}"',
+            "digests",
+        ),
     ),
     rules=(addresses_and_size,),
     rules_of_file=(topics, secret_in_the_clear),
@@ -206,4 +260,5 @@ KIND = SinkKind(
     doc="publishes the bytes that a webhook gets; TLS, compression and AUTH are those of [nsq]",
     build=build,
     look=look,
+    aim=aim,
 )

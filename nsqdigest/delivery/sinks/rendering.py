@@ -8,26 +8,31 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
+from typing import Generic, ParamSpec, TypeVar
 
 from nsqdigest.base import threads
 from nsqdigest.base.reasons import Verdict
-from nsqdigest.delivery.bodies.base import Body, BodyFailed
+from nsqdigest.delivery.bodies.base import BodyFailed
 from nsqdigest.delivery.sinks.base import Outcome
 
+P = ParamSpec("P")
+T = TypeVar("T")
 
-class Rendering:
-    def __init__(self, body: Body, shown_path: str, timeout_s: float, name: str) -> None:
+
+class Rendering(Generic[P, T]):
+    def __init__(self, body: Callable[P, T], shown_path: str, timeout_s: float, name: str) -> None:
         """`shown_path`: the template's; "" for a body of ours."""
         self._body = body
         self._shown_path = shown_path
         self._timeout_s = timeout_s
         self._worker = threads.Worker(f"bodies of {name}")
 
-    async def of(self, digest_json: bytes) -> bytes | Outcome:
+    async def of(self, *given: P.args, **named: P.kwargs) -> T | Outcome:
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await asyncio.wrap_future(self._worker.start(partial(self._body, digest_json)))
+                return await asyncio.wrap_future(self._worker.start(partial(self._body, *given, **named)))
         except TimeoutError:
             detail = f"{self._shown_path}: no body within {self._timeout_s:g} s; make the template shorter"
             return Outcome(Verdict.UNRENDERED, detail.removeprefix(": "))
@@ -40,4 +45,5 @@ class Rendering:
 
 def place_of(path: str, failure: BodyFailed) -> str:
     line = "" if failure.line is None else f":{failure.line}"
-    return f"{path}{line}: {failure.problem}; {failure.remedy}"
+    place = f"{path}{line}: " if path else ""
+    return f"{place}{failure.problem}; {failure.remedy}"

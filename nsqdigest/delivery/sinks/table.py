@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from nsqdigest.delivery.sinks import log, nsq, webhook
+from nsqdigest.delivery.sinks import email, log, nsq, webhook
 from nsqdigest.delivery.sinks.kind import SinkKind, SinkKinds
 
 _TABLE: tuple[SinkKind[Any], ...] = (
     webhook.KIND,
+    email.KIND,
     nsq.KIND,
     log.KIND,
 )

@@ -3,6 +3,8 @@
 Invariants:
 - One HTTP client per sink, with its own connections: a slow receiver starves no other.
 - Redirects are not followed, and proxies from the environment are not used.
+- A host that comes from events is connected to only at public addresses, or at those that the file allows; one that
+  fails keeps nothing from the others (`webhook_hosts`).
 - Of an answer it reads the status, Retry-After and the first bytes.
 - The path of a URL, a secret and the values of headers never get into a message, a log or a repr.
 """
@@ -13,42 +15,48 @@ import base64
 import binascii
 import hashlib
 import hmac
+import random
 import re
+import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import nsqdigest
 from nsqdigest.base.errors import Unreachable
 from nsqdigest.base.findings import Finding, Reached, State, from_message
-from nsqdigest.base.host_names import has_two_names, is_url_host
 from nsqdigest.base.http.errors import NoHttp, Overdue, PostFailed, StaleConnection
+from nsqdigest.base.http.public_addresses import Allowed
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.config import Secret, SinkSettings, rules, texts
 from nsqdigest.config.model import MASK
 from nsqdigest.config.options import REQUIRED, Option
 from nsqdigest.config.problems import INVALID, Spot, Wrong
-from nsqdigest.config.readers import HiddenText, Reader, Switch, take, text_of
+from nsqdigest.config.readers import HiddenTemplate, HiddenText, ListOf, Reader, Switch, Text, take, text_of
 from nsqdigest.delivery.bodies.base import JSON, Body
 from nsqdigest.delivery.bodies.formats import DIGEST, FORMATS, SPACING_S
-from nsqdigest.delivery.sinks import webhook_body
+from nsqdigest.delivery.hosts import Hosts, held_of
+from nsqdigest.delivery.sinks import webhook_body, webhook_url
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
-from nsqdigest.delivery.sinks.kind import Posted, Reach, SinkContext, SinkKind
+from nsqdigest.delivery.sinks.kind import DEFAULT_CURVE, Posted, Reach, SinkContext, SinkKind
 from nsqdigest.delivery.sinks.rate import Rate
 from nsqdigest.delivery.sinks.rendering import Rendering
-from nsqdigest.delivery.sinks.webhook_body import TemplateFile
+from nsqdigest.delivery.sinks.template_files import TemplateFile
 
 if TYPE_CHECKING:
+    from nsqdigest.backoff import Curve
     from nsqdigest.base.http.client import Client, Response
+    from nsqdigest.delivery.sinks.webhook_hosts import ManyHosts
+    from nsqdigest.delivery.targets import Aim
 
 OUR_HEADERS = ("content-type", "nsqdigest-attempt")
 FRAMING_HEADERS = ("connection", "content-length", "transfer-encoding")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_EXAMPLE = "https://example.com/hook"
 _SECRET_REMEDY = (
     'write whsec_ and the base64 of 24 to 64 random bytes: echo "whsec_$(openssl rand -base64 32)" prints one'
 )
@@ -87,6 +95,7 @@ class WebhookSinkSettings(SinkSettings):
     url: str = field(repr=False)
     """Not in repr: the path of a webhook is often what keeps strangers out of it."""
     allow_http: bool
+    allow_hosts: tuple[str, ...] = ()
     secrets: tuple[Secret, ...]
     headers: Mapping[str, str]
     format: str = DIGEST
@@ -102,26 +111,22 @@ class WebhookSinkSettings(SinkSettings):
     @property
     def shown_url(self) -> str:
         """For logs and messages: without the path."""
-        parts = urlsplit(self.url)
-        return f"{parts.scheme}://{parts.netloc}"
+        return webhook_url.shown_origin(self.url)
+
+    @property
+    def has_many_hosts(self) -> bool:
+        """Whether the host comes from the digest."""
+        return webhook_url.has_host_fields(self.url)
 
 
-def webhook_url(text: str) -> str:
-    parts = texts.url_parts(text, _EXAMPLE)
-    if "{" in text or "}" in text:
-        raise Wrong("is a template, which is not available in this version", f"write a fixed URL like {_EXAMPLE}")
-    if parts.scheme not in ("http", "https"):
-        raise Wrong("is not the URL of a webhook", f"write one like {_EXAMPLE}")
-    if not parts.hostname:
-        raise Wrong("names no host", f"write one like {_EXAMPLE}")
-    if has_two_names(unquote(parts.hostname)):
-        raise Wrong("has a host with a letter for which there are two standards", "write its name as xn--…")
-    if not is_url_host(parts.hostname):
-        raise Wrong("has a host that is neither a name nor an IP address", f"write one like {_EXAMPLE}")
-    if "@" in parts.netloc:
-        raise Wrong("holds a user's name or password", 'leave it out; write headers = {authorization = "env:NAME"}')
-    if parts.fragment:
-        raise Wrong("has a #, which is never sent", "leave out what follows it")
+def allowed_host(text: str) -> str:
+    try:
+        Allowed([text])
+    except ValueError:
+        raise Wrong(
+            "is neither a host nor a network",
+            'write one like "hooks.internal", "*.svc.internal" or "10.0.0.0/8"',
+        ) from None
     return text
 
 
@@ -192,14 +197,22 @@ def signed_and_secret(values: dict[str, Any], spot: Spot) -> None:
         )
     if "url" not in values or "allow_http" not in values:
         return
-    parts = urlsplit(values["url"])
-    if parts.scheme == "http" and not rules.is_loopback(parts.hostname or ""):
+    url = values["url"]
+    if urlsplit(url).scheme == "http" and not rules.is_loopback(urlsplit(webhook_url.fixed_parts(url)).hostname or ""):
+        host = webhook_url.shown_origin(url).removeprefix("http://").partition(":")[0]
         if values["allow_http"]:
-            (spot / "url").warning(f"digests go to {parts.hostname} in the clear")
+            (spot / "url").warning(f"digests go to {host} in the clear")
         else:
             (spot / "url").problem(
-                f"http:// would send digests to {parts.hostname} in the clear", "write https://, or allow_http = true"
+                f"http:// would send digests to {host} in the clear", "write https://, or allow_http = true"
             )
+
+
+def hosts_of_template(values: dict[str, Any], spot: Spot) -> None:
+    if values.get("allow_hosts") and "url" in values and not webhook_url.has_host_fields(values["url"]):
+        (spot / "allow_hosts").warning(
+            "has no use: the url has no field in its host, and the file may name any host", "leave it out"
+        )
 
 
 # -- delivery
@@ -257,8 +270,12 @@ def posted(settings: WebhookSinkSettings, is_sample: bool) -> Posted:
 
 
 class Webhook:
-    def __init__(self, settings: WebhookSinkSettings, *, is_sample: bool = False) -> None:
+    def __init__(self, settings: WebhookSinkSettings, curve: Curve = DEFAULT_CURVE, *, is_sample: bool = False) -> None:
+        """`curve`: by which it backs off from one of many hosts."""
         self._settings = settings
+        self._curve = curve
+        self._has_many_hosts = settings.has_many_hosts
+        self._hosts: ManyHosts | None = None
         self._keys = [signing_key(secret.reveal()) for secret in settings.secrets]
         self._http: Client | None = None
         self._timeout_s = settings.timeout_ms / 1000
@@ -269,6 +286,14 @@ class Webhook:
 
     async def deliver(self, digest: OutgoingDigest) -> Outcome:
         until_s = time.monotonic() + self._timeout_s
+        if self._has_many_hosts:
+            return await self._many_hosts().deliver(digest, until_s)
+        outcome = await self._send(self._client(), digest, until_s)
+        # Of a URL that is a template, one place is gone.
+        is_one_of_many = outcome.verdict is Verdict.GONE and digest.target is not None
+        return outcome._replace(is_of_sink=False) if is_one_of_many else outcome
+
+    async def _send(self, client: Client, digest: OutgoingDigest, until_s: float) -> Outcome:
         body = digest.body if self._rendering is None else await self._rendering.of(digest.body)
         if isinstance(body, Outcome):
             return body
@@ -281,7 +306,8 @@ class Webhook:
         if self._keys:
             headers["webhook-signature"] = signature(self._keys, digest.id, now_s, body)
         try:
-            answer = await self._post(body, headers, until_s)
+            path = digest.target.texts["path"] if digest.target is not None else None
+            answer = await self._post(client, path, body, headers, until_s)
         except Overdue:
             return Outcome(Verdict.UNAVAILABLE, f"no answer within {self._timeout_s:g} s")
         except NoHttp as error:
@@ -294,43 +320,65 @@ class Webhook:
         wait_s = retry_after_s(answer.retry_after, now_s)
         return Outcome(verdict, status_line(answer.status), wait_s, answer.beginning.decode("utf-8", "replace"))
 
-    async def _post(self, body: bytes, headers: Mapping[str, str], until_s: float) -> Response:
+    async def _post(
+        self, client: Client, path: str | None, body: bytes, headers: Mapping[str, str], until_s: float
+    ) -> Response:
         """Once more where the receiver closed an idle connection just then: that says nothing about its health."""
-        client = self._client()
         try:
-            return await client.post(body, headers.items(), timeout_s=until_s - time.monotonic())
+            return await client.post(body, headers.items(), path=path, timeout_s=until_s - time.monotonic())
         except StaleConnection:
             left_s = until_s - time.monotonic()
-            return await client.post(body, headers.items(), fresh=True, timeout_s=left_s)
+            return await client.post(body, headers.items(), path=path, fresh=True, timeout_s=left_s)
 
     def _client(self) -> Client:
         if self._http is None:
-            from nsqdigest.base.http.client import Client
-
-            ours = {"content-type": self._settings.content_type, "user-agent": f"nsqdigest/{nsqdigest.__version__}"}
-            theirs = {name: value for name, value in self._settings.headers.items() if name.lower() not in ours}
-            self._http = Client(
-                self._settings.url,
-                connections=self._settings.concurrency,
-                timeout_s=self._timeout_s,
-                connect_timeout_s=_CONNECT_WITHIN_S,
-                headers={**theirs, **ours},
-            )
+            self._http = self._client_to(webhook_url.fixed_parts(self._settings.url))
         return self._http
+
+    def _client_to(self, url: str, **how: Any) -> Client:
+        from nsqdigest.base.http.client import Client
+
+        ours = {"content-type": self._settings.content_type, "user-agent": f"nsqdigest/{nsqdigest.__version__}"}
+        theirs = {name: value for name, value in self._settings.headers.items() if name.lower() not in ours}
+        return Client(
+            url,
+            connections=self._settings.concurrency,
+            timeout_s=self._timeout_s,
+            connect_timeout_s=_CONNECT_WITHIN_S,
+            headers={**theirs, **ours},
+            **how,
+        )
+
+    def _many_hosts(self) -> ManyHosts:
+        if self._hosts is None:
+            from nsqdigest.base.http.guarded import resolver_of
+            from nsqdigest.delivery.sinks.webhook_hosts import ManyHosts
+
+            settings = self._settings
+            resolve = resolver_of(Allowed(settings.allow_hosts))
+            client_to = partial(self._client_to, ssl_context=ssl.create_default_context(), resolve=resolve)
+            hosts = Hosts(settings.concurrency, self._curve, random.uniform)
+            self._hosts = ManyHosts(settings.name, hosts, client_to, self._send)
+        return self._hosts
 
     async def close(self) -> None:
         if self._rendering is not None:
             self._rendering.close()
         if self._http is not None:
             await self._http.close()
+        if self._hosts is not None:
+            await self._hosts.close()
 
 
 # -- the doctor's look
 
 
 async def look(sink: WebhookSinkSettings, reach: Reach) -> list[Finding]:
-    parts = urlsplit(sink.url)
+    parts = urlsplit(webhook_url.fixed_parts(sink.url))
     is_tls = parts.scheme == "https"
+    if sink.has_many_hosts:
+        detail = f"{sink.shown_url}: its hosts come from events, so none was connected to"
+        return [Finding(sink.name, State.NOTE, detail, "nsqdigest test-sink sends to the host of one event")]
     try:
         reached = await reach.server(parts.hostname or "", parts.port or (443 if is_tls else 80), tls=is_tls)
     except Unreachable as error:
@@ -350,15 +398,35 @@ def unreached(what: str, shown_url: str, message: str) -> Finding:
 
 
 def build(settings: WebhookSinkSettings, context: SinkContext) -> Webhook:
-    return Webhook(settings, is_sample=context.is_sample)
+    return Webhook(settings, context.curve, is_sample=context.is_sample)
+
+
+def aim(settings: WebhookSinkSettings) -> Aim | None:
+    return webhook_url.aim_of(settings.url)
+
+
+def senders(settings: WebhookSinkSettings) -> int:
+    return held_of(settings.concurrency) if settings.has_many_hosts else settings.concurrency
 
 
 KIND = SinkKind(
     name="webhook",
     settings=WebhookSinkSettings,
     options=(
-        Option("url", HiddenText(webhook_url), REQUIRED, "http:// only to this machine, or with allow_http", _EXAMPLE),
+        Option(
+            "url",
+            HiddenTemplate(webhook_url.webhook_url),
+            REQUIRED,
+            "http:// only to this machine, or with allow_http; https://{tenant}.example.com/{user.id}",
+            webhook_url.EXAMPLE,
+        ),
         Option("allow_http", Switch(), False, "digests in the clear over the network"),
+        Option(
+            "allow_hosts",
+            ListOf(Text(allowed_host), '"hooks.internal", "10.0.0.0/8"', unique=True),
+            [],
+            'beside public ones, where the host is a template: ["hooks.internal", "10.0.0.0/8"]',
+        ),
         Option(
             "secret",
             WebhookSecrets(),
@@ -376,11 +444,13 @@ KIND = SinkKind(
             attribute="own_spacing_s",
         ),
     ),
-    rules=(signed_and_secret, webhook_body.one_body),
+    rules=(signed_and_secret, hosts_of_template, webhook_body.one_body),
     rules_of_file=(webhook_body.templates,),
     example="hook",
     doc="posts each digest, signed as Standard Webhooks says",
     build=build,
     look=look,
     posted=posted,
+    aim=aim,
+    senders=senders,
 )

@@ -30,6 +30,9 @@ class Peer:
     async def head(self) -> bytes:
         return await self._reader.readuntil(b"\r\n\r\n")
 
+    async def line(self) -> bytes:
+        return await self._reader.readuntil(b"\n")
+
     async def request(self) -> bytes:
         """The body of the next request. Raises IncompleteReadError where the client has hung up."""
         self.last_head = await self.head()

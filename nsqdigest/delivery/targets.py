@@ -1,0 +1,128 @@
+"""Where one digest goes (pure): options of a sink that are templates over the digest and its newest record.
+
+    https://{tenant}.example.com/hook/{user.id}     digests.{route}
+
+A template is written as that of a route (`base.templates`). `{route}` and `{timeline}` are the digest's own; a field of
+the event of such a name is written `{.route}`, `{.timeline}`. Every other `{a.b}` is a field of the newest record.
+
+Invariants:
+- The target of a digest is a function of its names, its newest record and the configuration: the same at each attempt.
+- A value stands whole in its place, encoded for it, or the digest has no target. Nothing is left out or shortened.
+- A problem is in our own words: it names options and fields of the file, never a value that a publisher sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from nsqdigest.base.shown import printable
+from nsqdigest.base.templates import Template
+from nsqdigest.delivery.fields import NoText, text_at
+
+ROUTE, TIMELINE = "route", "timeline"
+_FIELDS_CALLED_SO = {f".{name}": (name,) for name in (ROUTE, TIMELINE)}
+_SHOWN_CHARACTERS = 80
+
+
+class Target(NamedTuple):
+    """Where one digest goes."""
+
+    texts: Mapping[str, str]
+    """By a name that its kind of sink gives to each of them."""
+    shown: str
+    """For people; without the fixed text of a URL's path, which may be a credential."""
+
+
+class Source(NamedTuple):
+    """What a target is made of."""
+
+    route: str
+    timeline: str
+    newest: bytes
+    """The newest record's value: JSON, an object."""
+
+
+class Aim(NamedTuple):
+    """Of a sink whose digests do not all go to one place."""
+
+    of: Callable[[Source], Target]
+    """Raises `NoTarget`."""
+    paths: tuple[tuple[str, ...], ...]
+    """The fields that it needs of an event."""
+    samples: Mapping[tuple[str, ...], str] = MappingProxyType({})
+    """What a sample has in a field where the field's own name will not do."""
+
+    @property
+    def sample_fields(self) -> dict[tuple[str, ...], str]:
+        return {path: self.samples.get(path, path[-1]) for path in self.paths}
+
+
+Encode = Callable[[str], str]
+"""A value for its place. Raises ValueError, in our own words, for one that cannot stand there."""
+
+
+class NoTarget(Exception):
+    """The digest cannot be sent anywhere, under this configuration. The message is in our own words."""
+
+    def __init__(self, problem: str, value: str = "") -> None:
+        super().__init__(problem)
+        self.quoting = printable(value, _SHOWN_CHARACTERS)
+        """The value at fault, as its publisher wrote it; "" where there is none."""
+
+
+def is_template(text: str) -> bool:
+    return "{" in text or "}" in text
+
+
+def parse(text: str) -> Template:
+    """Raises `TemplateError`."""
+    return Template.parse(text, frozenset(_FIELDS_CALLED_SO))
+
+
+def event_paths(template: Template) -> tuple[tuple[str, ...], ...]:
+    """The fields of an event that it needs."""
+    found = (_event_path(path) for path in template.paths)
+    return tuple(dict.fromkeys(path for path in found if path is not None))
+
+
+def _event_path(path: tuple[str, ...]) -> tuple[str, ...] | None:
+    """None: of the digest itself."""
+    if path in ((ROUTE,), (TIMELINE,)):
+        return None
+    return _FIELDS_CALLED_SO.get(path[0], path)
+
+
+class Filler:
+    """One option's template, compiled."""
+
+    def __init__(self, option: str, template: Template, encode: Callable[[int], Encode]) -> None:
+        """`encode`: what encodes the value of the n-th of `template.parts`."""
+        self._option = option
+        self._pieces = [
+            part if isinstance(part, str) else (part, _event_path(part), encode(number))
+            for number, part in enumerate(template.parts)
+        ]
+
+    def texts(self, source: Source) -> list[str]:
+        """Of each part of the template. Raises `NoTarget`."""
+        return [piece if isinstance(piece, str) else self._filled(source, *piece) for piece in self._pieces]
+
+    def text(self, source: Source) -> str:
+        return "".join(self.texts(source))
+
+    def _filled(self, source: Source, path: tuple[str, ...], of_event: tuple[str, ...] | None, encode: Encode) -> str:
+        name = ".".join(of_event or path)
+        if of_event is None:
+            value = source.route if path[0] == ROUTE else source.timeline
+        else:
+            try:
+                value = text_at(source.newest, of_event)
+            except NoText as why:
+                raise NoTarget(f'{self._option}: the field "{name}" of its newest record {why}') from None
+        try:
+            return encode(value)
+        except ValueError as why:
+            what = f"{{{name}}}" if of_event is None else f'the field "{name}" of its newest record'
+            raise NoTarget(f"{self._option}: {what} {why}", value) from None
