@@ -101,6 +101,7 @@ class Opener:
         """Those that are to be sent; of the others everything is concluded."""
         opened = []
         answers = await halved(some, partial(self._open_many, partition))
+        now_ms = self._digests.now_ms()
         for delivery, answer in zip(some, answers, strict=True):
             if answer is NotOpened.EMPTY:
                 self._conclusions.left(delivery)
@@ -108,18 +109,14 @@ class Opener:
                 self._conclusions.stale(delivery)
             elif isinstance(answer, Head):
                 delivery.opened = answer
-                if not self._is_over(delivery, answer):
+                expired = verdicts.expired(delivery.outlet.settings, answer.tries, now_ms - answer.since_ms)
+                if expired is None:
                     opened.append(delivery)
+                else:
+                    self._conclusions.bury(delivery, expired)
             else:
                 self._conclusions.unread(delivery, answer if isinstance(answer, StoreError) else ANOTHER_TYPE)
         return opened
-
-    def _is_over(self, delivery: Delivery, head: Head) -> bool:
-        age_ms = self._digests.now_ms() - head.since_ms
-        expired = verdicts.expired(delivery.outlet.settings, head.tries, age_ms)
-        if expired is not None:
-            self._conclusions.bury(delivery, expired)
-        return expired is not None
 
     async def _open_many(self, partition: int, some: Sequence[Delivery]) -> list[Head | NotOpened]:
         now_ms = self._digests.now_ms()

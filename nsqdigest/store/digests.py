@@ -164,13 +164,14 @@ class Digests:
         """
         claims = [opening.claim for opening in openings]
         routes = self._numbers_of(claims)
-        keys = [*self._shared_keys(partition, routes), *self._own_keys(claims, lambda keys: keys.to_open)]
+        own = self._own_keys(partition, claims, lambda keys: keys.to_open)
+        keys = [*self._shared_keys(partition, routes), *own]
         arguments: list[bytes | str | int] = [b"", len(routes)]
         for name in routes:
             route, instants = self._routes[name], next_earliest_ms[name]
             name_from = len(self._namespace.keys[partition, name].index)
             arguments += (name_from, route.capacity if route.merges else 0, len(instants), *instants)
-        for (name, token), run in _runs(openings, lambda opening: (opening.claim.route, opening.claim.token)):
+        for (name, token), run in _runs(openings, attrgetter("claim.route", "claim.token")):
             arguments += (routes[name], token, len(run), *[opening.new_id for opening in run])
         now_ms, *answers = await self._namespace.run(partition, "open", keys, [packed(arguments)], durable=True)
         self._namespace.clock.observe(now_ms)
@@ -205,8 +206,8 @@ class Digests:
         claims = [ending.claim for ending in endings]
         routes = self._numbers_of(claims)
         dead = self._namespace.dead_keys[partition]
-        keys = [*self._shared_keys(partition, routes), *self._own_keys(claims, lambda keys: keys.to_finish)]
-        keys += (dead.dead, dead.details)
+        own = self._own_keys(partition, claims, lambda keys: keys.to_finish)
+        keys = [*self._shared_keys(partition, routes), *own, dead.dead, dead.details]
         arguments: list[bytes | str | int] = [b"", len(routes), len(endings)]
         for name in routes:
             route = self._routes[name]
@@ -291,12 +292,14 @@ class Digests:
         of = [self._namespace.keys[partition, name] for name in routes]
         return [*chain.from_iterable(each.of_route for each in of), *of[0].of_partition]
 
-    def _own_keys(self, claims: Sequence[Claim], prefixes_of: Callable[[Keys], Sequence[bytes]]) -> list[Arguments]:
+    def _own_keys(
+        self, partition: int, claims: Sequence[Claim], prefixes_of: Callable[[Keys], Sequence[bytes]]
+    ) -> list[Arguments]:
         return [
             Arguments(
                 [claim.timeline.encode() for claim in of_route], prefixes_of(self._namespace.keys[partition, route])
             )
-            for (partition, route), of_route in groupby(claims, attrgetter("partition", "route"))
+            for route, of_route in groupby(claims, attrgetter("route"))
         ]
 
 
