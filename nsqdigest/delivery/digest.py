@@ -16,13 +16,14 @@ from typing import NamedTuple
 import msgspec
 
 from nsqdigest.store.head import Head
-from nsqdigest.store.record import StoredRecord
+from nsqdigest.store.record import Columns, StoredRecord
 
 _encode = msgspec.json.encode
 _encoded_once = lru_cache(maxsize=1024)(_encode)
 """For the names of routes and sinks, which are few."""
 _is_plain = re.compile(rb"[ !#-\[\]-~]*").fullmatch
 """Stands in JSON as it is: printable ASCII without quotation marks and backslashes."""
+_RECORD = b'{"key":"%s","timestamp":%d,"value":%s}'
 _ENVELOPE_BYTES = 1024
 """Room kept for everything but records and names."""
 _LIST_BYTES = len(b'{"group":,"records":[]},')
@@ -44,6 +45,7 @@ def rfc3339(instant_ms: int) -> str:
 
 
 EncodedNames = tuple[bytes, bytes, bytes]
+"""As JSON."""
 
 
 def encoded(names: Names) -> EncodedNames:
@@ -58,24 +60,62 @@ def room_bytes(names: EncodedNames, max_body_bytes: int) -> int:
 
 def texts_of(records: Sequence[StoredRecord]) -> list[bytes]:
     if _is_plain(b"".join([key for key, _, _ in records])):
-        return [b'{"key":"%s","timestamp":%d,"value":%s}' % record for record in records]
+        return [_RECORD % record for record in records]
     return [
         b'{"key":%s,"timestamp":%d,"value":%s}' % (_encode(key.decode()), timestamp_ms, value)
         for key, timestamp_ms, value in records
     ]
 
 
-def document(head: Head, names: EncodedNames, span_ms: tuple[int, int], shown: int, lists: bytes) -> bytes:
-    """`span_ms`: the timestamps of the oldest and the newest of all its records. `lists`: the field that holds the
-    records, of which so many are shown."""
+def document(head: Head, names: EncodedNames, span_ms: tuple[bytes, bytes], shown: int, lists: bytes) -> bytes:
+    """`span_ms`: the timestamps of the oldest and the newest of all its records, as text. `lists`: the field that holds
+    the records, of which so many are shown."""
+    route, timeline, sink = names
+    form = _form(route, sink, head.iteration, head.opened_ms, head.next_earliest_ms)
+    counts = head.total, shown, head.superseded, head.dropped_capacity
+    return form % (head.id.encode(), timeline, *span_ms, *counts, lists)
+
+
+@lru_cache(maxsize=1024)
+def _form(route: bytes, sink: bytes, iteration: int, opened_ms: int, next_earliest_ms: int) -> bytes:
+    """The document with places for all in which digests differ that were opened together."""
+    before = b'{"type":"digest","timestamp":"%s","data":{"id":"' % rfc3339(opened_ms).encode()
+    between = b',"sink":%s,"iteration":%d,' % (sink, iteration)
+    behind = b',"next_earliest":"%s"}}' % rfc3339(next_earliest_ms).encode()
     return (
-        b'{"type":"digest","timestamp":"%s","data":{"id":"%s","route":%s,"timeline":%s,"sink":%s,"iteration":%d,'
-        b'"first":%d,"last":%d,"total":%d,"shown":%d,"superseded":%d,"dropped":{"capacity":%d},%s,'
-        b'"next_earliest":"%s"}}'
-    ) % (
-        rfc3339(head.opened_ms).encode(), head.id.encode(), *names, head.iteration, *span_ms, head.total,
-         shown, head.superseded, head.dropped_capacity, lists, rfc3339(head.next_earliest_ms).encode(),
+        before + b'%s","route":' + _without_places(route) + b',"timeline":%s' + _without_places(between)
+        + b'"first":%s,"last":%s,"total":%d,"shown":%d,"superseded":%d,"dropped":{"capacity":%d},%s' + behind
     )  # fmt: skip
+
+
+def span_of(first_ms: int, last_ms: int) -> tuple[bytes, bytes]:
+    return b"%d" % first_ms, b"%d" % last_ms
+
+
+def _without_places(text: bytes) -> bytes:
+    """Stands in a form as it is."""
+    return text.replace(b"%", b"%%")
+
+
+def usual_body(head: Head, names: Names, records: Columns, max_body_bytes: int) -> bytes | None:
+    """The body that Builder makes, in one go: of records that are all there, have plain keys and usual timestamps, and
+    fit. None: there are others."""
+    keys, _, values = records
+    count, timestamps = len(keys), records.usual_timestamps()
+    if timestamps is None or None in values or not _is_plain(b"".join(keys)):
+        return None
+    columns: list[bytes | None] = [None] * (3 * count)
+    columns[::3], columns[1::3], columns[2::3] = keys, timestamps, values
+    texts = _records_form(count) % tuple(columns)
+    encoded_names = encoded(names)
+    if len(texts) + 1 > room_bytes(encoded_names, max_body_bytes) - _LIST_BYTES:
+        return None
+    return document(head, encoded_names, (timestamps[-1], timestamps[0]), count, b'"records":[%s]' % texts)
+
+
+@lru_cache(maxsize=256)
+def _records_form(count: int) -> bytes:
+    return b",".join([_RECORD.replace(b"%d", b"%s")] * count)
 
 
 class Builder:
@@ -116,4 +156,4 @@ class Builder:
     def body(self, first_ms: int, last_ms: int) -> bytes:
         """With the timestamps of the oldest and the newest of all its records."""
         lists = b'"records":[%s]' % b",".join(self._texts)
-        return document(self._head, self._names, (first_ms, last_ms), len(self._texts), lists)
+        return document(self._head, self._names, span_of(first_ms, last_ms), len(self._texts), lists)

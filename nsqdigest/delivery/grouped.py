@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from nsqdigest.delivery.digest import Builder, Names, document, encoded, room_bytes, texts_of
+from nsqdigest.delivery.digest import Builder, Names, document, encoded, room_bytes, span_of, texts_of
 from nsqdigest.delivery.fields import raw_at
 from nsqdigest.store.head import Head
 from nsqdigest.store.record import StoredRecord
@@ -99,7 +99,7 @@ class GroupedBuilder:
             for name, group in self._groups.items()
         ]
         lists = b'"groups":[%s]' % b",".join(groups)
-        return document(self._head, self._names, (first_ms, last_ms), len(self._shown), lists)
+        return document(self._head, self._names, span_of(first_ms, last_ms), len(self._shown), lists)
 
 
 def builder_of(head: Head, names: Names, max_body_bytes: int, group: tuple[str, ...]) -> Builder | GroupedBuilder:

@@ -26,6 +26,7 @@ from nsqdigest.base import log
 from nsqdigest.base.errors import StoreError
 from nsqdigest.base.reasons import BuryReason, Verdict
 from nsqdigest.delivery import ids, verdicts
+from nsqdigest.delivery.digest import usual_body
 from nsqdigest.delivery.grouped import GroupedBuilder, builder_of
 from nsqdigest.delivery.sinks.base import Outcome
 from nsqdigest.delivery.targets import NoTarget, Source
@@ -42,13 +43,13 @@ if TYPE_CHECKING:
     from nsqdigest.delivery.grouped import GroupedBuilder
     from nsqdigest.delivery.outlet import Outlet
     from nsqdigest.store.digests import Digests
-    from nsqdigest.store.record import StoredRecord
+    from nsqdigest.store.record import Columns, StoredRecord
 
 _log = log.get("scheduler")
 
 T = TypeVar("T")
 
-MOST_PER_CALL = 50
+MOST_PER_CALL = 100
 """Redis does nothing else during a call: some milliseconds."""
 SIDE_BY_SIDE = 2
 """Calls on their way: Redis opens the next ones while those before are rendered here."""
@@ -102,6 +103,7 @@ class Opener:
         """Those that are to be sent; of the others everything is concluded."""
         opened = []
         answers = await halved(some, partial(self._open_many, partition))
+        now_ms = self._digests.now_ms()
         for delivery, answer in zip(some, answers, strict=True):
             if answer is NotOpened.EMPTY:
                 self._conclusions.left(delivery)
@@ -109,18 +111,14 @@ class Opener:
                 self._conclusions.stale(delivery)
             elif isinstance(answer, Head):
                 delivery.opened = answer
-                if not self._is_over(delivery, answer):
+                expired = verdicts.expired(delivery.outlet.settings, answer.tries, now_ms - answer.since_ms)
+                if expired is None:
                     opened.append(delivery)
+                else:
+                    self._conclusions.bury(delivery, expired)
             else:
                 self._conclusions.unread(delivery, answer if isinstance(answer, StoreError) else ANOTHER_TYPE)
         return opened
-
-    def _is_over(self, delivery: Delivery, head: Head) -> bool:
-        age_ms = self._digests.now_ms() - head.since_ms
-        expired = verdicts.expired(delivery.outlet.settings, head.tries, age_ms)
-        if expired is not None:
-            self._conclusions.bury(delivery, expired)
-        return expired is not None
 
     async def _open_many(self, partition: int, some: Sequence[Delivery]) -> list[Head | NotOpened]:
         now_ms = self._digests.now_ms()
@@ -178,15 +176,19 @@ class Opener:
         for name, deliveries in ready.items():
             self._put(outlets[name], deliveries)
 
-    async def _read_many(
-        self, partition: int, part: Sequence[Delivery]
-    ) -> Sequence[Sequence[StoredRecord | None] | None]:
+    async def _read_many(self, partition: int, part: Sequence[Delivery]) -> Sequence[Columns | None]:
         digests = [(each.claim, each.opened) for each in part]
         return await self._while_leased(part, lambda: self._digests.read(partition, digests))
 
-    def _is_rendered(self, delivery: Delivery, records: Sequence[StoredRecord | None]) -> bool:
+    def _is_rendered(self, delivery: Delivery, found: Columns) -> bool:
         try:
-            return self._rendered(delivery, records)
+            if not delivery.route.group:
+                delivery.body = usual_body(delivery.opened, delivery.names, found, self._limit_bytes(delivery))
+            if delivery.body is None and not self._rendered(delivery, found.records()):
+                return False
+            there = [value for value in found.values if value is not None]
+            self._note_size(delivery.claim.route, sum(map(len, there)) / len(there))
+            return True
         except Exception as error:
             self._leave_with_bug([delivery], error)
             return False
@@ -201,7 +203,6 @@ class Opener:
             return False
         builder.add(there)
         delivery.body = builder.body(there[-1].timestamp_ms, there[0].timestamp_ms)
-        self._note_size(delivery.claim.route, sum([len(record.value) for record in there]) / len(there))
         return True
 
     def _is_aimed(self, delivery: Delivery, newest: StoredRecord) -> bool:
@@ -216,8 +217,11 @@ class Opener:
         return True
 
     def _builder(self, delivery: Delivery) -> Builder | GroupedBuilder:
-        limit_bytes = delivery.outlet.settings.max_body_bytes
-        return builder_of(delivery.opened, delivery.names, limit_bytes, delivery.route.group)
+        return builder_of(delivery.opened, delivery.names, self._limit_bytes(delivery), delivery.route.group)
+
+    @staticmethod
+    def _limit_bytes(delivery: Delivery) -> int:
+        return delivery.outlet.settings.max_body_bytes
 
     def _has_values(self, delivery: Delivery, read: int, there: int) -> bool:
         if there < read:

@@ -332,20 +332,22 @@ class Scheduler:
         return wait_s
 
     async def _claim_of(self, timer: _Timer, names: list[str]) -> float:
-        """And goes on while there is something due and room for it, but not for long: others may be due by now."""
+        """And goes on while there is something due and room for it, but not for long: others may be due by now. Redis
+        claims the next ones while those before are opened here."""
         until_s = time.monotonic() + ALONE_S
-        while not self._draining:
-            taken = await self._alone(timer, names)
-            if taken.deliveries:
-                await self._opener.open(timer.partition, taken.deliveries)
-            if taken.next_due_ms is None:
-                break
-            wait_s = (taken.next_due_ms - self._digests.now_ms()) / 1000
-            if wait_s > 0 or not taken.deliveries:
+        taken = Taken([], None) if self._draining else await self._alone(timer, names)
+        while True:
+            wait_s = self._settings.interval_ms / 1000
+            if taken.next_due_ms is not None:
+                wait_s = (taken.next_due_ms - self._digests.now_ms()) / 1000
+            opening = self._opener.open(timer.partition, taken.deliveries)
+            if wait_s > 0 or not taken.deliveries or self._draining or time.monotonic() >= until_s:
+                await opening
                 return wait_s
-            if time.monotonic() >= until_s:
-                return 0.0
-        return self._settings.interval_ms / 1000
+            _, claimed = await asyncio.gather(opening, self._alone(timer, names), return_exceptions=True)
+            if isinstance(claimed, BaseException):
+                raise claimed
+            taken = claimed
 
     async def _alone(self, timer: _Timer, names: list[str]) -> Taken:
         await self._claiming.acquire()

@@ -23,7 +23,7 @@ from nsqdigest.store.answers import Claim, Claimed, Ended, NotOpened
 from nsqdigest.store.head import Head
 from nsqdigest.store.keys import Keys
 from nsqdigest.store.namespace import Namespace
-from nsqdigest.store.record import StoredRecord, timestamp_ms
+from nsqdigest.store.record import Columns, StoredRecord, timestamp_ms
 from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import EXEMPT_MS, Schedule, instant_ms
 from nsqdigest.store.servers.resp import Arguments, Command, packed, reader
@@ -194,13 +194,14 @@ class Digests:
         """
         claims = [opening.claim for opening in openings]
         routes = self._numbers_of(claims)
-        keys = [*self._shared_keys(partition, routes), *self._own_keys(claims, lambda keys: keys.to_open)]
+        own = self._own_keys(partition, claims, lambda keys: keys.to_open)
+        keys = [*self._shared_keys(partition, routes), *own]
         arguments: list[bytes | str | int] = [b"", len(routes)]
         for name in routes:
             route, instants = self._routes[name], next_earliest_ms[name]
             name_from = len(self._namespace.keys[partition, name].index)
             arguments += (name_from, route.capacity if route.merges else 0, len(instants), *instants)
-        for (name, token), run in _runs(openings, lambda opening: (opening.claim.route, opening.claim.token)):
+        for (name, token), run in _runs(openings, attrgetter("claim.route", "claim.token")):
             arguments += (routes[name], token, len(run), *[opening.new_id for opening in run])
         now_ms, *answers = await self._namespace.run(partition, "open", keys, [packed(arguments)], durable=True)
         self._namespace.clock.observe(now_ms)
@@ -235,8 +236,8 @@ class Digests:
         claims = [ending.claim for ending in endings]
         routes = self._numbers_of(claims)
         dead = self._namespace.dead_keys[partition]
-        keys = [*self._shared_keys(partition, routes), *self._own_keys(claims, lambda keys: keys.to_finish)]
-        keys += (dead.dead, dead.details)
+        own = self._own_keys(partition, claims, lambda keys: keys.to_finish)
+        keys = [*self._shared_keys(partition, routes), *own, dead.dead, dead.details]
         arguments: list[bytes | str | int] = [b"", len(routes), len(endings)]
         for name in routes:
             route = self._routes[name]
@@ -255,11 +256,9 @@ class Digests:
 
     # -- their records
 
-    async def read(
-        self, partition: int, digests: Sequence[tuple[Claim, Head]]
-    ) -> list[list[StoredRecord | None] | None]:
+    async def read(self, partition: int, digests: Sequence[tuple[Claim, Head]]) -> list[Columns | None]:
         """All records of each, newest first, of equal timestamps by key: of digests with at most READ_WHOLE_RECORDS. A
-        record is None if Redis lost its value; a digest is None if it is not ours any more."""
+        digest is None if it is not ours any more."""
         commands: list[Command] = []
         by_route: dict[str, list[int]] = {}
         for number, (claim, _) in enumerate(digests):
@@ -272,7 +271,7 @@ class Digests:
         answers = await self._namespace.send(partition, commands)
         heads = dict(zip(chain(*by_route.values()), chain(*answers[2 * len(digests) :]), strict=True))
         return [
-            _records(head, answers[2 * number], answers[2 * number + 1]) if _is_of(heads[number], head.id) else None
+            _columns(head, answers[2 * number], answers[2 * number + 1]) if _is_of(heads[number], head.id) else None
             for number, (_, head) in enumerate(digests)
         ]
 
@@ -298,10 +297,7 @@ class Digests:
         )
         if not _is_of(after, head.id):
             return None
-        return [
-            None if value is None else StoredRecord(key, timestamp_ms(score), value)
-            for key, score, value in zip(keys_read, members[1::2], values, strict=True)
-        ]
+        return Columns(keys_read, members[1::2], values).records()
 
     async def oldest_ms(self, claim: Claim) -> int:
         """The timestamp of the oldest record of the digest under way; 0 where there is none."""
@@ -326,12 +322,14 @@ class Digests:
         of = [self._namespace.keys[partition, name] for name in routes]
         return [*chain.from_iterable(each.of_route for each in of), *of[0].of_partition]
 
-    def _own_keys(self, claims: Sequence[Claim], prefixes_of: Callable[[Keys], Sequence[bytes]]) -> list[Arguments]:
+    def _own_keys(
+        self, partition: int, claims: Sequence[Claim], prefixes_of: Callable[[Keys], Sequence[bytes]]
+    ) -> list[Arguments]:
         return [
             Arguments(
                 [claim.timeline.encode() for claim in of_route], prefixes_of(self._namespace.keys[partition, route])
             )
-            for (partition, route), of_route in groupby(claims, attrgetter("partition", "route"))
+            for route, of_route in groupby(claims, attrgetter("route"))
         ]
 
 
@@ -340,8 +338,6 @@ def new_token() -> str:
     return secrets.token_hex(33)
 
 
-_as_stored = tuple.__new__
-"""A StoredRecord of a tuple: its own way of being made is most of what reading a record costs."""
 _members_of = reader(b"ZRANGE", b"0", b"%d" % READ_WHOLE_RECORDS, b"WITHSCORES")
 _values_of = reader(b"HGETALL")
 _OPENED = frozenset((b"opened", b"again", b"merged"))
@@ -384,10 +380,9 @@ def _is_of(head: bytes | None, digest_id: str) -> bool:
     return head is not None and f" id={digest_id} ".encode() in head
 
 
-def _records(head: Head, members: Any, flat_values: Any) -> list[StoredRecord | None] | None:
+def _columns(head: Head, members: Any, flat_values: Any) -> Columns | None:
     if len(members) != 2 * head.total:
         return None
     keys = members[::2]
     value_of = dict(zip(flat_values[::2], flat_values[1::2], strict=True)).get
-    found = zip(keys, map(timestamp_ms, members[1::2]), map(value_of, keys), strict=True)
-    return [None if record[2] is None else _as_stored(StoredRecord, record) for record in found]
+    return Columns(keys, members[1::2], [value_of(key) for key in keys])

@@ -24,6 +24,9 @@ class Record(msgspec.Struct, gc=False):
     is_urgent: bool = False
 
 
+_USUAL_SCORE_BYTES = len(b"-1700000000123456")
+
+
 def timestamp_ms(score: bytes) -> int:
     """A record's score is minus its timestamp in microseconds."""
     try:
@@ -32,7 +35,32 @@ def timestamp_ms(score: bytes) -> int:
         return -instant_ms(score) // 1000
 
 
+_as_stored = tuple.__new__
+"""A StoredRecord of a tuple: its own way of being made is most of what reading a record costs."""
+
+
 class StoredRecord(NamedTuple):
     key: bytes
     timestamp_ms: int
     value: bytes
+
+
+class Columns(NamedTuple):
+    """Records as Redis returned them, newest first. A value is None where Redis lost it."""
+
+    keys: list[bytes]
+    scores: list[bytes]
+    values: list[bytes | None]
+
+    def records(self) -> list[StoredRecord | None]:
+        found = zip(self.keys, map(timestamp_ms, self.scores), self.values, strict=True)
+        return [None if record[2] is None else _as_stored(StoredRecord, record) for record in found]
+
+    def usual_timestamps(self) -> list[bytes] | None:
+        """In milliseconds, as text: where all scores are minus sixteen digits, as those of this century are."""
+        text, count = b"".join(self.scores), len(self.scores)
+        # None has more than 17 characters: Redis writes no more of a double that is an integer.
+        are_long = len(text) == _USUAL_SCORE_BYTES * count == _USUAL_SCORE_BYTES * text.count(b"-")
+        if are_long and text.replace(b"-", b"").isdigit():
+            return [score[1:-3] for score in self.scores]
+        return None

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.unit
 
 
 def test_one_call_opens_fifty_digests_at_most_and_ends_a_hundred() -> None:
-    assert (opener.MOST_PER_CALL, opener.SIDE_BY_SIDE, finisher.MOST_PER_CALL) == (50, 2, 100)
+    assert (opener.MOST_PER_CALL, opener.SIDE_BY_SIDE, finisher.MOST_PER_CALL) == (100, 2, 100)
 
 
 def test_what_is_read_together_and_what_waits_for_a_sink_is_bounded_in_bytes() -> None:

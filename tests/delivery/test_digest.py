@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqdigest.delivery.digest import Builder, Names, rfc3339
+from nsqdigest.delivery.digest import Builder, Names, rfc3339, usual_body
 from nsqdigest.delivery.grouped import GroupedBuilder
 from nsqdigest.store.head import Head
-from nsqdigest.store.record import StoredRecord
+from nsqdigest.store.record import Columns, StoredRecord
 
 pytestmark = pytest.mark.unit
 
@@ -378,3 +378,69 @@ def test_the_number_of_an_attempt_is_not_in_the_body() -> None:
     """Each attempt of an id goes out with the same bytes."""
     again = HEAD._replace(attempts=9, tries=11)
     assert body([(b"k", 1, b"{}")], again) == body([(b"k", 1, b"{}")])
+
+
+# -- in one go, from what Redis returned
+
+PLAIN_NAMES = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=20)
+some_columns = st.lists(
+    st.tuples(
+        st.one_of(PLAIN_NAMES, st.text(max_size=5)).map(str.encode),
+        st.one_of(st.integers(10**15, 9 * 10**15), st.integers(-(2**53), 2**53)),
+        st.one_of(st.just(b'{"a":1}'), st.none()),
+    ),
+    min_size=1,
+    max_size=8,
+    unique_by=lambda record: record[0],
+)
+
+
+def columns(*records: tuple[bytes, int, bytes | None]) -> Columns:
+    """As Redis returns them."""
+    keys, timestamps_us, values = (list(column) for column in zip(*records, strict=True))
+    return Columns(keys, [redis_score(-timestamp_us) for timestamp_us in timestamps_us], values)
+
+
+def redis_score(number: int) -> bytes:
+    return b"%.17g" % number
+
+
+def built(records: Columns, max_body_bytes: int, names: Names = NAMES) -> bytes:
+    builder = Builder(HEAD, names, max_body_bytes)
+    there = [record for record in records.records() if record is not None]
+    builder.add(there)
+    return builder.body(there[-1].timestamp_ms, there[0].timestamp_ms)
+
+
+@given(some_columns, st.sampled_from([1150, 1200, 1400, MAX_BODY_BYTES]), PLAIN_NAMES)
+def test_in_one_go_the_body_is_the_same_byte_for_byte(
+    records: list[tuple[bytes, int, bytes | None]], max_body_bytes: int, name: str
+) -> None:
+    names, found = Names(name, f"é{name}", f"%s{name}"), columns(*records)
+    body = usual_body(HEAD, names, found, max_body_bytes)
+    assert body is None or body == built(found, max_body_bytes, names)
+
+
+US = 1_700_000_000_123_456
+
+
+@pytest.mark.parametrize("count", [1, 2, 64])
+def test_usual_records_go_in_one_go(count: int) -> None:
+    found = columns(*((b"k%d" % number, US - number, b"%d" % number) for number in range(count)))
+    assert usual_body(HEAD, NAMES, found, MAX_BODY_BYTES) == built(found, MAX_BODY_BYTES)
+
+
+@pytest.mark.parametrize(
+    "unusual",
+    [
+        (b'"', US, b"1"), (b"\xc3\xa9", US, b"1"), (b"k", US, None), (b"k", 10**15 - 1, b"1"), (b"k", -US, b"1"),
+        (b"k", 0, b"1"), (b"k", US, b"1" * 900),
+    ],
+)  # fmt: skip
+def test_one_unusual_record_is_left_to_the_builder(unusual: tuple[bytes, int, bytes | None]) -> None:
+    assert usual_body(HEAD, NAMES, columns(unusual, (b"other", US, b"1")), 1900) is None
+
+
+@pytest.mark.parametrize("score", [b"-1.7000000000e+15", b"-17000000000000000", b"--700000000000000"])
+def test_a_score_of_another_form_is_not_cut(score: bytes) -> None:
+    assert Columns([b"k"], [score], [b"1"]).usual_timestamps() is None

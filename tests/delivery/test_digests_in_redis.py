@@ -81,7 +81,9 @@ async def test_records_are_read_newest_first_with_their_instants_and_values(stor
     claim = await claimed(store, "s")
     head = await opened(store, claim)
     assert isinstance(head, Head)
-    (records,) = await store.digests.read(0, [(claim, head)])
+    (found,) = await store.digests.read(0, [(claim, head)])
+    assert found is not None
+    records = found.records()
     assert records == [(b"b", 7, b"2"), (b"c", 6, b"3"), (b"a", 5, b"1")]
     assert await store.digests.page(claim, head, 1, 9) == records[1:]
     assert await store.digests.oldest_ms(claim) == 5
@@ -93,7 +95,7 @@ async def test_a_digest_under_another_id_is_not_ours(store: Store) -> None:
     head = await opened(store, claim)
     assert isinstance(head, Head)
     other = head._replace(id="id-2")
-    assert await store.digests.read(0, [(claim, head), (claim, other)]) == [[(b"k", 1, b"{}")], None]
+    assert await store.digests.read(0, [(claim, head), (claim, other)]) == [([b"k"], [b"-1000"], [b"{}"]), None]
     assert await store.digests.page(claim, other, 0, 1) is None
 
 
@@ -130,7 +132,7 @@ async def test_several_in_one_read_each_with_its_own(store: Store) -> None:
         assert isinstance(head, Head)
         pairs.append((claim, head))
     found = await store.digests.read(0, pairs)
-    assert found == [[(b"k", number + 1, b"{}")] for number in range(4)]
+    assert [each and each.records() for each in found] == [[(b"k", number + 1, b"{}")] for number in range(4)]
 
 
 async def test_only_a_route_that_merges_takes_newer_records_in(store: Store) -> None:

@@ -6,9 +6,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from redis.exceptions import MovedError
+from redis.exceptions import MaxConnectionsError, MovedError
 
 from nsqdigest.base.errors import Applied, StoreError
+from nsqdigest.store.servers.node import Node
 from support.scripted_redis import SILENCE
 from support.scripted_sets import (
     LAST_SLOT,
@@ -59,6 +60,41 @@ async def test_a_single_server_gets_the_time_out_of_the_settings() -> None:
         with pytest.raises(Exception, match=r"no answer within 0\.05 s"):
             async with asyncio.timeout(PATIENCE_S):
                 await (await servers.server_for(0)).exchange([[b"PING"]])
+
+
+async def test_a_connection_that_the_server_closed_meanwhile_is_made_anew_before_its_next_use() -> None:
+    async with scripted(lambda words: "PONG") as (server,), opened(server.url) as servers:
+        node = await servers.server_for(0)
+        await node.exchange([[b"PING"]])
+        server.hang_up()
+        await until(lambda: server.connections == 0)
+        assert await node.exchange([[b"PING"]]) == [b"PONG"]
+        assert (server.accepted, server.count(b"PING")) == (2, 2)
+
+
+async def test_a_call_waits_while_all_connections_are_taken() -> None:
+    goes_on = asyncio.Event()
+
+    async def answer(words: tuple[bytes, ...]) -> str:
+        await goes_on.wait()
+        return "PONG"
+
+    async with scripted(answer) as (server,):
+        node = Node("a server", server.url, 1, PATIENCE_S)
+        calls = [asyncio.ensure_future(node.exchange([[b"PING"]])) for _ in range(3)]
+        await until(lambda: server.count(b"PING") == 1)
+        goes_on.set()
+        assert await asyncio.gather(*calls) == [[b"PONG"]] * 3
+        assert server.accepted == 1
+        await node.close()
+
+
+async def test_a_call_that_gets_no_connection_within_the_time_out_is_refused_unsent() -> None:
+    async with scripted(lambda words: "PONG") as (server,):
+        node = Node("a server", server.url, 0, 0.02)
+        with pytest.raises(MaxConnectionsError):
+            await node.exchange([[b"PING"]])
+        assert server.accepted == 0
 
 
 async def test_closed_it_has_no_connection_any_more() -> None:

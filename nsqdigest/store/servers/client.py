@@ -182,6 +182,8 @@ class RedisClient:
 
     async def _read(self, slot: int, commands: Sequence[Command]) -> list[Any]:
         answers = await self._exchange(self._servers.only or await self._servers.server_for(slot), commands)
+        if _are_plain(answers):
+            return answers
         for number, answer in enumerate(answers):
             if isinstance(answer, redis_errors.AskError):
                 answers[number] = (await self._call(slot, commands[number : number + 1]))[0]
@@ -236,6 +238,8 @@ class RedisClient:
             translated = translate(error, script)
             await self._mark_stale_after(node, translated)
             raise translated from error
+        if _are_plain(answers):
+            return answers
         for answer in answers:
             if isinstance(answer, redis_errors.ResponseError) and not isinstance(answer, redis_errors.AskError):
                 await self._mark_stale_after(node, translate(answer, script))
@@ -245,6 +249,14 @@ class RedisClient:
         if error.reason in _STALE_AFTER:
             self.needs_check.set()
             await self._servers.mark_stale(node)
+
+
+_PLAIN = frozenset((bytes, int, list, type(None)))
+
+
+def _are_plain(answers: Sequence[Any]) -> bool:
+    """Whether none of them is an error."""
+    return _PLAIN.issuperset(map(type, answers))
 
 
 def _raise_first(answers: list[Any], script: Script | None = None) -> list[Any]:

@@ -8,22 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from redis import asyncio as redis_asyncio
 from redis import exceptions as redis_errors
-from redis._parsers.hiredis import NOT_ENOUGH_DATA
-from redis.asyncio.connection import DefaultParser
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from nsqdigest.store.servers.connection import READ_BYTES, Connection, Parser
 from nsqdigest.store.servers.resp import encode
 
 if TYPE_CHECKING:
-    from redis.asyncio.connection import AbstractConnection
-
     from nsqdigest.config import Address
     from nsqdigest.store.servers.resp import Command
 
@@ -34,27 +29,30 @@ class Node:
     def __init__(
         self, name: str, url: str, connections: int, timeout_s: float, *, address: Address | None = None
     ) -> None:
+        """`connections`: at most so many. A call that finds all of them taken waits for one."""
         self.name = name
         """Where it is, for messages."""
         self.address = address
-        self._pool = redis_asyncio.BlockingConnectionPool.from_url(
+        self._driver = redis_asyncio.ConnectionPool.from_url(
             url,
-            max_connections=connections,
-            timeout=timeout_s,
             protocol=2,
             decode_responses=False,
             retry=Retry(NoBackoff(), 0),
             retry_on_error=[],
             socket_timeout=timeout_s,
             socket_connect_timeout=min(timeout_s, _CONNECT_S),
+            socket_read_size=READ_BYTES,
             health_check_interval=0,
             client_name="nsqdigest",
-            parser_class=_Parser,
+            parser_class=Parser,
             **({} if url.startswith("unix://") else {"socket_keepalive": True}),  # of TCP alone
         )
+        """It makes connections. (To lend and take one back, as it does that, costs as much as an exchange.)"""
         self._timeout_s = timeout_s
+        self._free = asyncio.Semaphore(connections)
+        self._idle: list[Connection] = []
+        self._made: list[Connection] = []
         self._generation = 0
-        self._generation_of: WeakKeyDictionary[AbstractConnection, int] = WeakKeyDictionary()
         self._users = 0
         self._is_retired = False
 
@@ -72,33 +70,38 @@ class Node:
                 await self.close()
 
     async def _exchange(self, commands: Sequence[Command]) -> list[Any]:
-        generation = self._generation  # read before a connection is made, which resolves its name after this
-        connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+        await self._wait_for_free()
+        connection = self._idle.pop() if self._idle else self._make()
         is_clean = False
         try:
-            if self._generation_of.setdefault(connection, generation) != self._generation:
-                await self._reconnect(connection)
+            if connection.generation != self._generation or not connection.is_ready:
+                connection.generation = self._generation  # read before its name is resolved
+                await connection.connect()
             # A script's call, and what reads a digest, come encoded.
             packed = [each if isinstance(each, bytes) else encode(each) for each in commands]
-            try:
-                async with asyncio.timeout(self._timeout_s):
-                    await _write(connection, packed)
-                async with asyncio.timeout(self._timeout_s):
-                    answers = await _answers_of(connection, len(packed))
-            except TimeoutError:
-                raise redis_errors.TimeoutError(f"no answer within {self._timeout_s:g} s") from None
+            answers = await connection.exchange(packed)
             is_clean = True
             return answers
         finally:
             if not is_clean:
-                self._generation_of.pop(connection, None)
-                await connection.disconnect(nowait=True)
-            await self._pool.release(connection)
+                await connection.drop()
+            self._idle.append(connection)
+            self._free.release()
 
-    async def _reconnect(self, connection: AbstractConnection) -> None:
-        self._generation_of[connection] = self._generation
-        await connection.disconnect(nowait=True)
-        await connection.connect()  # type: ignore[no-untyped-call]
+    async def _wait_for_free(self) -> None:
+        if not self._free.locked():
+            await self._free.acquire()
+            return
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._free.acquire()
+        except TimeoutError:
+            raise redis_errors.MaxConnectionsError("No connection available.") from None
+
+    def _make(self) -> Connection:
+        connection = Connection(self._driver.make_connection(), self._timeout_s)  # type: ignore[no-untyped-call]
+        self._made.append(connection)
+        return connection
 
     def renew_connections(self) -> None:
         """From now on each connection is made again before its next use, which resolves the server's name again.
@@ -114,41 +117,5 @@ class Node:
             await self.close()
 
     async def close(self) -> None:
-        with suppress(redis_errors.RedisError, OSError):  # of a server that does not answer: the connection is gone
-            await self._pool.disconnect()
-
-
-class _Parser(DefaultParser):  # type: ignore[misc, valid-type]
-    """The driver's, with a way to read all answers of an exchange in one go: its own takes three coroutines each."""
-
-    async def answers(self, count: int) -> list[Any]:
-        """The next ones; a refused command's is an error."""
-        found: list[Any] = []
-        while len(found) < count:
-            answer = self._reader.gets()
-            if answer is NOT_ENOUGH_DATA:
-                await self.read_from_socket()
-            elif isinstance(answer, redis_errors.ConnectionError):
-                raise answer
-            else:
-                found.append(answer)
-        return found
-
-
-# Not by the driver's own methods: before Python 3.12 they make a task for every write, and they have a timer for each
-# answer.
-
-
-async def _write(connection: AbstractConnection, packed: Sequence[bytes]) -> None:
-    try:
-        connection._writer.writelines(packed)  # type: ignore[union-attr]
-        await connection._writer.drain()  # type: ignore[union-attr]
-    except OSError as error:
-        raise redis_errors.ConnectionError(f"the connection broke: {error}") from error
-
-
-async def _answers_of(connection: AbstractConnection, count: int) -> list[Any]:
-    try:
-        return await connection._parser.answers(count)  # type: ignore[attr-defined,no-any-return]
-    except OSError as error:
-        raise redis_errors.ConnectionError(f"the connection broke: {error}") from error
+        # Where a server does not answer, its connection is gone all the same.
+        await asyncio.gather(*(connection.end() for connection in self._made), return_exceptions=True)

@@ -26,7 +26,7 @@ from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.store.answers import Claim, Ended, NotOpened
 from nsqdigest.store.digests import Ending, Opening
 from nsqdigest.store.head import Head
-from nsqdigest.store.record import StoredRecord
+from nsqdigest.store.record import Columns, StoredRecord
 from nsqdigest.store.schedule import Plan
 from support.settings import POLICY, ROUTE, SINK
 from support.simulated import BEGAN_S, Time
@@ -38,7 +38,7 @@ HEAD = Head(
     id="digest", iteration=1, opened_ms=NOW_MS, total=2, superseded=0, dropped_capacity=0,
     next_earliest_ms=NOW_MS + 60_000, since_ms=NOW_MS, attempts=0, tries=0,
 )  # fmt: skip
-RECORD = StoredRecord(b"k", 1, b'{"g":1}')
+RECORD = StoredRecord(b"k", 1_700_000_000_000, b'{"g":1}')
 DAMAGE = StoreError("redis-script", "WRONGTYPE, as told")
 
 
@@ -121,6 +121,15 @@ class Call(NamedTuple):
     arguments: tuple[Any, ...]
 
 
+def columns_of(records: Sequence[StoredRecord | None]) -> Columns:
+    """As Redis returns them. None: a record whose value is lost."""
+    there = [record or (b"lost", 0, None) for record in records]
+    return Columns(
+        [key for key, _, _ in there], [b"%d" % (-1000 * timestamp_ms) for _, timestamp_ms, _ in there],
+        [value for _, _, value in there],
+    )  # fmt: skip
+
+
 @dataclass
 class ToldDigests:
     """Stands for `store.digests`: every timeline has two records, unless told otherwise."""
@@ -163,12 +172,11 @@ class ToldDigests:
         await self._call("open", names, partition, openings, next_earliest_ms)
         return [self.head(name) for name in names]
 
-    async def read(
-        self, partition: int, digests: Sequence[tuple[Claim, Head]]
-    ) -> list[Sequence[StoredRecord | None] | None]:
+    async def read(self, partition: int, digests: Sequence[tuple[Claim, Head]]) -> list[Columns | None]:
         names = [claim.timeline for claim, _ in digests]
         await self._call("read", names, partition, names)
-        return [self.records.get(name, (RECORD, RECORD)) for name in names]
+        found = [self.records.get(name, (RECORD, RECORD)) for name in names]
+        return [None if records is None else columns_of(records) for records in found]
 
     async def page(self, claim: Claim, head: Head, start: int, count: int) -> Sequence[StoredRecord | None] | None:
         await self._call("page", [claim.timeline], claim.timeline, start, count)
@@ -177,7 +185,8 @@ class ToldDigests:
 
     async def oldest_ms(self, claim: Claim) -> int:
         await self._call("oldest", [claim.timeline], claim.timeline)
-        return 1
+        oldest = (self.records.get(claim.timeline) or (RECORD,))[-1]
+        return oldest.timestamp_ms if oldest else 1
 
     async def renew(self, claim: Claim, lease_ms: int) -> bool:
         await self._call("renew", [claim.timeline], claim.timeline, lease_ms)

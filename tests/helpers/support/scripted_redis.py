@@ -48,6 +48,11 @@ class ScriptedRedis:
         """How often it was asked something that begins so."""
         return sum(asked[: len(words)] == words for asked in self.asked)
 
+    def hang_up(self) -> None:
+        """On all that are connected."""
+        for writer in self._writers:
+            writer.close()
+
     async def __aenter__(self) -> Self:
         self._writers: set[asyncio.StreamWriter] = set()
         self._server = await asyncio.start_server(self._serve, HOST, 0)
