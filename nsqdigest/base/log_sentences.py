@@ -194,6 +194,7 @@ SENTENCES: Mapping[str, Sentence] = {
         "route {route} has as many timelines as it may: {records_dropped:record} dropped"
     ),
     "consumer.event.unmatched": "no route of topic {topic} takes {events:event}, one with the fields {fields_of_one}",
+    "consumer.event.too_old": "route {route} takes nothing so old as {events:event}",
     "consumer.message.dead_lettered": "an event of topic {topic} becomes a dead letter: {reason}: {detail}",
     "consumer.message.kept": "{messages:dead letter} of topic {topic} cannot be sent, next try in {again_s:s}: {error}",
     "consumer.message.too_late": (
@@ -224,6 +225,10 @@ SENTENCES: Mapping[str, Sentence] = {
     "scheduler.sink.ramping": _ramps("sink {sink}"),
     "scheduler.sink.flowing": _flows("sink {sink}", "digest"),
     "scheduler.sink.paused": "sink {sink} is paused: its digests wait",
+    "scheduler.host.failing": "host {host} of sink {sink} gets nothing for a while: {detail}",
+    "scheduler.host.back": "host {host} of sink {sink} takes digests again",
+    "scheduler.recipient.refused": "{recipient:name} did not get a mail of sink {sink}: {detail}",
+    "scheduler.log.reopened": "sink {sink} writes to a new file {path}",
     "scheduler.dead.dropped": "a dead digest of route {route} with {records:record} is dropped",
     "scheduler.store.failed": "deliveries wait until Redis answers: {error}",
     "scheduler.store.back": "Redis answers again after {after_s:s}: deliveries go on",

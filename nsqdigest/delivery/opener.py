@@ -182,7 +182,7 @@ class Opener:
 
     def _is_rendered(self, delivery: Delivery, found: Columns) -> bool:
         try:
-            if not delivery.route.group:
+            if not delivery.route.group and delivery.outlet.aim is None:
                 delivery.body = usual_body(delivery.opened, delivery.names, found, self._limit_bytes(delivery))
             if delivery.body is None and not self._rendered(delivery, found.records()):
                 return False

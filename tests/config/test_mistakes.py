@@ -25,7 +25,7 @@ url = "redis://{redis}/0"
 timeout = "5 parsecs"
 
 [policies.default]
-minimum_delay = "1h"
+maximum_delay = "1m"
 
 [sinks.out]
 type = "webhook"
@@ -79,7 +79,7 @@ def test_six_mistakes_are_six_lines_and_no_connection(
         [
             (3, "nsq.max_in_flihgt"),
             (7, "redis.timeout"),
-            (10, "policies.default.minimum_delay"),
+            (10, "policies.default.maximum_delay"),
             (14, "sinks.out.url"),
             (15, "sinks.out.secret"),
             (19, "routes[0].timeline"),
