@@ -37,8 +37,8 @@ def command(name: str, path: Path | None, as_json: bool) -> None:
     """Send a sample digest through a sink, once, and say what became of it.
 
     It goes the way of every digest: the same client, signature and form, as one of the first route to this sink, of the
-    timeline "nsqdigest-test", with the made-up events of `preview --sample`, which say what they are. Whoever receives it
-    sees it. Redis and the daemon have no part in it.
+    timeline "nsqdigest-test". It has the made-up events of `preview --sample`, with texts that say so. Whoever receives
+    it sees it. Redis and the daemon have no part in it.
 
     Exit code 0: delivered; 1: the receiver did not take it, or the template makes no body of it; 69: the receiver is
     out of reach, or can take nothing now.

@@ -72,9 +72,7 @@ async def test_it_is_a_digest_like_any_other(receiver: Receiver) -> None:
         "{{ data.records[0].value.user }} {{ data.groups[0].group }}",
     ],
 )
-async def test_what_a_preview_shows_is_what_is_sent(
-    receiver: Receiver, tmp_path: Path, template: str
-) -> None:
+async def test_what_a_preview_shows_is_what_is_sent(receiver: Receiver, tmp_path: Path, template: str) -> None:
     path = tmp_path / "message.j2"
     sink = webhook(receiver) | {"body": f"file:{path}", "content_type": "text/plain"}
     path.write_text(template)
