@@ -42,8 +42,9 @@ def post(config: Config, path: str, body: dict[str, Any]) -> dict[str, Any]:
         response = connection.getresponse()
         status, body_read = response.status, response.read()
     except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "strerror", None) or error
         raise Unreachable(
-            f"no daemon answers at {listen} (admin.listen of {config.source}): {error}; is it running?"
+            f"no daemon answers at {listen} (admin.listen of {config.source}): {reason}; is it running?"
         ) from error
     finally:
         connection.close()

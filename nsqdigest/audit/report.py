@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from nsqdigest.audit.ledger import Account, Audit, Recount, RouteAudit, records
+from nsqdigest.base.screen import table
 
 _HEADINGS = ("added", "open", "in snapshots", "delivered", "superseded", "dropped", "buried", "deleted")
 _TOTAL = "all routes"
 
 
-def report(audit: Audit) -> list[str]:
+def report(audit: Audit, width: int = 0) -> list[str]:
     """The lines of the report: table, differences, verdict with the remedy."""
-    lines = [*_table(audit), ""]
+    lines = [*_table(audit, width), ""]
     dropped = [f"{reason} {count:,}" for reason, count in audit.account.dropped.items() if count]
     if dropped:
         lines.append(f"dropped: {', '.join(dropped)}")
@@ -30,22 +31,12 @@ def _undelivered(account: Account) -> str:
     return f"{account.buried:,} of {records(account.added)} never delivered: they are in the dead list"
 
 
-def _table(audit: Audit) -> list[str]:
+def _table(audit: Audit, width: int) -> list[str]:
     rows: list[Sequence[str]] = [("route", *_HEADINGS, "")]
     rows += [(route.name, *_figures(route.account), _mark(route)) for route in audit.routes]
     if len(audit.routes) > 1:
         rows.append((_TOTAL, *_figures(audit.account), ""))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS) + 1)]
-    return [
-        "  ".join(
-            [
-                row[0].ljust(widths[0]),
-                *(cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:], strict=True)),
-                row[-1],
-            ]
-        ).rstrip()
-        for row in rows
-    ]
+    return table(rows[0], rows[1:], right=range(1, len(_HEADINGS) + 1), flexible={0}, width=width)
 
 
 def _mark(route: RouteAudit) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import unicodedata
+from collections.abc import Collection, Sequence
 
 WIDTH_OF_A_PIPE = 0
 """Nothing is broken over several lines, so that a line can be searched for."""
@@ -11,6 +12,8 @@ WIDTH_OF_A_PIPE = 0
 BOLD, DIM, GREEN, YELLOW, RED = "1", "2", "32", "33", "31"
 
 _NARROWEST = 40
+_NARROWEST_COLUMN = 16
+_BETWEEN = "  "
 
 
 def painted(text: str, paint: str, colour: bool) -> str:
@@ -39,3 +42,54 @@ def columns(text: str) -> int:
 
 def padded(text: str, width: int) -> str:
     return text + " " * (width - columns(text))
+
+
+def cut(text: str, width: int) -> str:
+    if columns(text) <= width:
+        return text
+    kept = ""
+    for character in text:
+        if columns(kept + character) >= width:
+            break
+        kept += character
+    return f"{kept}…"
+
+
+Rows = Sequence[Sequence[str]]
+
+
+def table(
+    headings: Sequence[str], rows: Rows, *, right: Collection[int] = (), flexible: Collection[int] = (), width: int = 0
+) -> list[str]:
+    """`right`: the columns of numbers. Where it would be wider than `width` (0: however wide), the flexible columns are
+    cut; where that is not enough, each row is a block of lines that begins with its first cell and has no zeros."""
+    widths = [max(map(columns, column)) for column in zip(headings, *rows, strict=True)]
+    if width and not _fit(widths, flexible, width):
+        return [line for row in rows for line in _block(headings, row, width)]
+    cells = [[cut(cell, most) for cell, most in zip(row, widths, strict=True)] for row in (headings, *rows)]
+    return [
+        _BETWEEN.join(
+            " " * (most - columns(cell)) + cell if place in right else padded(cell, most)
+            for place, (cell, most) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    ]
+
+
+def _fit(widths: list[int], flexible: Collection[int], width: int) -> bool:
+    """Makes the widest flexible column narrower until all fit. Returns whether they do."""
+    while sum(widths) + len(_BETWEEN) * (len(widths) - 1) > width:
+        widest = max(flexible, key=widths.__getitem__, default=None)
+        if widest is None or widths[widest] <= _NARROWEST_COLUMN:
+            return False
+        widths[widest] -= 1
+    return True
+
+
+def _block(headings: Sequence[str], row: Sequence[str], width: int) -> list[str]:
+    margin = max(map(columns, headings[1:])) + 4
+    lines = wrapped(row[0], "", "  ", width)
+    for heading, cell in zip(headings[1:], row[1:], strict=True):
+        if cell not in ("", "0"):
+            lines += wrapped(cell, f"  {padded(heading, margin - 2)}", " " * margin, width)
+    return lines

@@ -136,5 +136,15 @@ def main() -> None:
             click.echo(problem, err=True)
         sys.exit(error.exit_code)
     except NsqdigestError as error:
-        click.echo(f"nsqdigest: {error}", err=True)
+        _echo_error(f"nsqdigest: {error}")
         sys.exit(error.exit_code)
+
+
+def _echo_error(text: str) -> None:
+    """In whole words on a terminal; one line elsewhere."""
+    from shutil import get_terminal_size
+
+    from nsqdigest.base.screen import WIDTH_OF_A_PIPE, wrapped
+
+    width = get_terminal_size().columns if sys.stderr.isatty() else WIDTH_OF_A_PIPE
+    click.echo("\n".join(wrapped(text, "", "  ", width)), err=True)

@@ -11,6 +11,7 @@ import click
 
 from nsqdigest.base.errors import EXIT_NO, EXIT_OK
 from nsqdigest.cli import config_option, file_argument, load_config
+from nsqdigest.cli.terminal import look_of_stdout
 
 if TYPE_CHECKING:
     from nsqdigest.audit.ledger import Audit
@@ -41,7 +42,7 @@ def command(path: Path | None, file: Path | None, deep: bool, as_json: bool) -> 
     from nsqdigest.base import resolver
 
     audit = resolver.run(_audit(config, deep=deep))
-    click.echo(json.dumps(audit.as_json()) if as_json else "\n".join(report(audit)))
+    click.echo(json.dumps(audit.as_json()) if as_json else "\n".join(report(audit, look_of_stdout().width)))
     sys.exit(EXIT_OK if audit.balanced else EXIT_NO)
 
 

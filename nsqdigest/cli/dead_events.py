@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,10 @@ from nsqdigest.base.shown import as_json as encoded
 from nsqdigest.base.shown import printable
 from nsqdigest.base.words import counted
 from nsqdigest.cli import config_option, load_config
-from nsqdigest.cli.operating import TEXT, json_option, limit_option, until
+from nsqdigest.cli.operating import TEXT, json_option, limit_option, require_known, shown, until
 
 if TYPE_CHECKING:
-    from nsqdigest.config import Config
+    from nsqdigest.config import Address, Config
     from nsqdigest.intake.letter_reading import Choice, Judge
     from nsqdigest.intake.replay import Handled, Limits, Run
 
@@ -98,8 +98,9 @@ def events_command(
     The letters are read from the channel nsq.channel of nsq.dead_letter_topic. Where that topic has had other channels
     only, older letters are in those: see --channel.
 
-    It reads like any consumer: a channel that an nsqd does not have is made, also with --dry-run. Letters that another
-    run holds, or one that was killed, come again when it ends, or within 5 minutes.
+    It reads like any consumer: nsq.channel is made where an nsqd does not have it, also with --dry-run. Another channel
+    has to be there, unless the topic has none. Letters that another run holds, or one that was killed, come again when
+    it ends, or within 5 minutes.
 
     Exit code 0: what was selected is replayed, up to --limit, or there is nothing; 1: some of it stays, or was not
     reached, and it says why; 69: an nsqd or a nsqlookupd is out of reach.
@@ -154,6 +155,8 @@ async def _replay(
 
     topic = config.nsq.dead_letter_topic
     nsqds = await nsqds_of(config.nsq, topic)
+    if channel != config.nsq.channel:
+        await _refuse_unknown(config, nsqds.addresses, channel)
     replay = Replay(options_of(config.nsq), _judge(config, choice), limits, on_handled)
     task = asyncio.current_task()
     assert task is not None
@@ -167,6 +170,20 @@ async def _replay(
         run.ended = Ended.INTERRUPTED
     run.problems += nsqds.problems
     return run
+
+
+async def _refuse_unknown(config: Config, nsqds: Sequence[Address], channel: str) -> None:
+    """To read a channel that is not there would make it."""
+    from nsqdigest.nsq.channels import channels_of
+
+    topic = config.nsq.dead_letter_topic
+    there = await channels_of(config.nsq, nsqds, topic)
+    if there is None:
+        click.echo(
+            f"it is not known whether {topic} has a channel {shown(channel)}: an nsqd without it makes it now", err=True
+        )
+    elif there:  # of a topic without channels a new one gets all that waits
+        require_known("channel", channel, sorted(there), f"the topic {topic}")
 
 
 def _judge(config: Config, choice: Choice) -> Judge:

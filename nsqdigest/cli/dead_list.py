@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nsqdigest.base.errors import NsqdigestError
+from nsqdigest.base.screen import table
 from nsqdigest.base.shown import as_json as encoded
 from nsqdigest.base.shown import printable
 from nsqdigest.base.words import counted
@@ -26,9 +27,9 @@ from nsqdigest.cli.operating import (
     record_lines,
     records_as_json,
     shown,
-    table,
     until,
 )
+from nsqdigest.cli.terminal import look_of_stdout
 
 if TYPE_CHECKING:
     from nsqdigest.config import Config
@@ -100,7 +101,10 @@ def _lines(found: Found, now_ms: int) -> list[str]:
         for dead in found.dead
     ]
     headings = ("id", "died", "route", "timeline", "sink", "reason", "attempts", "records")
-    return [*table(headings, rows, frozenset({6, 7})), counted(len(rows), "dead digest")]
+    return [
+        *table(headings, rows, right={6, 7}, flexible={2, 3, 4}, width=look_of_stdout().width),
+        counted(len(rows), "dead digest"),
+    ]
 
 
 def _as_json(dead: Dead) -> dict[str, Any]:

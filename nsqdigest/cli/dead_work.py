@@ -145,7 +145,7 @@ async def _work(
         work = DeadWork(store, routes.configured)
         if ids:
             if not replays:
-                confirm(f"Drop {counted(len(set(ids)), 'dead digest')} for good?", yes=yes)
+                await _confirm_named(store, ids, yes=yes)
             each_one = work.named(ids, replays=replays)
         else:
             at_ms = await now_ms(namespace)
@@ -170,6 +170,14 @@ async def _operating(config: Config) -> AsyncIterator[tuple[Namespace, DeadStore
     async with operating(config.redis, config.source) as namespace:
         note_unused(namespace, config.redis.namespace)
         yield namespace, dead_store(namespace, config), await routes_of(namespace, config)
+
+
+async def _confirm_named(store: DeadStore, ids: Sequence[str], *, yes: bool) -> None:
+    """Nobody is asked about digests that are not there."""
+    if not yes:
+        there = sum([await store.find(each) is not None for each in set(ids)])
+        if there:
+            confirm(f"Drop {counted(there, 'dead digest')} for good?", yes=yes)
 
 
 async def _confirm_all(store: DeadStore, wanted: Selection, limit: int, *, yes: bool) -> None:

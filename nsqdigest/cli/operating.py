@@ -134,18 +134,6 @@ def until(instant_ms: int, now_ms: int) -> str:
     return f"{span(now_ms - instant_ms)} ago" if now_ms - instant_ms >= 1000 else "now"
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> list[str]:
-    """`right`: the columns of numbers."""
-    widths = [max(map(columns, column)) for column in zip(headings, *rows, strict=True)]
-    return [
-        "  ".join(
-            " " * (width - columns(cell)) + cell if place in right else padded(cell, width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in (headings, *rows)
-    ]
-
-
 def facts(pairs: Sequence[tuple[str, str]]) -> list[str]:
     width = max(len(name) for name, _ in pairs)
     return [f"{name.ljust(width)}  {text}" for name, text in pairs]

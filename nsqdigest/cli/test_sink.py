@@ -43,9 +43,9 @@ def command(name: str, path: Path | None, event_file: str | None, as_json: bool)
     """Send a sample digest through a sink, once, and say what became of it.
 
     It goes the way of every digest: the same client, signature and form, as one of the first route to this sink, of the
-    timeline "nsqdigest-test", with the made-up events of `preview --sample`, which say what they are. Whoever gets it
-    sees it. Redis and the daemon have no part in it. Where the sink's url or topic has fields of events, name an event
-    that has them.
+    timeline "nsqdigest-test". It has the made-up events of `preview --sample`, with texts that say so. Whoever receives
+    it sees it. Redis and the daemon have no part in it. Where the sink's url or topic has fields of events, name an
+    event that has them.
 
     Exit code 0: delivered; 1: the receiver did not take it, or the template makes no body of it; 69: the receiver is
     out of reach, or can take nothing now.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from nsqdigest.base.screen import table
 from nsqdigest.base.shown import as_json as encoded
 from nsqdigest.base.shown import printable
 from nsqdigest.base.words import counted
@@ -20,10 +21,10 @@ from nsqdigest.cli.operating import (
     note_more,
     note_unused,
     require_known,
-    table,
     until,
 )
 from nsqdigest.cli.places import route_option, routes_of
+from nsqdigest.cli.terminal import look_of_stdout
 
 if TYPE_CHECKING:
     from nsqdigest.cli.places import Routes
@@ -105,18 +106,19 @@ def _lines(listing: Listing, routes: Routes, now_ms: int) -> list[str]:
         return ["no timeline"]
     rows = [
         (
-            printable(each.route, LONGEST_NAME) + ("" if each.route in routes.configured else " (orphan)"),
             printable(each.shown, LONGEST_NAME) + (" (revived)" if each.is_revived else ""),
+            printable(each.route, LONGEST_NAME) + ("" if each.route in routes.configured else " (orphan)"),
             each.state.value,
             f"lease ends {until(each.at_ms, now_ms)}" if each.state == "leased" else until(each.at_ms, now_ms),
             f"{each.records:,}",
-            "" if each.digest is None else f"{printable(each.digest.id)}: {_attempts(each)}",
+            "" if each.digest is None else f"{_attempts(each)}: {printable(each.digest.id)}",
         )
         for each in listing.timelines
     ]
     states = [f"{sum(each.state == state for each in listing.timelines):,} {state}" for state in reversed(_STATES)]
     of_states = ", ".join(text for text in states if not text.startswith("0 "))
-    lines = table(("route", "timeline", "state", "due", "records", "digest under way"), rows, frozenset({4}))
+    headings = ("timeline", "route", "state", "due", "records", "digest under way")
+    lines = table(headings, rows, right={4}, flexible={0, 1, 5}, width=look_of_stdout().width)
     return [*lines, f"{counted(len(listing.timelines), 'timeline')}: {of_states}"]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from nsqdigest.base.screen import RED, WIDTH_OF_A_PIPE, columns, padded, painted, wrapped
+from nsqdigest.base.screen import RED, WIDTH_OF_A_PIPE, columns, cut, padded, painted, table, wrapped
 from nsqdigest.base.words import counted, listed, nearest
 
 pytestmark = pytest.mark.unit
@@ -40,3 +42,29 @@ def test_lists_and_numbers_read_as_they_are_said() -> None:
 def test_columns_are_those_of_a_terminal(text: str, wide: int) -> None:
     assert columns(text) == wide
     assert padded(text, 5) == text + " " * (5 - wide)
+
+
+HEADINGS = ("timeline", "records", "digest")
+ROWS = [("user:ada", "4", "1 record: 01a1f3a1-681f"), ("zoë-日本", "0", ""), ("x" * 30, "12", "")]
+
+
+@pytest.mark.parametrize("width", [0, *range(44, 100)])
+def test_a_table_is_within_its_width_in_columns_that_stand_below_one_another(width: int) -> None:
+    lines = table(HEADINGS, ROWS, right={1}, flexible={0, 2}, width=width)
+    assert len(lines) == 4
+    assert not width or max(map(columns, lines)) <= width
+    ends = [columns(line[: re.search(rf"{end}\b", line).end()])  # type: ignore[union-attr]
+            for line, end in zip(lines, ("records", " 4", " 0", " 12"), strict=True)]  # fmt: skip
+    assert len(set(ends)) == 1
+    assert not width or width < 70 or "1 record: 01a1f3a1-681f" in lines[1]
+
+
+def test_where_there_is_no_room_for_its_columns_each_row_is_a_block_without_zeros() -> None:
+    assert table(HEADINGS, ROWS[:2], right={1}, flexible={0, 2}, width=30) == [
+        "user:ada", "  records  4", "  digest   1 record: 01a1f3a1-681f", "zoë-日本",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "width", "kept"), [("abc", 3, "abc"), ("abcd", 3, "ab…"), ("日本語", 4, "日…")])
+def test_a_cut_is_seen_and_counts_columns(text: str, width: int, kept: str) -> None:
+    assert cut(text, width) == kept

@@ -269,7 +269,7 @@ def test_a_sample_digest_and_what_became_of_it(operated: Operated) -> None:
     assert (done.returncode, done.stderr) == (EXIT_OK, "")
     assert done.stdout.startswith("sink hook (webhook): delivered in ")
     (post,) = operated.hook.posts
-    assert f"digest {post.id}, {len(post.body)} bytes" in done.stdout
+    assert f"digest {post.id}, {len(post.body):,} bytes" in done.stdout
 
     operated.hook.answer(REFUSED)
     refused = operated.json("test-sink", "hook", code=EXIT_NO)

@@ -37,8 +37,8 @@ def test_timelines_and_one_of_them(operated: Operated) -> None:
     done = operated.run("timelines")
     assert (done.returncode, done.stderr) == (EXIT_OK, "")
     heading, first, second, total = done.stdout.splitlines()
-    assert heading.split() == ["route", "timeline", "state", "due", "records", "digest", "under", "way"]
-    assert first.split()[:4] == ["events", "ada", "waiting", "in"]
+    assert heading.split() == ["timeline", "route", "state", "due", "records", "digest", "under", "way"]
+    assert first.split()[:4] == ["ada", "events", "waiting", "in"]
     assert second.split()[-1] == "1"
     assert total == "2 timelines: 2 waiting"
 
