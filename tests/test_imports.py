@@ -28,13 +28,14 @@ ROOM_OF_FILE = {"": "base", "backoff": "base", "consumer": "intake", "__main__":
 """Of what stands beside the rooms."""
 
 PURE = (
-    "audit.ledger", "audit.report", "backoff", "base.errors", "base.findings", "base.host_names", "base.log_counts",
-    "base.reasons", "base.screen", "base.shown", "base.templates", "base.words", "daemon.routes",
-    "delivery.bodies.base", "delivery.bodies.checking", "delivery.bodies.document", "delivery.bodies.encoding",
-    "delivery.bodies.filters", "delivery.bodies.formats", "delivery.bodies.message", "delivery.bodies.sample",
-    "delivery.bodies.sandbox", "delivery.bodies.slack", "delivery.bodies.teams", "delivery.bodies.template",
-    "delivery.bodies.texts", "delivery.bodies.values", "delivery.bodies.work", "delivery.digest", "delivery.grouped",
-    "delivery.ids", "delivery.sink_state", "delivery.sinks.base", "delivery.verdicts", "doctor.findings",
+    "audit.ledger", "audit.report", "backoff", "base.errors", "base.findings", "base.host_names",
+    "base.http.public_addresses", "base.log_counts", "base.reasons", "base.screen", "base.shown", "base.templates",
+    "base.words", "daemon.routes", "delivery.bodies.base", "delivery.bodies.checking", "delivery.bodies.document",
+    "delivery.bodies.encoding", "delivery.bodies.filters", "delivery.bodies.formats", "delivery.bodies.message",
+    "delivery.bodies.sample", "delivery.bodies.sandbox", "delivery.bodies.slack", "delivery.bodies.teams",
+    "delivery.bodies.template", "delivery.bodies.terminal", "delivery.bodies.texts", "delivery.bodies.values",
+    "delivery.bodies.work", "delivery.digest", "delivery.fields", "delivery.grouped", "delivery.hosts", "delivery.ids",
+    "delivery.sink_state", "delivery.sinks.base", "delivery.targets", "delivery.verdicts", "doctor.findings",
     "doctor.judgements", "doctor.report", "doctor.running", "intake.batch", "intake.bodies", "intake.late_answers",
     "intake.letter_reading", "intake.names", "intake.oversize", "intake.rdy", "intake.routing", "intake.shapes",
     "intake.timestamps", "nsq.compression", "nsq.directory", "nsq.frames", "nsq.negotiation", "nsq.publish_rules",

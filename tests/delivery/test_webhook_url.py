@@ -43,7 +43,7 @@ def test_every_field_stands_in_its_place() -> None:
 
 def test_the_fixed_text_of_its_path_is_never_shown() -> None:
     target = aimed(URL, tenant="acme", user={"id": "ada"}, kind="order")
-    assert target.shown == "https://acme.example.com:8443/…ada…order…"
+    assert target.shown == "https://acme.example.com:8443/… ({user.id} = ada, {kind} = order)"
     assert shown_origin(URL) == "https://{tenant}.example.com:8443"
     assert shown_origin("https://example.com/s3cret/{user.id}") == "https://example.com"
     assert aimed("https://{tenant}.example.com/s3cret", tenant="a").shown == "https://a.example.com/…"
