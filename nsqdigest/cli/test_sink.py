@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from pathlib import Path
@@ -29,8 +28,8 @@ IN_WORDS = {
     "refused": "refused after {}; the daemon would try a few times more, then bury the digest",
     "gone": "refused after {}, as gone for good (410)",
     "unrendered": "nothing was sent, after {}: the sink's template makes no body of the sample",
-    "no-target": "nothing was sent, after {}: the event does not say where its digest goes",
-    "deferred": "nothing was sent, after {}: the host takes no digests now",
+    "no-target": "nothing was sent: the event does not say where its digest goes",
+    "deferred": "nothing was sent: its host takes no digests now",
 }
 
 
@@ -85,17 +84,17 @@ def _event_of(config: Config, name: str, event_file: str | None) -> bytes:
 
 
 def _object_in(event_file: str) -> bytes:
+    import msgspec
+
     try:
         text = sys.stdin.buffer.read() if event_file == "-" else Path(event_file).read_bytes()
     except OSError as error:
         raise click.UsageError(f"{event_file}: {error.strerror}") from None
     try:
-        is_object = isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        is_object = False
-    if not is_object:
-        raise click.UsageError(f"{event_file}: this is not one event, a JSON object")
-    return json.dumps(json.loads(text)).encode() if b"\n" in text.strip() else text.strip()
+        msgspec.json.decode(text.decode(), type=dict[str, Any])
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        raise click.UsageError(f"{event_file}: this is not one event, a JSON object") from None
+    return text.strip()
 
 
 async def _send(config: Config, name: str, event: bytes) -> Sent:
@@ -113,7 +112,9 @@ def _lines(config: Config, name: str, sent: Sent) -> list[str]:
         lines.append(f"  to {printable(sent.digest.target.shown)}")
     if outcome.detail:
         lines.append(f"  {printable(outcome.detail)}")
-    if outcome.answer and outcome.verdict != "unrendered":
+    if outcome.answer and outcome.verdict == "no-target":
+        lines.append(f"  the value: {printable(outcome.answer, _LONGEST_ANSWER)}")
+    elif outcome.answer and outcome.verdict != "unrendered":
         lines.append(f"  it answered: {printable(outcome.answer, _LONGEST_ANSWER)}")
     if outcome.retry_after_s:
         lines.append(f"  it asks to wait {outcome.retry_after_s:g} s")

@@ -166,7 +166,7 @@ def _rows(place: Place) -> Iterator[tuple[str, str]]:
     if place.target:
         yield "target", place.target
     elif place.no_target:
-        yield "target", f"none, a digest whose newest record this is could not be sent: {place.no_target}"
+        yield "target", f"none; {place.no_target}"
 
 
 def _why(unmet: Unmet) -> str:

@@ -293,5 +293,33 @@ def test_a_sample_digest_and_what_became_of_it(operated: Operated) -> None:
     assert (unknown.returncode, 'did you mean "hook"?' in unknown.stderr) == (EXIT_NO, True)
 
 
+def test_a_sample_goes_where_the_event_that_is_named_says(operated: Operated) -> None:
+    operated.start()
+    text = operated.daemon.config_path.read_text(encoding="utf-8")
+    file = operated.daemon.config_path.with_name("tenants.toml")
+    file.write_text(text.replace('/hook"', '/hook/{tenant.id}"'), encoding="utf-8")
+    missing = operated.run("test-sink", "hook", file=file)
+    assert (missing.returncode, operated.hook.posts) == (EXIT_USAGE, [])
+    assert "depends on the event's {tenant.id}; name an event: nsqdigest test-sink hook --event" in missing.stderr
+
+    event = file.with_name("event.json")
+    event.write_text('{"tenant": {"id": "a/b"},\n "n": 1.50}', encoding="utf-8")
+    done = operated.run("test-sink", "hook", "--event", str(event), file=file)
+    assert (done.returncode, done.stderr) == (EXIT_OK, "")
+    assert "/… ({tenant.id} = a%2Fb)\n" in done.stdout
+    (post,) = operated.hook.posts
+    assert (post.path, b'"value":{"tenant": {"id": "a/b"}' in post.body) == ("/hook/a%2Fb", True)
+
+    event.write_text('{"tenant": {"id": "../\\u001b[31m"}}', encoding="utf-8")
+    nowhere = operated.run("test-sink", "hook", "--event", str(event), file=file)
+    assert (nowhere.returncode, len(operated.hook.posts)) == (EXIT_NO, 1)
+    assert "nothing was sent: the event does not say where its digest goes" in nowhere.stdout
+    assert "the value: ../\\u001b[31m" in nowhere.stdout
+    for text in ("[]", "{", "", "\xff", "[" * 10_000):
+        event.write_text(text, encoding="latin-1")
+        assert "not one event" in operated.run("test-sink", "hook", "--event", str(event), file=file).stderr
+    assert "No such file" in operated.run("test-sink", "hook", "--event", "/nowhere", file=file).stderr
+
+
 def test_there_are_words_for_whatever_a_sink_says() -> None:
     assert set(IN_WORDS) == set(Verdict)

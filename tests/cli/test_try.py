@@ -181,3 +181,30 @@ def test_a_pipe_that_is_closed_early_is_no_mistake(shell: Shell) -> None:
         capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert (done.stdout, done.stderr) == ("line 1: taken by 1 route\n", "")
+
+
+HOOK = (
+    '\n[sinks.hook]\ntype = "webhook"\nurl = "https://{tenant}.example.com/s3cret/{user}"\n[[routes]]\nname = "hooks"\n'
+)
+HOOK += 'topic = "events"\ntimeline = "{user}"\nsink = "hook"\n'
+
+
+def test_where_a_digest_of_it_would_go_is_shown_without_the_path_of_the_file(shell: Shell) -> None:
+    shell.write(SMALLEST + HOOK)
+    done = shell.run("try", stdin=b'{"user": "a/b", "tenant": "acme"}')
+    assert done.returncode == EXIT_OK
+    assert "  target    https://acme.example.com/… ({user} = a%2Fb)\n" in done.stdout
+    assert "s3cret" not in done.stdout
+
+
+def test_an_event_whose_digest_would_go_nowhere_is_a_no(shell: Shell) -> None:
+    shell.write(SMALLEST + HOOK)
+    done = shell.run("try", stdin=GOOD)
+    assert done.returncode == EXIT_NO
+    assert '  target    none; url: the field "tenant" of its newest record is not there\n' in done.stdout
+    (first, second) = json.loads(shell.run("try", "--json", stdin=GOOD).stdout)["events"][0]["routes"]
+    assert (first["target"], first["no_target"]) == (None, None)
+    assert (second["target"], second["no_target"]) == (
+        None,
+        'url: the field "tenant" of its newest record is not there',
+    )

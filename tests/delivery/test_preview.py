@@ -71,6 +71,24 @@ def test_what_is_shown_is_what_is_posted_later_and_nothing_changed_by_looking(st
     assert without_instants(stage.receivers[0].posts[0].body) == without_instants(out)
 
 
+def test_it_says_where_the_digest_would_go(stage: Stage) -> None:
+    daemon = started(stage, later("60s"))
+    publish(stage, 3)
+    wait_until(lambda: daemon.metric("records_added_total", route="events") == 3, 10, "all of them to be stored")
+    text = daemon.config_path.read_text(encoding="utf-8")
+    daemon.config_path.write_text(text.replace('/hook"', '/hook/{text}/{route}"'), encoding="utf-8")
+    code, out, err = preview(daemon, "user:42")
+    assert (code, json.loads(out)["data"]["total"]) == (0, 3)
+    assert "/… ({text} = %E2%80%AE2, {route} = events): application/json" in err
+    (found,) = json.loads(preview(daemon, "user:42", "--json")[1])
+    assert found["target"].endswith("({text} = %E2%80%AE2, {route} = events)")
+    assert "({text} = text, {route} = events)" in preview(daemon, "--sample")[2]
+    daemon.config_path.write_text(text.replace('/hook"', '/hook/{tenant}"'), encoding="utf-8")
+    code, out, err = preview(daemon, "user:42")
+    assert (code, out) == (1, "")
+    assert 'url: the field "tenant" of its newest record is not there' in err
+
+
 def test_a_digest_that_waits_is_shown_with_its_very_bytes(stage: Stage) -> None:
     daemon = started(stage, {**later("1s"), "sinks.hook": {"format": "slack", "retry_base": "30s", "retry_cap": "30s"}})
     stage.receivers[0].answer(OK, Answer(500))

@@ -94,6 +94,13 @@ def test_the_template_makes_the_body_and_check_finds_nothing() -> None:
     assert fault_of(text, JSON, 65_536, (False, True), time.monotonic) is None
 
 
+def test_the_targets_are_those_of_a_configuration() -> None:
+    routes = "".join(f'[[routes]]\nname = "{sink}"\ntopic = "events"\ntimeline = "{{user.id}}"\nsink = "{sink}"\n'
+                     for sink in ("tenants", "queue"))  # fmt: skip
+    text = '[nsq]\nnsqd_tcp_addresses = ["127.0.0.1:4150"]\n' + block("targets") + routes
+    assert parse_text(text, "f.toml", {"HOOK_SECRET": f"whsec_{'A' * 43}="}, KINDS).warnings == ()
+
+
 def test_every_variable_is_there() -> None:
     names = re.findall(r"`((?:data\.)?[a-z_.]+)`", PAGE[PAGE.index("| variable |") : PAGE.index("- **Text is")])
     variables = [name for name in names if name.startswith("data.") or name == "timestamp"]

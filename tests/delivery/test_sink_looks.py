@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from nsqdigest.base.findings import Doubt, Finding, Reached, State
+from nsqdigest.config import parse_text
 from nsqdigest.delivery.sinks import log, nsq, webhook
+from nsqdigest.delivery.sinks.kind import Reach
+from nsqdigest.delivery.sinks.table import KINDS
 
 pytestmark = pytest.mark.unit
 
@@ -36,6 +40,18 @@ def test_a_webhook_that_is_not_reached_has_the_remedy_of_the_message_or_names_it
     assert webhook.unreached("w", "https://h", "Connection refused") == Finding(
         "w", FAIL, "https://h: Connection refused", "see that it runs, and the url of this sink (https://h)"
     )
+
+
+async def test_hosts_that_come_from_events_are_not_connected_to() -> None:
+    text = '[nsq]\nnsqd_tcp_addresses = ["h:1"]\n[sinks.w]\ntype = "webhook"\nurl = "https://{t}.example.com/s3cret"\n'
+    text += '[[routes]]\ntopic = "t"\ntimeline = "{x}"\nsink = "w"\n'
+    sink = parse_text(text, "f.toml", {}, KINDS).sinks["w"]
+    assert isinstance(sink, webhook.WebhookSinkSettings)
+    (found,) = await webhook.look(sink, cast(Reach, None))
+    assert found == Finding(
+        "w", NOTE, "https://{t}.example.com: its hosts come from events, so none was connected to",
+        "nsqdigest test-sink sends to the host of one event",
+    )  # fmt: skip
 
 
 def test_of_a_sinks_nsqd_it_says_that_nothing_was_published() -> None:

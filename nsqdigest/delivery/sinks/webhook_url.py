@@ -1,4 +1,4 @@
-"""The URL of a webhook (pure): what may stand in the file, and what becomes of one that is a template.
+"""The URL of a webhook: what may stand in the file, and what becomes of one that is a template.
 
     https://{tenant}.example.com/hook/{user.id}?kind={kind}
 
@@ -101,6 +101,8 @@ def _check_places(layout: _Layout) -> None:
     port = layout.text.find(":", begin, end) if "@" not in layout.text[begin:end] else -1
     if any(place < begin for _, place in layout.fields):
         raise Wrong("is a template that does not begin with https://", _TEMPLATE_LIKE)
+    if "[" in layout.text[begin:end] and any(map(layout.is_of_host, (place for _, place in layout.fields))):
+        raise Wrong("has a field in an IP address", _TEMPLATE_LIKE)
     if any(begin <= port < place < end for _, place in layout.fields):
         raise Wrong("has a field in its port", "write the port")
 
@@ -173,7 +175,7 @@ class _Compiled:
             if any(starts[count] <= place < starts[count + 1] for _, place in self.layout.fields)
         ]
         """The numbers of those that hold a field."""
-        self.numbers = {number for number, _ in self.layout.fields}
+        self.names = {number: ".".join(template.parts[number]) for number, _ in self.layout.fields}
         places = dict(self.layout.fields)
 
         def encode(number: int) -> Encode:
@@ -192,8 +194,6 @@ def _aimed(compiled: _Compiled, source: Source) -> Target:
     parts = urlsplit(url)
     host = (parts.hostname or "").removesuffix(".")
     _check_host(host, compiled.labels)
-    if any(segment in (".", "..") for segment in parts.path.split("/")):
-        raise NoTarget('url: a part of its path would be "." or ".."')
     port = "" if parts.port is None else f":{parts.port}"
     origin = f"{parts.scheme}://{host}{port}"
     path = path_of((parts.path or "/") + (f"?{parts.query}" if parts.query else ""))
@@ -213,12 +213,14 @@ def _check_host(host: str, with_fields: list[int]) -> None:
 
 
 def _shown(origin: str, path: str, compiled: _Compiled, texts_: list[str]) -> str:
-    """The values that stand behind the host; of the fixed text there only that it is there."""
-    end = compiled.layout.authority[1]
-    values = [texts_[number] for number, place in compiled.layout.fields if place >= end]
+    """With the values that stand behind the host; of the fixed text there only that it is there."""
     if path == "/":
         return f"{origin}/"
-    return f"{origin}/…{''.join(f'{value}…' for value in values)}" if values else f"{origin}/…"
+    end = compiled.layout.authority[1]
+    values = [
+        f"{{{compiled.names[number]}}} = {texts_[number]}" for number, place in compiled.layout.fields if place >= end
+    ]
+    return f"{origin}/…" + (f" ({', '.join(values)})" if values else "")
 
 
 def in_a_label(value: str) -> str:
