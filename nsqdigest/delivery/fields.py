@@ -18,6 +18,13 @@ class NoText(ValueError):
     """There is no text, number or boolean at that path. The message says what is there instead."""
 
 
+def _text(raw: bytes) -> str:
+    try:
+        return msgspec.json.decode(raw, type=str)
+    except (msgspec.DecodeError, ValueError):
+        raise NoText("is no valid text") from None
+
+
 def raw_at(value: bytes, path: Sequence[str]) -> Any:
     """The JSON of a field, as bytes or the like. Raises KeyError or DecodeError where it is not there."""
     raw: Any = value
@@ -33,7 +40,7 @@ def text_at(value: bytes, path: Sequence[str]) -> str:
     except (KeyError, msgspec.DecodeError):
         raise NoText("is not there") from None
     if raw[:1] == b'"':
-        return msgspec.json.decode(raw, type=str)
+        return _text(raw)
     if (kind := _KINDS.get(raw[:1])) is not None:
         raise NoText(f"is {kind}")
     return "0" if raw == b"-0" else raw.decode()

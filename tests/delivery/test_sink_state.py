@@ -89,6 +89,49 @@ def test_an_accepted_digest_ends_it_and_the_dead_ones_are_still_told() -> None:
     )
 
 
+def test_digests_that_fail_for_reasons_of_their_own_wait_while_it_delivers() -> None:
+    history = SinkHistory()
+    for number in range(5):
+        history.failed(f"a{number}", "a.example.com: 503", NOW_S - 600 + number, NOW_S + 60, is_of_sink=False)
+    history.failed("a0", "a.example.com: 503", NOW_S - 10, NOW_S + 60, is_of_sink=False)
+    history.failed("b", "url: no tenant", NOW_S - 60, NOW_S + 1, is_of_sink=False)
+    found = condition(history, Backlog(dead=1))
+    assert (found.state, found.since_s, found.is_trouble) == (SinkState.DELIVERING, NOW_S - 600, True)
+    assert found.detail == (
+        f"delivering (1 digest in the dead list), but 6 digests wait (5 since {at(600)}: a.example.com: 503; "
+        f"1 since {at(60)}: url: no tenant)"
+    )
+    history.buried("b", "url: no tenant", NOW_S, is_of_sink=False)
+    for number in range(5):
+        history.delivered(f"a{number}")
+    assert condition(history) == (SinkState.DELIVERING, None, "delivering")
+
+
+def test_few_of_many_reasons_are_shown() -> None:
+    history = SinkHistory()
+    for number in range(50):
+        history.failed(f"id{number}", f"h{number}: 503", NOW_S, NOW_S + 60, is_of_sink=False)
+    detail = condition(history).detail
+    assert detail.endswith("; 47 other reasons)")
+    assert len(detail) < 200
+
+
+def test_a_digest_that_is_not_tried_again_in_its_time_waits_no_more() -> None:
+    history = SinkHistory()
+    history.failed("a", "503", NOW_S, NOW_S + 1, is_of_sink=False)
+    assert condition(history, now_s=NOW_S + 60).is_trouble
+    assert not condition(history, now_s=NOW_S + 62).is_trouble
+
+
+def test_the_digests_that_wait_aside_are_bounded_and_old_ones_make_room() -> None:
+    history = SinkHistory()
+    for number in range(RETRIES_REMEMBERED + 5):
+        history.failed(f"id{number}", "503", NOW_S, NOW_S + 1, is_of_sink=False)
+    assert f"{RETRIES_REMEMBERED:,} digests wait" in condition(history).detail
+    history.failed("new", "503", NOW_S + 100, NOW_S + 101, is_of_sink=False)
+    assert "but 1 digest waits" in condition(history, now_s=NOW_S + 100).detail
+
+
 def test_a_410_stops_it_for_good() -> None:
     history = SinkHistory()
     history.stopped("410", NOW_S - 5)

@@ -57,6 +57,26 @@ def test_a_receiver_that_is_gone_stops_the_sink() -> None:
     assert after(Outcome(Verdict.GONE), sink(), 1, 0, lowest) == Next(Step.STOP_SINK)
 
 
+def test_of_many_places_one_that_is_gone_buries_its_digest() -> None:
+    outcome = Outcome(Verdict.GONE, "410", is_of_sink=False)
+    assert after(outcome, sink(), 1, 0, lowest) == Next(Step.BURY, reason=BuryReason.GONE)
+
+
+def test_a_digest_without_a_target_waits_for_an_hour_and_is_buried_then() -> None:
+    outcome, settings = Outcome(Verdict.NO_TARGET, is_of_sink=False), sink(max_attempts=1)
+    assert after(outcome, settings, 9, HOUR_MS - 1, lowest) == Next(Step.AGAIN, 1_000)
+    assert after(outcome, settings, 9, HOUR_MS, lowest) == Next(Step.BURY, reason=BuryReason.NO_TARGET)
+    soon = sink(max_age_ms=HOUR_MS // 2)
+    assert after(outcome, soon, 1, HOUR_MS // 2, lowest) == Next(Step.BURY, reason=BuryReason.TOO_OLD)
+
+
+def test_a_deferred_digest_waits_at_least_until_its_host_is_tried_and_counts_no_attempt() -> None:
+    outcome = Outcome(Verdict.DEFERRED, retry_after_s=20.0, is_of_sink=False)
+    assert after(outcome, sink(max_attempts=1), 50, 0, lowest) == Next(Step.AGAIN, 20_000)
+    assert after(outcome, sink(), 1, 72 * HOUR_MS, lowest) == Next(Step.BURY, reason=BuryReason.TOO_OLD)
+    assert not outcome.verdict.is_attempt
+
+
 @pytest.mark.parametrize("attempt", [1, 3, 50])
 def test_what_was_not_rendered_is_buried_by_its_age_alone(attempt: int) -> None:
     """Nothing was posted: no attempt counts."""
@@ -252,6 +272,15 @@ def test_a_delivered_probe_lets_the_sink_recover() -> None:
     health, controller, now_s = probing()
     assert hear(health, controller, Verdict.DELIVERED, "a", now_s)
     assert controller.decision.state is State.RAMPING
+
+
+@pytest.mark.parametrize("verdict", [*FAILURES, Verdict.GONE, Verdict.NO_TARGET, Verdict.DEFERRED])
+def test_what_is_not_of_the_sink_is_no_fact_for_it(verdict: Verdict) -> None:
+    health, controller = healthy()
+    for name in ("a", "b", "c", "d"):
+        outcome = Outcome(verdict, is_of_sink=False)
+        assert not health.observe(outcome, Attempt(CLAIMED, controller.decision.epoch, name), 0.0)
+    assert (controller.decision.state, health.failed_last) == (State.FLOWING, None)
 
 
 def test_a_probe_that_finds_the_receiver_unwell_raises_the_level() -> None:

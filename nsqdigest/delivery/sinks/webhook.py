@@ -63,6 +63,8 @@ _SECRET_REMEDY = (
 _CONNECT_WITHIN_S = 5.0
 _UNAVAILABLE = frozenset({401, 429, 502, 503, 504})
 _AGAIN = frozenset({403, 404, 405, 408, 425})
+_OF_THE_PLACE = frozenset({403, 404, 405, 410})
+"""Of a URL that is a template: they say something of this place, and nothing of the others."""
 
 
 # -- in the file
@@ -281,10 +283,7 @@ class Webhook:
         until_s = time.monotonic() + self._timeout_s
         if self._has_many_hosts:
             return await self._many_hosts().deliver(digest, until_s)
-        outcome = await self._send(self._client(), digest, until_s)
-        # Of a URL that is a template, one place is gone.
-        is_one_of_many = outcome.verdict is Verdict.GONE and digest.target is not None
-        return outcome._replace(is_of_sink=False) if is_one_of_many else outcome
+        return await self._send(self._client(), digest, until_s)
 
     async def _send(self, client: Client, digest: OutgoingDigest, until_s: float) -> Outcome:
         body = digest.body if self._rendering is None else await self._rendering.of(digest.body)
@@ -310,8 +309,13 @@ class Webhook:
         verdict = verdict_of(answer.status)
         if verdict is Verdict.DELIVERED:
             return Outcome(verdict, str(answer.status))
-        wait_s = retry_after_s(answer.retry_after, now_s)
-        return Outcome(verdict, status_line(answer.status), wait_s, answer.beginning.decode("utf-8", "replace"))
+        return Outcome(
+            verdict,
+            status_line(answer.status),
+            retry_after_s(answer.retry_after, now_s),
+            answer.beginning.decode("utf-8", "replace"),
+            is_of_sink=digest.target is None or answer.status not in _OF_THE_PLACE,
+        )
 
     async def _post(
         self, client: Client, path: str | None, body: bytes, headers: Mapping[str, str], until_s: float

@@ -63,14 +63,15 @@ class ManyHosts:
         outcome: Outcome | None = None
         try:
             outcome = await self._with_client(origin, digest, until_s)
-            if outcome.verdict.is_attempt and outcome.verdict is not Verdict.DELIVERED:
-                detail = outcome.detail if name in outcome.detail else f"{name}: {outcome.detail}"
-                outcome = outcome._replace(detail=detail, is_of_sink=False)
+            is_failure = outcome.verdict.is_attempt and outcome.verdict is not Verdict.DELIVERED
+            if is_failure and name not in outcome.detail:
+                outcome = outcome._replace(detail=f"{name}: {outcome.detail}")
         finally:
             if self._hosts.ended(host, post, digest, outcome, time.monotonic()):
                 self._report(host, name)
             self._call_up()
-        return outcome
+        # A body that could not be made says nothing of the host, and much of the sink.
+        return outcome._replace(is_of_sink=not outcome.verdict.is_attempt)
 
     def _report(self, host: Host, name: str) -> None:
         if host.failing_since_s is None:

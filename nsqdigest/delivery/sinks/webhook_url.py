@@ -101,6 +101,8 @@ def _check_places(layout: _Layout) -> None:
     port = layout.text.find(":", begin, end) if "@" not in layout.text[begin:end] else -1
     if any(place < begin for _, place in layout.fields):
         raise Wrong("is a template that does not begin with https://", _TEMPLATE_LIKE)
+    if "[" in layout.text[begin:end] and any(map(layout.is_of_host, (place for _, place in layout.fields))):
+        raise Wrong("has a field in an IP address", _TEMPLATE_LIKE)
     if any(begin <= port < place < end for _, place in layout.fields):
         raise Wrong("has a field in its port", "write the port")
 
@@ -192,8 +194,6 @@ def _aimed(compiled: _Compiled, source: Source) -> Target:
     parts = urlsplit(url)
     host = (parts.hostname or "").removesuffix(".")
     _check_host(host, compiled.labels)
-    if any(segment in (".", "..") for segment in parts.path.split("/")):
-        raise NoTarget('url: a part of its path would be "." or ".."')
     port = "" if parts.port is None else f":{parts.port}"
     origin = f"{parts.scheme}://{host}{port}"
     path = path_of((parts.path or "/") + (f"?{parts.query}" if parts.query else ""))

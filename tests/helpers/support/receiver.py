@@ -62,6 +62,9 @@ class Post(NamedTuple):
     headers: Mapping[str, str]
     at_s: float
     answer: Answer
+    path: str = "/hook"
+    """As it was sent, with the query."""
+    host: str = ""
 
 
 class Receiver:
@@ -154,7 +157,7 @@ class Receiver:
         if self._runner is not None:
             return
         application = web.Application(client_max_size=64 << 20)
-        application.router.add_post("/hook", self._take)
+        application.router.add_post("/hook{rest:.*}", self._take)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, HOST, self.port, backlog=1024).start()
@@ -178,6 +181,8 @@ class Receiver:
                     {name.lower(): value for name, value in request.headers.items()},
                     time.monotonic(),
                     answer,
+                    request.raw_path,
+                    request.host.partition(":")[0],
                 )
             )
         if answer.kind is Kind.HANG:
