@@ -4,8 +4,8 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup setup-demo setup-dev setup-bench setup-servers install demo test test-lowest lint mutants prove bench \
-	bench-delivery bench-fleet bench-planner bench-timelines bench-transport bench-http backoff-page metrics-page policies-page example-file \
-	mail-picture river clean
+	bench-delivery bench-fleet bench-planner bench-timelines bench-transport bench-http bench-mail backoff-page metrics-page \
+	policies-page example-file mail-picture river clean
 
 VENV := .venv
 LOWEST_VENV := .venv-lowest
@@ -100,6 +100,9 @@ river: setup install ## write the way of one event and of one digest into docs/h
 
 bench-transport: setup-bench setup-servers install ## measure the connection to nsqd alone, beside pynsq's
 	$(VENV)/bin/python -m bench.transport $(ARGS)
+
+bench-mail: setup-dev ## measure mails beside a bare loop of the client; writes the table
+	$(VENV)/bin/python -m bench.mail $(ARGS)
 
 bench-http: setup-bench install ## measure our HTTP client beside others; writes the table
 	$(VENV)/bin/python -m bench.http $(ARGS)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markupsafe import escape
 
 from nsqdigest.base.templates import Template
 from nsqdigest.delivery.bodies.sample import digest_json, samples
@@ -23,6 +24,7 @@ from nsqdigest.delivery.mail.addressing import LONGEST_SUBJECT, Addressing, addr
 from nsqdigest.delivery.mail.answers import GREYLISTED_S, Refusal, Stage, outcome_of, shown, verdict_of
 from nsqdigest.delivery.mail.compose import Composer, Letterhead, Mail
 from nsqdigest.delivery.mail.content import SUBJECT_CHARACTERS
+from nsqdigest.delivery.mail.fragment import Fragment
 from nsqdigest.delivery.mail.mime import Envelope, Part
 from nsqdigest.delivery.mail.reading import for_people
 from nsqdigest.delivery.targets import NoTarget, Source
@@ -242,6 +244,15 @@ def test_digests_of_a_timeline_and_a_day_are_a_thread() -> None:
 
     assert thread("a", 18) == thread("a", 18)
     assert len({thread("a", 18), thread("b", 18), thread("a", 19)}) == 3
+
+
+@pytest.mark.property
+@given(st.text(), st.text())
+def test_a_fragment_escapes_what_is_no_fragment(one: str, other: str) -> None:
+    fragment = Fragment("{{<p a='{always}'>{a}-{b}</p>}}", always="'x'")
+    made = fragment(a=one, b=Fragment("<i>{c}</i>")(c=other))
+    expected = f"{{<p a='&#39;x&#39;'>{escape(one)}-<i>{escape(other)}</i></p>}}"
+    assert made == expected
 
 
 class _Seen(html.parser.HTMLParser):

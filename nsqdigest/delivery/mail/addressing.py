@@ -30,6 +30,10 @@ class Addressing(NamedTuple):
     """None: what happened."""
     unsubscribe: Template | None = None
 
+    def key_of(self, number: int) -> str:
+        """As the file has it, mostly."""
+        return f"to[{number}]" if len(self.to) > 1 else "to"
+
 
 class Addressed(NamedTuple):
     """Of one mail."""
@@ -44,14 +48,14 @@ def addressed(addressing: Addressing, texts: Mapping[str, str]) -> Addressed:
     """`texts`: of the digest's target, which `aim` made; none where nothing is a template."""
     found: dict[str, Mailbox] = {}
     for number, each in enumerate(addressing.to):
-        mailbox = each if isinstance(each, Mailbox) else Mailbox(texts[_key(number)])
+        mailbox = each if isinstance(each, Mailbox) else Mailbox(texts[addressing.key_of(number)])
         found.setdefault(mailbox.address, mailbox)
     return Addressed([*found.values()], texts.get("subject"), texts.get("list_unsubscribe", ""))
 
 
 def aim(addressing: Addressing) -> Aim | None:
     """None: every mail has the same recipients, and no text of its digest beside them."""
-    to = {_key(number): each for number, each in enumerate(addressing.to) if isinstance(each, Template)}
+    to = {addressing.key_of(number): each for number, each in enumerate(addressing.to) if isinstance(each, Template)}
     templates = [*to.values(), *filter(None, (addressing.subject, addressing.unsubscribe))]
     if not templates:
         return None
@@ -81,10 +85,6 @@ def makes_an_address(template: Template, value: str) -> bool:
     except AddressError:
         return False
     return True
-
-
-def _key(number: int) -> str:
-    return f"to[{number}]"
 
 
 def _address(key: str, text: str) -> str:
