@@ -77,6 +77,7 @@ class Daemon:
         parts.store_watch.start(facts.servers)
         self.status.store_is_ready = True
         parts.scheduler.start()
+        parts.policy_changes.start()
         for consumer in parts.consumers:
             consumer.start()
         parts.discovery.start()
@@ -154,6 +155,7 @@ class Daemon:
 
     async def _close(self) -> None:
         parts = self.parts
+        await parts.policy_changes.stop()
         await parts.lag.stop()
         await parts.depths.stop()
         await parts.publisher.close()

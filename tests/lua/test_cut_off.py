@@ -356,6 +356,12 @@ STORIES = {
     "flush": Story(
         lambda w: w.store.add(*recs(T, b"a"), base_ms=NOW_MS + HOUR_MS), lambda w, _: w.store.flush(T)
     ),
+    "rescore": Story(
+        lambda w: w.store.add(*recs(T, b"a"), *recs(U, b"b"), base_ms=NOW_MS + HOUR_MS),
+        lambda w, _: w.store.rescore(
+            (T, "", NOW_MS + 5, NOW_MS + 9), (U, "", NOW_MS + 2 * HOUR_MS, NOW_MS + 2 * HOUR_MS), remember="x"
+        ),
+    ),
     "delete": Story(
         opened, lambda w, _: w.store.delete(T), ends=lambda _: {(T, key) for key in (b"a", b"b", b"newer")}
     ),

@@ -413,6 +413,15 @@ class Scripts:
         answer = self.run("mend", keys, [buried, had, *timelines])
         return self._word(answer), answer[1] if len(answer) > 1 else None
 
+    def rescore(
+        self, *timelines: tuple[bytes, str, int, int], route: str = "r", increment_ms: int = 0, remember: str = ""
+    ) -> tuple[int, int]:
+        """How many are due sooner and later. Each: its name, the id of the digest that ended last, base and bound."""
+        keys = [*self.keys("waiting schedule heads", route), self.key("agenda"), self.key("policies")]
+        each = [word for timeline in timelines for word in timeline]
+        _, sooner, later = self.run("rescore", keys, [self._now(), increment_ms, route, remember, *each])
+        return sooner, later
+
     def census(self, routes: Sequence[str] = ("r",)) -> int:
         """By how much the count of timelines was off."""
         keys = [self.key("count"), self.key("agenda"), *(self.key("schedule", name) for name in routes)]
