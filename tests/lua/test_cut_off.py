@@ -122,7 +122,17 @@ class World:
         contents = self.store.contents()
         assert inconsistencies(self.store.tag, contents) == []
         kinds = {name.split(b":")[2] for name in contents}
-        assert kinds <= {b"ledger", b"count", b"shown", b"dead", b"dead-set", b"dead-values", b"layout", b"routes"}
+        assert kinds <= {
+            b"ledger",
+            b"count",
+            b"shown",
+            b"dead",
+            b"dead-set",
+            b"dead-values",
+            b"layout",
+            b"routes",
+            b"policies",
+        }
 
 
 @dataclass(frozen=True)

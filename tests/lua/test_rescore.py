@@ -38,6 +38,12 @@ def test_what_is_due_later_is_claimed_no_sooner(store: Scripts) -> None:
     assert store.claim().timelines == [T]
 
 
+def test_what_should_have_gone_out_before_is_due_now(store: Scripts) -> None:
+    begin(store)
+    assert store.rescore((T, "", NOW_MS - HOUR_MS, NOW_MS - 1)) == (1, 0)
+    assert store.claim().claims[0].due_ms == NOW_MS
+
+
 def test_to_ask_again_changes_nothing(store: Scripts) -> None:
     begin(store)
     store.rescore(SOONER)

@@ -43,6 +43,9 @@ if #names > 0 then
     if records then
       local base, bound = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
       local due_anew = due_ms(base, bound, increment, records)
+      if due_anew < now then -- it has waited longer than its policy says
+        base, bound, due_anew = now, now, now
+      end
       kept[#kept + 1], kept[#kept + 2] = timeline, struct.pack(SCHEDULE, base, bound, records)
       scores[#scores + 1], scores[#scores + 2] = due_anew, timeline
       first_due = math.min(first_due, due_anew)
