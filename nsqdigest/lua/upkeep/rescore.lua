@@ -2,13 +2,13 @@
 --
 -- KEYS  1 waiting zset   2 schedule hash   3 heads hash   4 agenda zset   5 policies hash
 -- ARGV  1 now (ms, '' = Redis' clock)   2 increment (ms)   3 route   4 the policy to remember for it ('': none yet)
---       then per timeline (none, or some hundreds): name; id of the digest that ended last, as the caller saw it ('': none); base and
---       bound (ms)
+--       then per timeline (none, or some hundreds): name; id of the digest that ended last, as the caller saw it
+--       ('': none); base and bound (ms)
 -- RETURNS { now, timelines that are due sooner than before, those that are due later }
 -- ERRORS none of its own.
--- EFFECT base and bound of a timeline that waits, unless it is due already, is exempt from its policy, waits for another
---        attempt, or had a digest since the caller looked. A score that is too early stays: claim puts it right. Called
---        again with the same arguments it changes nothing.
+-- EFFECT base and bound of a timeline that waits, unless it is due already, is exempt from its policy, waits for
+--        another attempt, or had a digest since the caller looked. A score that is too early stays: claim puts it
+--        right. Called again with the same arguments it changes nothing.
 --
 -- @include lib/now.lua
 -- @include lib/schedule.lua
