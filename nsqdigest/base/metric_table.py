@@ -179,6 +179,10 @@ METRICS: dict[str, Declared] = {
         ("route", "state"), "Timelines that wait (waiting) or are being delivered (leased).",
         state=("waiting", "leased"),
     ),
+    "timelines_rescored_total": _counter(
+        ("route", "direction"), "Timelines that wait and are due sooner, or later, since their policy was changed.",
+        direction=("sooner", "later"),
+    ),
     "records_open": _gauge(("route",), "Records that wait for the next digest of their timeline."),
     "dead_digests": _gauge(("sink",), "Digests in the dead list."),
     "dead_digests_dropped_total": _counter(

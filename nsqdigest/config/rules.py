@@ -236,6 +236,22 @@ def per_sink(routes: Sequence[Values]) -> list[Values]:
     ]
 
 
+def quiet_hours(
+    routes: Sequence[Values], policies: Mapping[str, Values], sinks: Mapping[str, Values], root: Spot
+) -> None:
+    """A digest that failed before its quiet hours is tried again when they end, if it is not too old by then."""
+    for route in routes:
+        policy, sink = policies.get(route.get("policy", ""), {}), sinks.get(route.get("sink", ""), {})
+        windows, max_age_ms = policy.get("quiet", ()), sink.get("max_age_ms")
+        longest_ms = max((60_000 * len(window.minutes) for window in windows), default=0)
+        if max_age_ms is not None and longest_ms >= max_age_ms:
+            (root / "policies" / route["policy"] / "quiet").warning(
+                f"lasts {format_duration(longest_ms)}, and max_age of sink {show(route['sink'])} is "
+                f"{format_duration(max_age_ms)}: a digest that fails before moves to the dead list untried",
+                f'write max_age = "{format_duration(2 * longest_ms)}" or more in it',
+            )
+
+
 def waits(nsq: Values, redis: Values, root: Spot) -> None:
     """A write that hangs longer than nsqd waits comes back, and is written again, while it hangs."""
     if not _have(nsq, "msg_timeout_ms") or not _have(redis, "timeout_ms"):

@@ -85,6 +85,7 @@ class Daemon:
         parts.store_watch.start(facts.servers)
         self.status.store_is_ready = True
         parts.scheduler.start()
+        parts.policy_changes.start()
         for consumer in parts.consumers:
             consumer.start()
         parts.discovery.start()
@@ -190,6 +191,7 @@ class Daemon:
         await self._drain_log.stop()
         await self._summary.stop()
         await self._systemd.stop()
+        await parts.policy_changes.stop()
         await parts.lag.stop()
         await parts.depths.stop()
         await parts.publisher.close()

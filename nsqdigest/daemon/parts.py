@@ -21,6 +21,7 @@ from nsqdigest.base.metrics import Metrics
 from nsqdigest.config import Backoff, Config, Route, SinkSettings
 from nsqdigest.consumer import Consumer
 from nsqdigest.daemon.labels import known_labels
+from nsqdigest.daemon.policy_changes import PolicyChanges
 from nsqdigest.daemon.routes import Plans, intake_routes, plans_of
 from nsqdigest.delivery.delivery import DeliveryRoute
 from nsqdigest.delivery.outlet import Outlet
@@ -34,6 +35,7 @@ from nsqdigest.nsq.channel_depths import Depths
 from nsqdigest.nsq.connection import options_of
 from nsqdigest.nsq.lookups import Discovery
 from nsqdigest.nsq.publisher import Publisher
+from nsqdigest.store.rescoring import Rescoring
 from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Plan
 from nsqdigest.store.store import Store
@@ -52,6 +54,7 @@ class Parts:
     metrics: Metrics
     store: Store
     store_watch: StoreWatch
+    policy_changes: PolicyChanges
     outlets: Mapping[str, Outlet]
     """By the name of the sink."""
     scheduler: Scheduler
@@ -113,6 +116,13 @@ def build(config: Config, kinds: SinkKinds = KINDS, uniform: Uniform = random.un
         store=store,
         store_watch=StoreWatch(
             store, metrics, config.scheduler.lease_ms / 1000 / LOOKS_AT_STORE_PER_LEASE, store_is_back
+        ),
+        policy_changes=PolicyChanges(
+            Rescoring(store.namespace, {route.name: plans[route.policy] for route in config.routes}),
+            store.namespace.partitions,
+            {route.name: route.policy for route in config.routes},
+            metrics,
+            uniform,
         ),
         outlets=outlets,
         scheduler=scheduler,

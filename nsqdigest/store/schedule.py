@@ -105,6 +105,23 @@ class Plan:
         return self._policy.increment_delay_ms
 
     @property
+    def has_calendar(self) -> bool:
+        return self._calendar is not None
+
+    @property
+    def text(self) -> str:
+        """All that decides base, bound and increment, in one form. Two policies with the same text score alike."""
+        policy = self._policy
+        delays_ms = (policy.minimum_delay_ms, policy.increment_delay_ms, policy.maximum_delay_ms)
+        if self._calendar is not None:
+            return f"at={','.join(policy.at)} zone={policy.zone} immediate={policy.immediate:d}"
+        growth = policy.growth_steps if policy.growth == "exponential" else 0
+        return (
+            f"immediate={policy.immediate:d} delays={','.join(map(str, delays_ms))} growth={growth} "
+            f"intervals={','.join(map(str, policy.intervals_ms))}"
+        )
+
+    @property
     def longest_ms(self) -> int:
         """No instant of its schedules lies further ahead."""
         if self._calendar is not None:

@@ -220,7 +220,15 @@ def test_what_is_kept_elsewhere_is_set_when_it_is_asked_for() -> None:
 def test_no_label_is_a_timeline_or_a_key(name: str) -> None:
     """The number of series is bounded by the configuration."""
     of_file = {"topic", "route", "sink", "kind", "name", "script"}
-    assert set(METRICS[name].labels) <= of_file | {"state", "reason", "outcome", "version", "python", "hash"}
+    assert set(METRICS[name].labels) <= of_file | {
+        "state",
+        "reason",
+        "outcome",
+        "direction",
+        "version",
+        "python",
+        "hash",
+    }
 
 
 @pytest.mark.parametrize("name", METRICS)

@@ -109,5 +109,14 @@ def test_what_is_seldom_meant_is_advised_against(lines: str, expected: str) -> N
     assert expected in only
 
 
+def test_quiet_hours_that_outlast_the_age_of_a_digest_are_advised_against() -> None:
+    text = ROUTED.replace('type = "log"', 'type = "log"\nmax_age = "8h"') + 'quiet = "22:00-07:00"'
+    (only,) = parse_text(text, "nsqdigest.toml", {}, KINDS).warnings
+    assert only == (
+        'nsqdigest.toml:14: policies.x.quiet: lasts 9h, and max_age of sink "out" is 8h: a digest that fails before '
+        'moves to the dead list untried; write max_age = "18h" or more in it'
+    )
+
+
 def test_a_calendar_that_is_partly_quiet_is_fine() -> None:
     assert read('at = ["0 3 * * *", "0 9 * * *"]\nquiet = "22:00-07:00"').warnings == ()

@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from support.cutting_off import CutOff, Interruptible
-from support.store import LEASE_MS, NOW_MS, Claim, Opened, Rec, inconsistencies
+from support.store import KINDS_THAT_STAY, LEASE_MS, NOW_MS, Claim, Opened, Rec, inconsistencies
 
 pytestmark = pytest.mark.script
 
@@ -122,17 +122,7 @@ class World:
         contents = self.store.contents()
         assert inconsistencies(self.store.tag, contents) == []
         kinds = {name.split(b":")[2] for name in contents}
-        assert kinds <= {
-            b"ledger",
-            b"count",
-            b"shown",
-            b"dead",
-            b"dead-set",
-            b"dead-values",
-            b"layout",
-            b"routes",
-            b"turns",
-        }
+        assert kinds <= KINDS_THAT_STAY
 
 
 @dataclass(frozen=True)
@@ -394,6 +384,12 @@ STORIES = {
     "turn": Story(two_due, lambda w, _: w.store.turn()),
     "flush": Story(
         lambda w: w.store.add(*recs(T, b"a"), base_ms=NOW_MS + HOUR_MS), lambda w, _: w.store.flush(T)
+    ),
+    "rescore": Story(
+        lambda w: w.store.add(*recs(T, b"a"), *recs(U, b"b"), base_ms=NOW_MS + HOUR_MS),
+        lambda w, _: w.store.rescore(
+            (T, "", NOW_MS + 5, NOW_MS + 9), (U, "", NOW_MS + 2 * HOUR_MS, NOW_MS + 2 * HOUR_MS), remember="x"
+        ),
     ),
     "delete": Story(
         opened, lambda w, _: w.store.delete(T), ends=lambda _: {(T, key) for key in (b"a", b"b", b"newer")}

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.unit
 
 NAMES = [
     "add", "adopt", "audit", "census", "claim", "delete", "drop_dead", "finish", "flush", "hello", "maintenance",
-    "mend", "open", "recount", "renew", "revive", "rights", "turn",
+    "mend", "open", "recount", "renew", "rescore", "revive", "rights", "turn",
 ]  # fmt: skip
 LUA = resources.files("nsqdigest") / "lua"
 

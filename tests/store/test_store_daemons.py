@@ -47,7 +47,7 @@ from nsqdigest.store.schedule import Plan, Schedule
 from nsqdigest.store.store import Store
 from support.servers import RedisServer
 from support.settings import POLICY
-from support.store import NOW_MS, head_of, inconsistencies
+from support.store import KINDS_THAT_STAY, NOW_MS, head_of, inconsistencies
 from support.store_daemons import Account, Daemon, Event, Fate, Key, TimedClient, TimedNamespace, World, newest_held
 from support.stores import bury_digest, close_digest, defer_digest, fail_digest, open_digest
 from support.wire import Saved, Wire, WiredScripts
@@ -498,7 +498,7 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
         self.world.was_cut_off = False
         self.nothing_is_lost_stranded_or_counted_wrong()
         left = {name.split(b":")[2] for name in self.stores[0].contents()}
-        allowed = {b"ledger", b"count", b"shown", b"dead", b"dead-set", b"dead-values", b"layout", b"routes", b"turns"}
+        allowed = KINDS_THAT_STAY
         assert left <= allowed, left - allowed
 
     def put_all_again(self) -> None:

@@ -19,6 +19,10 @@ from nsqdigest.store import scripts
 
 NOW_MS = 1_700_000_000_000
 LEASE_MS = 60_000
+KINDS_THAT_STAY = {
+    b"ledger", b"count", b"shown", b"dead", b"dead-set", b"dead-values", b"layout", b"routes", b"policies", b"turns",
+}  # fmt: skip
+"""Kinds of keys that are left when nothing waits any more."""
 EXEMPT_MS = 1
 """Base and bound of a timeline that is due at once, whatever its policy."""
 SCHEDULE = struct.Struct(">QQI")
@@ -416,6 +420,15 @@ class Scripts:
         had = self.command("HGET", self.key("ledger", route), "buried") or 0
         answer = self.run("mend", keys, [buried, had, *timelines])
         return self._word(answer), answer[1] if len(answer) > 1 else None
+
+    def rescore(
+        self, *timelines: tuple[bytes, str, int, int], route: str = "r", increment_ms: int = 0, remember: str = ""
+    ) -> tuple[int, int]:
+        """How many are due sooner and later. Each: its name, the id of the digest that ended last, base and bound."""
+        keys = [*self.keys("waiting schedule heads", route), self.key("agenda"), self.key("policies")]
+        each = [word for timeline in timelines for word in timeline]
+        _, sooner, later = self.run("rescore", keys, [self._now(), increment_ms, route, remember, *each])
+        return sooner, later
 
     def census(self, routes: Sequence[str] = ("r",)) -> int:
         """By how much the count of timelines was off."""

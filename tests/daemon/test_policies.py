@@ -1,0 +1,75 @@
+"""Policies in the real daemon: a changed one reaches what waits, and quiet hours hold back all but a flush."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.daemon import Daemon, run_command
+from support.servers import Nsqd, RedisServer
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+
+TOPIC = "events"
+
+
+@pytest.fixture
+def daemon(nsqd: Nsqd, redis_server: RedisServer, tmp_path: Path) -> Iterator[Daemon]:
+    host, port = nsqd.tcp_address
+    settings: dict[str, dict[str, Any]] = {
+        "nsq": {"nsqd_tcp_addresses": [f"{host}:{port}"]},
+        "redis": {"url": redis_server.url},
+        "policies.default": {},
+        "sinks.out": {"type": "log", "path": str(tmp_path / "digests.jsonl")},
+    }
+    daemon = Daemon(tmp_path, settings, [{"topic": TOPIC, "timeline": "{x}", "sink": "out"}])
+    yield daemon
+    daemon.kill()
+    assert daemon.bugs() == []
+
+
+def begin(daemon: Daemon, nsqd: Nsqd, **policy: Any) -> None:
+    """The daemon with this policy, and one event in a timeline."""
+    daemon.settings["policies.default"].update(policy)  # type: ignore[attr-defined]
+    daemon.start()
+    nsqd.publish(TOPIC, b'{"x":"t"}')
+    wait_until(lambda: daemon.metric("records_added_total") == 1, 10, "the event")
+
+
+def delivered(daemon: Daemon) -> float:
+    return daemon.metric("digests_delivered_total")
+
+
+def test_a_shorter_policy_reaches_what_waits(daemon: Daemon, nsqd: Nsqd, tmp_path: Path) -> None:
+    begin(daemon, nsqd, immediate=False, minimum_delay="1h")
+    wait_until(lambda: daemon.metric("timelines", state="waiting") == 1, 10, "the timeline")
+    daemon.term()
+    daemon.wait(10)
+    daemon.settings["policies.default"] = {"immediate": False, "minimum_delay": "10ms", "increment_delay": "0s"}  # type: ignore[index]
+    daemon.start()
+    wait_until(lambda: delivered(daemon) == 1, 10, "the digest")
+    assert daemon.metric("timelines_rescored_total", direction="sooner") == 1
+    (line,) = daemon.said("daemon.policy.changed")
+    assert (line["route"], line["policy"], line["sooner"], line["later"]) == (TOPIC, "default", 1, 0)
+    assert json.loads((tmp_path / "digests.jsonl").read_text())["data"]["timeline"] == "t"
+
+
+def test_in_quiet_hours_nothing_goes_out_but_what_is_flushed(daemon: Daemon, nsqd: Nsqd) -> None:
+    now = datetime.now(UTC)
+    window = f"{now - timedelta(hours=3):%H:%M}-{now + timedelta(hours=3):%H:%M}"
+    begin(daemon, nsqd, quiet=window)
+    shown = run_command("timelines", "--json", "-c", str(daemon.config_path))
+    (timeline,) = json.loads(shown.stdout)
+    assert timeline["state"] == "waiting"
+    assert 2 * 3600 < timeline["due_in_s"] < 4 * 3600
+    assert "quiet hours" in run_command("show", "t", "-c", str(daemon.config_path)).stdout
+    assert (delivered(daemon), daemon.metric("oldest_due_seconds")) == (0, 0)
+    assert run_command("flush", "t", "-c", str(daemon.config_path)).returncode == 0
+    wait_until(lambda: delivered(daemon) == 1, 10, "the flushed digest")
+    assert daemon.metric("digest_delay_seconds_sum") < 3600

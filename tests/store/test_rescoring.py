@@ -1,0 +1,157 @@
+"""A changed policy reaches the timelines that wait, in both directions, to and from a calendar, once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from nsqdigest.config import Policy
+from nsqdigest.delivery.ids import uuid7
+from nsqdigest.store.digests import Ending, Opening
+from nsqdigest.store.head import Head
+from nsqdigest.store.record import Record
+from nsqdigest.store.rescoring import Rescored, Rescoring, opened_of
+from nsqdigest.store.route import StoreRoute
+from nsqdigest.store.schedule import Plan, unpacked
+from nsqdigest.store.store import Store
+from support.ports import HOST
+from support.servers import RedisServer
+from support.settings import POLICY
+from support.stores import redis_settings
+
+pytestmark = pytest.mark.integration
+
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+LEASE_MS = 60_000
+FIXED = replace(POLICY, immediate=False, minimum_delay_ms=HOUR_MS, maximum_delay_ms=2 * HOUR_MS)
+SHORTER = replace(FIXED, minimum_delay_ms=10 * MINUTE_MS, maximum_delay_ms=20 * MINUTE_MS)
+LONGER = replace(FIXED, minimum_delay_ms=5 * HOUR_MS, maximum_delay_ms=6 * HOUR_MS)
+CALENDAR = replace(FIXED, minimum_delay_ms=0, maximum_delay_ms=0, at=("0 9 * * *",), zone="Europe/Berlin")
+
+
+@pytest.fixture
+async def store(redis_server: RedisServer) -> AsyncIterator[Store]:
+    store = Store(redis_settings(f"redis://{HOST}:{redis_server.port}/0"), [StoreRoute("r", 100, 0, 60_000)], 10_000)
+    await store.start()
+    yield store
+    await store.close(5)
+
+
+async def add(store: Store, policy: Policy, *timelines: bytes) -> int:
+    """Returns when."""
+    now_ms = store.clock.now_ms()
+    records = [Record(0, name, b"%d" % now_ms, now_ms * 1000, b"{}", False) for name in timelines]
+    await store.timelines.add("r", 0, records, Plan(policy).beginning(now_ms))
+    return now_ms
+
+
+async def deliver(store: Store, policy: Policy) -> int:
+    """All that is due, at once. Returns when its digest was opened."""
+    plan, now_ms = Plan(policy), store.clock.now_ms()
+    for claim in (await store.digests.claim(0, [("r", 0)], [100], LEASE_MS)).claims:
+        opening = Opening(claim, uuid7(now_ms, 1))
+        (head,) = await store.digests.open(0, [opening], {"r": plan.earliest_next_ms(now_ms)})
+        assert isinstance(head, Head)
+        await store.digests.finish(0, [Ending.close(claim, head.id, plan.after_digest(head.iteration, now_ms))])
+    return now_ms
+
+
+async def base_of(store: Store, timeline: bytes = b"t") -> tuple[int, int]:
+    of = store.namespace.keys[0, "r"]
+    (packed,) = await store.namespace.send(0, [[b"HGET", of.schedules, timeline]])
+    return unpacked(packed, 0)[:2]
+
+
+async def rescore(store: Store, policy: Policy) -> dict[str, Rescored]:
+    return await Rescoring(store.namespace, {"r": Plan(policy)}).rescore(0)
+
+
+async def test_what_nothing_is_remembered_of_stays(store: Store) -> None:
+    """A daemon of a version that remembers no policy scored it."""
+    await add(store, FIXED, b"t")
+    before = await base_of(store)
+    assert await rescore(store, SHORTER) == {}
+    assert await base_of(store) == before
+
+
+async def test_the_same_policy_changes_nothing_and_so_do_options_that_score_nothing(store: Store) -> None:
+    await rescore(store, FIXED)
+    await add(store, FIXED, b"t")
+    assert await rescore(store, replace(FIXED, name="other", capacity=7, dedupe_window_ms=1)) == {}
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [(SHORTER, Rescored(sooner=1)), (LONGER, Rescored(later=1))],
+)
+async def test_a_timeline_that_had_no_digest_counts_from_its_oldest_record(
+    store: Store, policy: Policy, expected: Rescored
+) -> None:
+    await rescore(store, FIXED)
+    began_ms = await add(store, FIXED, b"t")
+    assert await rescore(store, policy) == {"r": expected}
+    assert await base_of(store) == Plan(policy).beginning(began_ms)
+    assert await rescore(store, policy) == {}, "it is remembered"
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [(SHORTER, Rescored(sooner=1)), (LONGER, Rescored(later=1))],
+)
+async def test_one_that_had_a_digest_counts_from_its_opening(store: Store, policy: Policy, expected: Rescored) -> None:
+    at_once = replace(FIXED, immediate=True)
+    await rescore(store, at_once)
+    await add(store, at_once, b"t")
+    opened_ms = await deliver(store, at_once)
+    await add(store, at_once, b"t")
+    assert await rescore(store, replace(policy, immediate=True)) == {"r": expected}
+    assert await base_of(store) == Plan(policy).after_digest(1, opened_ms)
+
+
+async def test_to_a_calendar_and_back(store: Store) -> None:
+    await rescore(store, LONGER)
+    began_ms = await add(store, LONGER, b"t")
+    await rescore(store, CALENDAR)
+    assert await base_of(store) == Plan(CALENDAR).beginning(store.clock.now_ms())
+    await rescore(store, LONGER)
+    assert await base_of(store) == Plan(LONGER).beginning(began_ms)
+
+
+async def test_what_is_due_and_a_retry_stay(store: Store) -> None:
+    at_once = replace(FIXED, immediate=True)
+    await rescore(store, at_once)
+    await add(store, at_once, b"due", b"retried")
+    claims = (await store.digests.claim(0, [("r", 0)], [100], LEASE_MS)).claims
+    (retried,) = [claim for claim in claims if claim.timeline == "retried"]
+    (due,) = [claim for claim in claims if claim.timeline == "due"]
+    now_ms = store.clock.now_ms()
+    await store.digests.open(0, [Opening(retried, uuid7(now_ms, 1))], {"r": [now_ms]})
+    again_ms = now_ms + HOUR_MS
+    await store.digests.finish(0, [Ending.wait(retried, again_ms, 1), Ending.wait(due, due.due_ms, 0)])
+    assert await rescore(store, LONGER) == {"r": Rescored()}
+    assert await base_of(store, b"retried") == (again_ms, again_ms)
+    assert (await base_of(store, b"due"))[0] == due.due_ms
+
+
+async def test_many_daemons_at_once_and_many_timelines(store: Store) -> None:
+    await rescore(store, FIXED)
+    names = [b"%d" % number for number in range(900)]
+    began: dict[bytes, int] = {}
+    for start in range(0, len(names), 300):
+        some = names[start : start + 300]
+        began |= dict.fromkeys(some, await add(store, FIXED, *some))
+    done: list[Any] = await asyncio.gather(*(rescore(store, SHORTER) for _ in range(3)))
+    assert sum(each["r"].sooner for each in done) == len(names)
+    for name in names[::50]:
+        assert await base_of(store, name) == Plan(SHORTER).beginning(began[name])
+
+
+@pytest.mark.parametrize("text", ["", "id-1", "0193-", "not-hexadecimal-zzzzzzzzzzzzzzzzz"])
+def test_an_id_that_is_not_ours_says_nothing(text: str) -> None:
+    assert opened_of(text) is None
+    assert opened_of(uuid7(1_795_000_000_123, 5)) == 1_795_000_000_123
