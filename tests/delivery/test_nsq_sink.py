@@ -73,7 +73,9 @@ def low(least: float, _most: float) -> float:
 
 
 def settings_of(topic: str, *nsqds: Address, **changes: Any) -> NsqSinkSettings:
-    common = {name: getattr(usual.SINK, name) for name in usual.SINK.__dataclass_fields__ if name not in ("path", "format")}
+    common = {
+        name: getattr(usual.SINK, name) for name in usual.SINK.__dataclass_fields__ if name not in ("path", "format")
+    }
     common |= {"type": "nsq", "max_age_ms": 3_600_000, "retry_base_ms": 10, "retry_cap_ms": 10}
     return NsqSinkSettings(**(common | changes), topic=topic, nsqd_tcp_addresses=nsqds)
 

@@ -155,8 +155,13 @@ Form = Callable[[Sequence[bytes]], bytes]
 
 
 def json_lines(bodies: Sequence[bytes]) -> bytes:
+    return b"".join([line + b"\n" for line in map(_in_one_line, bodies)])
+
+
+def _in_one_line(body: bytes) -> bytes:
     """Values are as they were published, perhaps over several lines; within JSON a break can only be a blank."""
-    return b"".join([body.translate(_BREAKS_TO_BLANKS) + b"\n" for body in bodies])
+    # To look first takes a quarter of the time that a translation takes.
+    return body.translate(_BREAKS_TO_BLANKS) if b"\n" in body or b"\r" in body else body
 
 
 def human(bodies: Sequence[bytes], *, is_terminal: bool) -> bytes:

@@ -7,8 +7,8 @@
 --         { 'too-large' }: it is more than one call may move; nothing changed
 -- ERRORS none of its own. Both ledgers stay balanced: what went over is dropped:adopted here and added there.
 -- EFFECT there it waits as long as here (not at all where an urgent record came while a digest was under way), or as
---        long as the timeline of that name which is there; whose memory of what
---        was delivered takes in this one's. Here nothing of it is left.
+--        long as the timeline of that name which is there; whose memory of what was delivered takes in this one's. Here
+--        nothing of it is left.
 --
 -- @include lib/timeline_keys.lua
 -- @include lib/union.lua
