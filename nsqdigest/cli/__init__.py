@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _COMMANDS = (
     "init", "check", "try", "preview", "doctor", "test-sink", "run", "timelines", "show", "flush", "delete", "adopt",
+    "snooze", "mute", "wake", "holds",
     "dead", "pause", "resume", "audit", "demo", "completion", "help",
 )  # fmt: skip
 _OTHERWISE = {
@@ -89,6 +90,10 @@ def cli() -> None:
     See all of one:                          nsqdigest show user:42
     Deliver it now:                          nsqdigest flush user:42
     Delete it:                               nsqdigest delete user:42
+    Let nothing of it out for a while:       nsqdigest snooze user:42 --for 2h
+    Keep nothing of it for a while:          nsqdigest mute user:42 --for 7d
+    End that:                                nsqdigest wake user:42
+    See what is snoozed or muted:            nsqdigest holds
     Take over those of a renamed route:      nsqdigest adopt old-name --to new
     See what could not be delivered:         nsqdigest dead list
     Pause a topic, a route or a sink:        nsqdigest pause topic events

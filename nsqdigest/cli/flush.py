@@ -29,7 +29,7 @@ def command(timeline: str, path: Path | None, route: str, digest_id: str, as_jso
     """Deliver a timeline now, whatever its policy or a retry says.
 
     It becomes due at once, and a running daemon delivers it within scheduler.interval. A paused or refusing sink still
-    holds it back.
+    holds it back. One that is snoozed is refused: `nsqdigest wake` ends that.
 
     Exit code 0: it is due, or being delivered already, or has nothing to deliver; 1: there is no such timeline; 69:
     Redis is out of reach.
@@ -60,6 +60,7 @@ def command(timeline: str, path: Path | None, route: str, digest_id: str, as_jso
 
 async def _flush(config: Config, timeline: str, route: str, digest_id: str) -> tuple[Place, str, str]:
     """The timeline, its state from now on, and why nobody delivers it."""
+    from nsqdigest.cli.holding import in_words, snooze_of
     from nsqdigest.store.access import operating
     from nsqdigest.store.operations import Flushed, Operations
 
@@ -67,6 +68,10 @@ async def _flush(config: Config, timeline: str, route: str, digest_id: str) -> t
         place, known, _, routes = await look_at(namespace, config, timeline, route, digest_id)
         if known is not None and known.state == "idle":
             return place, known.state, ""  # flushed, it would be forgotten, and its next event would not be held back
+        if hold := await snooze_of(namespace, place.route, place.name):
+            raise NsqdigestError(
+                f"the timeline {shown(timeline)} is {in_words(*hold)}: nsqdigest wake {shown(timeline)} ends that"
+            )
         flushed = await Operations(namespace).flush(place.route, place.name)
         if flushed is Flushed.UNKNOWN:
             raise NsqdigestError(f"the timeline {shown(timeline)} has just been delivered and forgotten")
