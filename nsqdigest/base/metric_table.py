@@ -132,8 +132,8 @@ METRICS: dict[str, Declared] = {
         ("route",), "Records sent to timelines, kept or not; see records_not_kept_total for the latter."
     ),
     "records_not_kept_total": _counter(
-        ("route", "reason"), "Records not kept: superseded by a newer one, over a limit, or stored before.",
-        reason=("superseded", "capacity", "timelines", "duplicate", "repeated"),
+        ("route", "reason"), "Records not kept: superseded by a newer one, over a limit, stored before, or muted.",
+        reason=("superseded", "capacity", "timelines", "duplicate", "muted", "repeated"),
     ),
     "nsqd_connections": _gauge(("topic",), "Open connections to nsqd."),
     "nsqd_addresses": _gauge(("topic",), "Known addresses of nsqds, connected or not."),
@@ -206,6 +206,9 @@ METRICS: dict[str, Declared] = {
     "store_records_lost_total": _counter(("route",), "Records that Redis acknowledged and then lost."),
     "store_partitions_lost_total": _counter((), "Partitions that Redis lost with all their data."),
     "store_server_changes_total": _counter((), "Restarts and failovers of Redis that the daemon noticed."),
+    "timelines_held": _gauge(
+        ("route", "kind"), "Timelines that an operator muted or snoozed.", kind=("mute", "snooze")
+    ),
     "orphan_records": _gauge((), "Records of routes that the file no longer has; nobody delivers them."),
     # -- the daemon
     "event_loop_lag_seconds": _gauge((), "The longest delay of the event loop in the last 15 s."),

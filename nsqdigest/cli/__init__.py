@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from nsqdigest.config import Config
 
 _COMMANDS = (
-    "init", "check", "try", "preview", "simulate", "doctor", "test-sink", "run", "timelines", "show", "flush", "delete",
-    "adopt", "dead", "pause", "resume", "audit", "demo", "completion", "help",
+    "init", "check", "try", "preview", "simulate", "doctor", "test-sink", "run", "timelines", "show", "flush", "snooze",
+    "mute", "wake", "holds", "delete", "adopt", "dead", "pause", "resume", "audit", "demo", "completion", "help",
 )  # fmt: skip
 _OTHERWISE = {
     "version": "write `nsqdigest --version`",
@@ -90,6 +90,10 @@ def cli() -> None:
     See all of one:                          nsqdigest show user:42
     Deliver it now:                          nsqdigest flush user:42
     Delete it:                               nsqdigest delete user:42
+    Let nothing of it out for a while:       nsqdigest snooze user:42 --for 2h
+    Keep nothing of it for a while:          nsqdigest mute user:42 --for 7d
+    End that:                                nsqdigest wake user:42
+    See what is snoozed or muted:            nsqdigest holds
     Take over those of a renamed route:      nsqdigest adopt old-name --to new
     See what could not be delivered:         nsqdigest dead list
     Pause a topic, a route or a sink:        nsqdigest pause topic events

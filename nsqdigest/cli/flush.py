@@ -48,7 +48,7 @@ def command(
     """Deliver a timeline now, whatever its policy, its quiet hours or a retry says.
 
     It becomes due at once, and a running daemon delivers it within scheduler.interval. A paused or refusing sink still
-    holds it back.
+    holds it back. One that is snoozed is refused: `nsqdigest wake` ends that.
 
     Exit code 0: it is due, or being delivered already, or has nothing to deliver; with --wait: it was delivered, or has
     nothing to deliver; 1: there is no such timeline; with --wait: it was not delivered; 69: Redis is out of reach.
@@ -68,6 +68,7 @@ def command(
 
 
 async def _flush(config: Config, timeline: str, route: str, digest_id: str, wait_ms: int | None) -> _Flush:
+    from nsqdigest.cli.holding import in_words, snooze_of
     from nsqdigest.store.access import operating
     from nsqdigest.store.following import follow
     from nsqdigest.store.operations import Flushed, Operations
@@ -78,6 +79,10 @@ async def _flush(config: Config, timeline: str, route: str, digest_id: str, wait
         if known is not None and known.state == "idle":
             # Flushed, it would be forgotten, and its next event would not be held back.
             return _Flush(place, sink, known.state, "")
+        if hold := await snooze_of(namespace, place.route, place.name):
+            raise NsqdigestError(
+                f"the timeline {shown(timeline)} is {in_words(*hold)}: nsqdigest wake {shown(timeline)} ends that"
+            )
         flushed = await Operations(namespace).flush(
             place.route, place.name, has_quiet_hours=routes.quiet_of(place.route) is not None
         )

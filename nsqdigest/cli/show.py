@@ -12,6 +12,7 @@ from nsqdigest.base.shown import as_json as encoded
 from nsqdigest.base.shown import printable
 from nsqdigest.base.words import counted
 from nsqdigest.cli import config_option, load_config
+from nsqdigest.cli.holding import hold_as_json, hold_of, in_words
 from nsqdigest.cli.operating import (
     TEXT,
     facts,
@@ -28,6 +29,7 @@ from nsqdigest.cli.places import digest_option, look_at, route_option
 if TYPE_CHECKING:
     from nsqdigest.cli.places import Routes
     from nsqdigest.config import Config
+    from nsqdigest.store.holds import Hold
     from nsqdigest.store.inspection import Known, Place
     from nsqdigest.store.record import StoredRecord
 
@@ -41,6 +43,7 @@ class _Seen(NamedTuple):
     digest_records: list[StoredRecord]
     revived: list[Place]
     """Digests of it that were sent again from the dead store and are not delivered yet."""
+    hold: Hold | None
 
 
 @click.command("show")
@@ -88,6 +91,7 @@ async def _look(config: Config, timeline: str, route: str, digest_id: str, most:
             await inspector.records(place, most),
             await inspector.digest_records(place, most) if known.digest else [],
             [] if digest_id else await inspector.revived_of(timeline, [place.route]),
+            await hold_of(namespace, place.route, place.name),
         )
 
 
@@ -99,6 +103,7 @@ def _lines(config: Config, seen: _Seen) -> list[str]:
         ("route", f"{printable(place.route)} (sink {route.sink}, policy {route.policy})" if route else (
             f"{printable(place.route)}: an orphan, {config.source} does not have it")),
         ("state", _state(known)),
+        *([] if seen.hold is None else [("held", in_words(seen.hold, known.now_ms))]),
         ("records", f"{known.records:,} open{_losses(known.superseded, known.dropped_capacity)}"),
         ("digests", f"{known.iteration:,} so far{f', the last one {known.last_id}' if known.last_id else ''}"),
     ]  # fmt: skip
@@ -179,6 +184,7 @@ def _as_json(config: Config, seen: _Seen) -> dict[str, Any]:
         "due_in_s": None if is_leased else (known.at_ms - known.now_ms) / 1000,
         "latest_due": None if is_leased else instant_as_json(max(known.bound_ms, known.at_ms)),
         "lease_until": instant_as_json(known.at_ms) if is_leased else None,
+        "hold": None if seen.hold is None else hold_as_json(seen.hold),
         "records": known.records,
         "superseded": known.superseded,
         "dropped": {"capacity": known.dropped_capacity},

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -12,6 +13,7 @@ from nsqdigest.base.shown import as_json as encoded
 from nsqdigest.base.shown import printable
 from nsqdigest.base.words import counted
 from nsqdigest.cli import config_option, load_config
+from nsqdigest.cli.holding import WORDS
 from nsqdigest.cli.operating import (
     LONGEST_NAME,
     TEXT,
@@ -29,6 +31,7 @@ from nsqdigest.cli.terminal import look_of_stdout
 if TYPE_CHECKING:
     from nsqdigest.cli.places import Routes
     from nsqdigest.config import Config
+    from nsqdigest.store.holds import Hold
     from nsqdigest.store.listing import Listed, Listing, Wanted
 
 _STATES = ("idle", "waiting", "due", "retrying", "leased")
@@ -76,16 +79,37 @@ def command(
     from nsqdigest.store.listing import State, Wanted
 
     wanted = Wanted(name, frozenset(map(State, states)), revived)
-    listing, routes, now_ms = resolver.run(_list(config, route, sink, wanted, limit))
+    found = resolver.run(_list(config, route, sink, wanted, limit))
+    listing = found.listing
     if as_json:
-        click.echo(encoded([_as_json(each, routes, now_ms) for each in listing.timelines]))
+        click.echo(encoded([_as_json(each, found) for each in listing.timelines]))
     else:
-        click.echo("\n".join(_lines(listing, routes, now_ms)))
+        click.echo("\n".join(_lines(found)))
     note_more(len(listing.timelines), listing.total, "a higher --limit shows more, --route, --name and --state fewer")
 
 
-async def _list(config: Config, route: str, sink: str, wanted: Wanted, limit: int) -> tuple[Listing, Routes, int]:
+class _Found(NamedTuple):
+    listing: Listing
+    routes: Routes
+    now_ms: int
+    holds: Mapping[tuple[str, str], Hold]
+    """By route and timeline."""
+
+    def held_as(self, listed: Listed) -> str:
+        """ "" where it is neither snoozed nor muted."""
+        hold = self.holds.get((listed.route, listed.name))
+        return "" if hold is None else WORDS[hold.kind]
+
+    def due_ms(self, listed: Listed) -> int:
+        """A snoozed timeline may come up before its end, and is put off then."""
+        hold = self.holds.get((listed.route, listed.name))
+        is_put_off = hold is not None and hold.kind == "snooze" and listed.state != "leased"
+        return max(listed.at_ms, hold.until_ms) if hold is not None and is_put_off else listed.at_ms
+
+
+async def _list(config: Config, route: str, sink: str, wanted: Wanted, limit: int) -> _Found:
     from nsqdigest.store.access import now_ms
+    from nsqdigest.store.holds import Holds
     from nsqdigest.store.listing import Lister
     from nsqdigest.store.namespace import reading
 
@@ -98,10 +122,12 @@ async def _list(config: Config, route: str, sink: str, wanted: Wanted, limit: in
         at_ms = await now_ms(namespace)
         increments_ms = {each: routes.increment_ms(each) for each in names}
         lister = Lister(namespace, increments_ms, at_ms, {each: routes.quiet_of(each) for each in names})
-        return await lister.first(limit, wanted), routes, at_ms
+        holds = {(hold.route, hold.timeline): hold for hold in await Holds(namespace).read()}
+        return _Found(await lister.first(limit, wanted), routes, at_ms, holds)
 
 
-def _lines(listing: Listing, routes: Routes, now_ms: int) -> list[str]:
+def _lines(found: _Found) -> list[str]:
+    listing, routes, now_ms, _ = found
     if not listing.timelines:
         return ["no timeline"]
     rows = [
@@ -109,7 +135,9 @@ def _lines(listing: Listing, routes: Routes, now_ms: int) -> list[str]:
             printable(each.shown, LONGEST_NAME) + (" (revived)" if each.is_revived else ""),
             printable(each.route, LONGEST_NAME) + ("" if each.route in routes.configured else " (orphan)"),
             each.state.value,
-            f"lease ends {until(each.at_ms, now_ms)}" if each.state == "leased" else until(each.at_ms, now_ms),
+            ("lease ends " if each.state == "leased" else "")
+            + until(found.due_ms(each), now_ms)
+            + (f" ({held})" if (held := found.held_as(each)) else ""),
             f"{each.records:,}",
             "" if each.digest is None else f"{_attempts(each)}: {printable(each.digest.id)}",
         )
@@ -127,7 +155,8 @@ def _attempts(listed: Listed) -> str:
     return f"{counted(listed.digest.total, 'record')}, {counted(listed.digest.attempts, 'attempt')}"
 
 
-def _as_json(listed: Listed, routes: Routes, now_ms: int) -> dict[str, Any]:
+def _as_json(listed: Listed, found: _Found) -> dict[str, Any]:
+    routes, now_ms = found.routes, found.now_ms
     is_leased = listed.state == "leased"
     return {
         "route": listed.route,
@@ -135,9 +164,10 @@ def _as_json(listed: Listed, routes: Routes, now_ms: int) -> dict[str, Any]:
         "state": listed.state,
         "revived": listed.is_revived,
         "orphan": listed.route not in routes.configured,
-        "due": None if is_leased else instant_as_json(listed.at_ms),
-        "due_in_s": None if is_leased else (listed.at_ms - now_ms) / 1000,
+        "due": None if is_leased else instant_as_json(found.due_ms(listed)),
+        "due_in_s": None if is_leased else (found.due_ms(listed) - now_ms) / 1000,
         "lease_until": instant_as_json(listed.at_ms) if is_leased else None,
+        "held": found.held_as(listed) or None,
         "records": listed.records,
         "digest": listed.digest_id or None,
         "digest_records": listed.digest.total if listed.digest else 0,

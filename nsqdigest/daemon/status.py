@@ -23,6 +23,7 @@ from nsqdigest.base.reasons import SinkState
 from nsqdigest.base.words import counted
 from nsqdigest.daemon.labels import known_labels
 from nsqdigest.delivery.sink_state import Backlog, Condition, clock_text
+from nsqdigest.store.holds import HoldKind
 
 if TYPE_CHECKING:
     from nsqdigest.config import Config
@@ -50,6 +51,7 @@ class Status:
         self._outlets = parts.outlets
         self._discovery = parts.discovery
         self._watch = parts.store_watch
+        self._holds = parts.store.holds
         self._lag = parts.lag
         self._paused_since_s = paused_since_s
         self._pausable = known_labels(config)["kind", "name"]
@@ -91,6 +93,10 @@ class Status:
         for sink in self._dead_shown:
             metrics.set("dead_digests", figures.dead.get(sink, 0), sink=sink)
         metrics.set("orphan_records", sum(figures.orphans.values()))
+        held = self._holds.counts()
+        for name in self._sink_of:
+            for kind in HoldKind:
+                metrics.set("timelines_held", held.get((name, kind), 0), route=name, kind=kind)
 
     # -- sinks
 

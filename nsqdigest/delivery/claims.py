@@ -4,6 +4,7 @@ Invariants:
 - No sink is claimed for beyond its room; while it is known to be down nothing of it is claimed but a probe.
 - Routes of a sink take turns, and each partition asks for its share of the room.
 - A route whose keys are damaged is claimed of by a call of its own: it stops no other.
+- What is claimed of a snoozed timeline goes back, due a little later, until the snooze is over.
 - What a claim took whose answer was lost is asked for again, by the same token, until it comes or its lease is over.
 """
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from nsqdigest.delivery.outlet import Outlet
     from nsqdigest.store.answers import Claim
     from nsqdigest.store.digests import Digests
+    from nsqdigest.store.holds import Holds
 
 
 class _Lost(NamedTuple):
@@ -67,12 +69,14 @@ class Claims:
         settings: SchedulerSettings,
         routes: Mapping[str, DeliveryRoute],
         digests: Digests,
+        holds: Holds,
         on_damage: Callable[[int, str, StoreError], None],
     ) -> None:
         """`on_damage`: called with partition, route and error of a route whose keys are damaged."""
         self._settings = settings
         self._routes = routes
         self._digests = digests
+        self._holds = holds
         self._on_damage = on_damage
         self._turn = 0
         self.outlets: list[Outlet] = list({id(route.outlet): route.outlet for route in routes.values()}.values())
@@ -111,6 +115,10 @@ class Claims:
         found = []
         for look in looks.values():
             theirs = [claim for claim in claims if self._routes[claim.route].outlet is look.outlet]
+            if self._holds.is_any_snoozed:
+                put_off = {claim: later for claim in theirs if (later := self._put_off(claim)) is not None}
+                found += [self._delivery(claim, PUT_BACK_ONLY, asked_at_s) for claim in put_off.values()]
+                theirs = [claim for claim in theirs if claim not in put_off]
             epochs = dict.fromkeys(theirs, look.epoch)
             if look.is_probe and theirs:
                 probe, others = verdicts.choose_probe(theirs, look.outlet.health.failed_last)
@@ -118,6 +126,11 @@ class Claims:
                 epochs = {probe: look.epoch, **dict.fromkeys(others, PUT_BACK_ONLY)}
             found += [self._delivery(claim, epoch, asked_at_s) for claim, epoch in epochs.items()]
         return found
+
+    def _put_off(self, claim: Claim) -> Claim | None:
+        """Of a snoozed timeline the claim as it is put back: due later. Else None."""
+        until_ms = self._holds.put_off_ms(claim.route, claim.timeline)
+        return None if until_ms is None else claim._replace(due_ms=until_ms)
 
     def _delivery(self, claim: Claim, epoch: int, asked_at_s: float) -> Delivery:
         route = self._routes[claim.route]
@@ -190,7 +203,10 @@ class Claims:
                 if found:  # these are held already; the others are asked for again
                     break
                 raise
-            found += [self._delivery(claim, self._epoch_of_lost(claim), now_s) for claim in claims]
+            for claim in claims:
+                put_off = self._put_off(claim) if self._holds.is_any_snoozed else None
+                epoch = self._epoch_of_lost(claim) if put_off is None else PUT_BACK_ONLY
+                found.append(self._delivery(put_off or claim, epoch, now_s))
             if claims or now_s >= lost.until_s:
                 of.lost.remove(lost)
         return found

@@ -90,7 +90,7 @@ class Scheduler:
         self._metrics = metrics
         self._uniform = uniform
         self._on_store_back = on_store_back
-        self._claims = Claims(settings, routes, store.digests, self._note_damage)
+        self._claims = Claims(settings, routes, store.digests, store.holds, self._note_damage)
         self._conclusions = Conclusions(
             store.digests, store.dead, metrics, uniform, on_decision=self._on_decision, on_end=self._on_end
         )

@@ -132,7 +132,7 @@ class StoreWriter:
         self._added[call.route.number].value += added.added
         not_kept = {
             "superseded": added.superseded, "capacity": added.dropped_capacity, "timelines": added.dropped_timelines,
-            "duplicate": added.dropped_duplicate, "repeated": added.repeated,
+            "duplicate": added.dropped_duplicate, "muted": added.dropped_muted, "repeated": added.repeated,
         }  # fmt: skip
         if any(not_kept.values()):
             self._report_not_kept(name, not_kept)

@@ -25,6 +25,7 @@ class Added(NamedTuple):
     """Timelines that are due since this call: they began with it, or an urgent record came."""
     counted: int
     """How many records were ever presented to the route in this partition, those of this call included."""
+    dropped_muted: int = 0
 
 
 class WrongTypes(NamedTuple):

@@ -15,7 +15,7 @@ BYTES_PER_CALL = 1 << 20
 _FIRST_PAGE_RECORDS = 16
 _LENGTHS = [length.to_bytes(2, "big") for length in range(4097)]
 """Packed lengths: of keys (limits.key is 4 KiB at most), and of the records of one timeline in a batch."""
-_FLAGS = {(False, False): b"\x00", (True, False): b"\x01", (False, True): b"\x02", (True, True): b"\x03"}
+_REPEAT, _URGENT, _MUTED = 1, 2, 4
 
 
 class _Grouped(NamedTuple):
@@ -25,14 +25,20 @@ class _Grouped(NamedTuple):
     records: list[Record]
 
 
-def pack_batch(keys: Keys, records: Sequence[Record]) -> tuple[list[Arguments], list[int | bytes | Arguments]]:
+def pack_batch(
+    keys: Keys, records: Sequence[Record], muted: frozenset[bytes] = frozenset()
+) -> tuple[list[Arguments], list[int | bytes | Arguments]]:
     """The keys of the batch's timelines, and add's arguments from the number of timelines of its first kind on.
+    `muted`: timelines whose records are counted and not kept.
 
     Column by column, which takes half the time of record by record.
     """
     plain: Sequence[Record] = records
     second: Sequence[Record] = ()
-    if of_second_kind := {record.timeline for record in records if record.possible_repeat or record.is_urgent}:
+    of_second_kind = {record.timeline for record in records if record.possible_repeat or record.is_urgent}
+    if muted:
+        of_second_kind |= muted
+    if of_second_kind:
         plain = [record for record in records if record.timeline not in of_second_kind]
         second = [record for record in records if record.timeline in of_second_kind]
     of_plain, of_second = _grouped(plain), _grouped(second)
@@ -45,7 +51,10 @@ def pack_batch(keys: Keys, records: Sequence[Record]) -> tuple[list[Arguments], 
     packed = [
         *[_LENGTHS[count] for count in of_plain.counts + of_second.counts],
         *columns,
-        *[_FLAGS[record.possible_repeat, record.is_urgent] for record in of_second.records],
+        bytes(
+            _REPEAT * record.possible_repeat + _URGENT * record.is_urgent + _MUTED * (record.timeline in muted)
+            for record in of_second.records
+        ),
     ]
     declared = [
         Arguments(of_plain.timelines, (keys.index, keys.values)),

@@ -9,6 +9,7 @@ from nsqdigest.store.acknowledged import AcknowledgedCounts
 from nsqdigest.store.dead import DeadStore
 from nsqdigest.store.digests import Digests
 from nsqdigest.store.figures import StoreFigures
+from nsqdigest.store.holds import Holds
 from nsqdigest.store.namespace import Namespace
 from nsqdigest.store.operations import Operations
 from nsqdigest.store.timelines import Timelines
@@ -35,16 +36,19 @@ class Store:
         self.namespace = Namespace(settings, connections)
         self.clock = self.namespace.clock
         self.acknowledged = AcknowledgedCounts()
-        self.timelines = Timelines(self.namespace, by_name, timeline_limit, self.acknowledged)
+        self.holds = Holds(self.namespace)
+        self.timelines = Timelines(self.namespace, by_name, timeline_limit, self.acknowledged, self.holds)
         self.digests = Digests(self.namespace, by_name)
         self.dead = DeadStore(self.namespace, dead_digests)
         self.operations = Operations(self.namespace)
-        self.upkeep = Upkeep(self.namespace, self.operations, by_name)
+        self.upkeep = Upkeep(self.namespace, self.operations, by_name, self.holds)
         self.figures = StoreFigures(self.namespace, self.operations, by_name)
 
     async def start(self) -> StoreFacts:
         """Opens the namespace to serve. Raises where going on would do harm."""
-        return await self.namespace.open_to_serve(self.routes)
+        facts = await self.namespace.open_to_serve(self.routes)
+        await self.holds.read()
+        return facts
 
     async def look(self) -> list[ServerFacts]:
         """Checks while it runs what `start` checked, and that all is there that Redis acknowledged: `acknowledged` and

@@ -17,16 +17,26 @@ from nsqdigest.store.route import StoreRoute
 
 if TYPE_CHECKING:
     from nsqdigest.store.acknowledged import AcknowledgedCounts
+    from nsqdigest.store.holds import Holds
     from nsqdigest.store.namespace import Namespace
     from nsqdigest.store.record import Record
     from nsqdigest.store.schedule import Schedule
 
 
+_NONE: frozenset[bytes] = frozenset()
+
+
 class Timelines:
     def __init__(
-        self, namespace: Namespace, routes: Mapping[str, StoreRoute], limit: int, acknowledged: AcknowledgedCounts
+        self,
+        namespace: Namespace,
+        routes: Mapping[str, StoreRoute],
+        limit: int,
+        acknowledged: AcknowledgedCounts,
+        holds: Holds,
     ) -> None:
         self._namespace = namespace
+        self._holds = holds
         self._routes = routes
         self._limit_per_partition = partition_limit(limit, namespace.partitions)
         self._acknowledged = acknowledged
@@ -39,9 +49,10 @@ class Timelines:
     async def add(self, route: str, partition: int, records: Sequence[Record], first: Schedule) -> Added:
         """At most RECORDS_PER_CALL records of one route and partition."""
         settings, of = self._routes[route], self._namespace.keys[partition, route]
-        keys, batch = pack_batch(of, records)
+        muted = self._holds.muted(route) if self._holds.is_any_muted else _NONE
+        keys, batch = pack_batch(of, records, muted)
         known = self._acknowledged.known[route, partition]
-        *counts, due_at_once, counted = await self._namespace.run(
+        *counts, due_at_once, counted, muted = await self._namespace.run(
             partition,
             "add",
             [*of.fixed, *keys],
@@ -49,7 +60,7 @@ class Timelines:
              of.name_from, *batch],
             durable=True,
         )  # fmt: skip
-        added = Added._make([*counts, len(due_at_once), counted])
+        added = Added._make([*counts, len(due_at_once), counted, muted])
         self.clock.observe(added.now_ms)
         if self._acknowledged.on_answer(route, partition, known, added.counted - added.added, added.counted):
             self._namespace.needs_check.set()

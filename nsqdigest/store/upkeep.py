@@ -28,6 +28,7 @@ from nsqdigest.store.packing import RECORDS_PER_CALL
 from nsqdigest.store.route import StoreRoute
 
 if TYPE_CHECKING:
+    from nsqdigest.store.holds import Holds
     from nsqdigest.store.namespace import Namespace
     from nsqdigest.store.operations import Operations
 
@@ -52,8 +53,11 @@ class _Page(NamedTuple):
 
 
 class Upkeep:
-    def __init__(self, namespace: Namespace, operations: Operations, routes: Mapping[str, StoreRoute]) -> None:
+    def __init__(
+        self, namespace: Namespace, operations: Operations, routes: Mapping[str, StoreRoute], holds: Holds
+    ) -> None:
         self._namespace = namespace
+        self._holds = holds
         self._operations = operations
         self._routes = routes
         self._cursors: dict[tuple[int, str], bytes] = {}
@@ -105,7 +109,7 @@ class Upkeep:
             argument
             for route in routes
             for argument in (
-                self._routes[route].longest_ms,
+                max(self._routes[route].longest_ms, self._holds.latest_ms(route) - self._namespace.clock.now_ms()),
                 self._routes[route].increment_ms,
                 self._cursors.get((partition, route), _ALL),
             )

@@ -81,6 +81,7 @@ class StoreWatch:
         while True:
             try:
                 self.figures = await self._store.figures.read(self._store.routes, self._store.clock.now_ms())
+                await self._store.holds.read()
                 self._warn_of_orphans()
             except StoreError as error:
                 self._log_damage(error)

@@ -26,6 +26,7 @@ from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.timer import Scheduler
 from nsqdigest.store.answers import Claim, Claimed, Maintained
 from nsqdigest.store.digests import Digests
+from nsqdigest.store.holds import Holds
 from nsqdigest.store.namespace import Namespace
 from nsqdigest.store.operations import Operations
 from nsqdigest.store.route import StoreRoute
@@ -91,7 +92,7 @@ class WatchedDigests(Digests):
 
 class WatchedUpkeep(Upkeep):
     def __init__(self, namespace: Namespace, operations: Operations) -> None:
-        super().__init__(namespace, operations, PLANS)
+        super().__init__(namespace, operations, PLANS, Holds(namespace))
         self.maintained_s: list[float] = []
 
     async def maintain(self, partition: int, routes: Sequence[str], lease_ms: int) -> Maintained:

@@ -26,6 +26,13 @@ DAMAGE = StoreError("redis-script", "WRONGTYPE, as told")
 NEXT_MS = 7
 
 
+class NoHolds:
+    is_any_snoozed = False
+
+    def put_off_ms(self, _route: str, _timeline: str) -> None:
+        return None
+
+
 class ToldClaims:
     """Gives of each route what is due there; a call that names a damaged route breaks off."""
 
@@ -74,7 +81,9 @@ class Stage:
         }
         self.damage: list[tuple[int, str, StoreError]] = []
         settings = SchedulerSettings(interval_ms=1, lease_ms=60_000, batch=100)
-        self.claims = Claims(settings, routes, cast(Any, told), lambda *seen: self.damage.append(seen))
+        self.claims = Claims(
+            settings, routes, cast(Any, told), cast(Any, NoHolds()), lambda *seen: self.damage.append(seen)
+        )
         self.of = PartitionClaims(0)
 
 

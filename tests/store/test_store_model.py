@@ -82,8 +82,11 @@ VALUES = [b"a", b"B", b"a\x00", b"\xff"]
 def record_of(byte: int, place: int) -> Rec:
     """A byte for a record: cheap to draw, and hypothesis makes it smaller as it likes."""
     value = VALUES[(byte >> 6 & 1) + 2 * (place % 2)]
-    at_ms, is_urgent = NOW_MS + (byte >> 4 & 3), byte >> 2 & 15 == 15  # of one key, with one timestamp
-    return Rec(NAMES[byte & 3], KEYS[byte >> 2 & 3], at_ms, value, repeat=byte > 127, urgent=is_urgent)
+    rare = byte >> 2 & 15  # one key, with one timestamp
+    return Rec(
+        NAMES[byte & 3], KEYS[byte >> 2 & 3], NOW_MS + (byte >> 4 & 3), value, byte > 127, urgent=rare == 15,
+        muted=rare == 14,
+    )  # fmt: skip
 
 
 batches = st.binary(min_size=1, max_size=6).map(lambda drawn: [record_of(byte, at) for at, byte in enumerate(drawn)])

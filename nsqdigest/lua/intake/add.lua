@@ -4,17 +4,18 @@
 -- KEYS  1 waiting zset   2 leased zset   3 tokens hash   4 schedule hash   5 heads hash   6 losses hash   7 ledger hash
 --       8 count of timelines   9 agenda zset
 --       then for each timeline of the first kind: set zset, values hash;
---       then for each of the second kind (some record may be a repeat, or is urgent): set zset, values hash, digest
---       zset, shown zset
+--       then for each of the second kind (some record may be a repeat, is urgent or is muted): set zset, values hash,
+--       digest zset, shown zset
 -- ARGV  1 now (ms, '' = Redis' clock)    2 capacity (records)          3 increment (ms)
 --       4 base, 5 bound (ms) of a timeline that begins here            6 most timelines of this partition
 --       7 length of what stands before the timeline's name in its keys 8 timelines of the first kind
 --       9 the batch, packed big-endian: of each timeline u16 records; of each record u16 length + key, and its score as
 --         17 characters: minus the timestamp (µs), zero-padded; of each record of a timeline of the second kind u8,
---         the sum of 1: may be a repeat, 2: is urgent. At most 500 records.
+--         the sum of 1: may be a repeat, 2: is urgent, 4: an operator muted its timeline, it is
+--         counted and not kept. At most 500 records.
 --       10… the values, in the order of the records
 -- RETURNS { now, added, superseded, over capacity, over the limit of timelines, duplicates, repeated,
---           { numbers of the timelines that are due at once since this call }, counted }
+--           { numbers of the timelines that are due at once since this call }, counted, muted }
 --       repeated: exact copies of records that are there; they change nothing and are in no other count. The ledger
 --       counts them, outside its equation: a replay has to write something, for what wrote nothing waits for no replica
 --       (WAIT)
@@ -37,6 +38,7 @@
 -- timestamp, so that the newest stands first: Redis walks a small set from its head, and a newcomer finds its place
 -- there at once. (As text, since Redis formats and parses a number for every call.)
 local FIXED_KEYS, FIXED_ARGUMENTS = 9, 9
+local UNSEEN = { [OVER_TIMELINES] = true, [DUPLICATE] = true, [MUTED] = true } -- they met no set
 local LOSSES = { [SUPERSEDED] = 's', [OVER_CAPACITY] = 'c' }
 local call, unpack_from, pack = redis.call, struct.unpack, struct.pack
 local waiting, _, _, schedules, heads, losses, ledger, timeline_count, agenda = unpack(KEYS, 1, FIXED_KEYS)
@@ -101,7 +103,7 @@ begin_count(ledger, 'added')
 local known = call('HMGET', schedules, unpack(names))
 local places = tonumber(ARGV[6]) - (tonumber(call('GET', timeline_count)) or 0)
 
-local fates, left_over, opened, kept = { 0, 0, 0, 0, 0, 0 }, 0, 0, 0
+local fates, left_over, opened, kept = { 0, 0, 0, 0, 0, 0, 0 }, 0, 0, 0
 local changed, changes, beginnings, due_at_once, first_due = {}, 0, {}, {}, math.huge
 local keys, arguments = KEYS, ARGV
 -- All of them in one call: a call of a function costs as much as a dozen steps of Lua.
@@ -127,12 +129,14 @@ for number = 1, #names do
   for place = places_from + 1, places_to do
     local key, score, fate, is_loser
     key, score, position = scored[position], scored[position + 1], position + 2
-    local value, possible_repeat, urgent = arguments[place], false, false
+    local value, possible_repeat, urgent, muted = arguments[place], false, false, false
     if second_kind then
       local flags = string.byte(batch, place - #arguments - 1)
-      possible_repeat, urgent = flags % 2 == 1, flags >= 2
+      possible_repeat, urgent, muted = flags % 2 == 1, flags % 4 >= 2, flags >= 4
     end
-    if refused then
+    if muted then
+      fate = MUTED
+    elseif refused then
       fate = OVER_TIMELINES
     elseif possible_repeat and is_duplicate(keys[at + 2], keys[at + 3], key, score) then
       fate = DUPLICATE
@@ -146,7 +150,7 @@ for number = 1, #names do
       met_known_key = true
       held = fate == KEPT and held + 1 or held
     end
-    if urgent and not is_loser and not is_urgent and fate ~= OVER_TIMELINES and fate ~= DUPLICATE then
+    if urgent and not is_loser and not is_urgent and not UNSEEN[fate] then
       is_urgent = fate ~= REPEATED or was_cut_off()
     end
     if fate then
@@ -203,12 +207,12 @@ end
 if #beginnings > 0 then
   call('INCRBY', timeline_count, #beginnings / 2)
 end
-local added = left_over
+local added = left_over + fates[MUTED]
 for fate = KEPT, DUPLICATE do
   added = added + fates[fate]
 end
 local counted = end_count(ledger, 'added', { 'added', added, 'open', opened, 'superseded', fates[SUPERSEDED],
   'dropped:capacity', fates[OVER_CAPACITY], 'dropped:timelines', fates[OVER_TIMELINES],
-  'dropped:duplicate', fates[DUPLICATE], 'repeated', fates[REPEATED] })
+  'dropped:duplicate', fates[DUPLICATE], 'dropped:muted', fates[MUTED], 'repeated', fates[REPEATED] })
 return { now, added, fates[SUPERSEDED], fates[OVER_CAPACITY], fates[OVER_TIMELINES], fates[DUPLICATE], fates[REPEATED],
-  due_at_once, counted }
+  due_at_once, counted, fates[MUTED] }

@@ -33,7 +33,7 @@ TIMELINE_KINDS = "set values digest digest-values shown"
 
 class Rec(NamedTuple):
     """A record as add takes it. `repeat`: it may have been filed, even delivered, before. `urgent`: its timeline is due
-    at once."""
+    at once. `muted`: it is counted and not kept."""
 
     timeline: bytes
     key: bytes
@@ -41,6 +41,7 @@ class Rec(NamedTuple):
     value: bytes = b"{}"
     repeat: bool = False
     urgent: bool = False
+    muted: bool = False
 
 
 class Added(NamedTuple):
@@ -53,6 +54,7 @@ class Added(NamedTuple):
     repeated: int
     due_at_once: list[int]
     counted: int
+    muted: int = 0
 
     @property
     def counts(self) -> dict[str, int]:
@@ -140,7 +142,7 @@ def batch_of(records: Iterable[Rec]) -> tuple[list[bytes], list[bytes], bytes, l
     by_timeline: dict[bytes, list[Rec]] = {}
     for record in records:
         by_timeline.setdefault(record.timeline, []).append(record)
-    second = [name for name, theirs in by_timeline.items() if any(each.repeat or each.urgent for each in theirs)]
+    second = [name for name, theirs in by_timeline.items() if any(any(each[4:]) for each in theirs)]
     first = [name for name in by_timeline if name not in second]
     packed = bytearray()
     values: list[bytes] = []
@@ -151,7 +153,7 @@ def batch_of(records: Iterable[Rec]) -> tuple[list[bytes], list[bytes], bytes, l
         packed += struct.pack(">H", len(record.key)) + record.key + b"%017d" % -record.timestamp_ms
         values.append(record.value)
     for name in second:
-        packed += bytes(record.repeat + 2 * record.urgent for record in by_timeline[name])
+        packed += bytes(record.repeat + 2 * record.urgent + 4 * record.muted for record in by_timeline[name])
     return first, second, bytes(packed), values
 
 
@@ -382,6 +384,17 @@ class Scripts:
         ending = self.burying(claim, digest_id, details=details, **how)  # type: ignore[arg-type]
         (word,), dead = self.finish(ending, increment_ms=increment_ms)
         return word, dead if word == "buried" else None
+
+    def hold(
+        self, timeline: bytes, kind: str, until_ms: int = 0, *, by: str = "", route: str = "r", most: int = 1000
+    ) -> list[str]:
+        keys = [*self.all_of(route, timeline), self.key("holds")]
+        field = route.encode() + b":" + timeline
+        words = self.run("hold", keys, [self._now(), timeline, field, kind, until_ms, by, most])
+        return [word.decode() for word in words]
+
+    def holds(self) -> dict[bytes, bytes]:
+        return dict(self.command("HGETALL", self.key("holds")))
 
     def drop_dead(self, digest_id: str, route: str = "r", may_stay: int | str = "") -> tuple[str, int | None]:
         keys = [*self._dead(digest_id), self.key("ledger", route)]

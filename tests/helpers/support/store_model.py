@@ -159,7 +159,7 @@ class Model:
         """Its counters, and the numbers of the timelines that begin and are due at once."""
         counts: Counter[str] = Counter()
         due_at_once = []
-        second = {record.timeline for record in records if record.repeat or record.urgent}
+        second = {record.timeline for record in records if record.repeat or record.urgent or record.muted}
         # Timelines as they first appear, those with a possible repeat or an urgent record last.
         names = sorted(dict.fromkeys(record.timeline for record in records), key=lambda name: name in second)
         for number, name in enumerate(names, 1):
@@ -169,11 +169,18 @@ class Model:
             if of is not None and (urgent if is_known else of.score_ms <= now_ms):
                 due_at_once.append(number)
         counts["added"] = sum(counts.values()) - counts["repeated"]
-        del counts["kept"]
+        del counts["kept"], counts["muted"]
         return {name: count for name, count in counts.items() if count}, due_at_once
 
     def _add_to(self, place: Place, records: Sequence[Rec], now_ms: int, counts: Counter[str]) -> bool:
         """Whether an urgent record made it due at once."""
+        muted = sum(record.muted for record in records)
+        counts["muted"] += muted
+        self.count(place[0], "added", muted)
+        self.count(place[0], "dropped:muted", muted)
+        records = [record for record in records if not record.muted]
+        if not records:
+            return False
         route, policy = place[0], self.policies[place[0]]
         known = self.timelines.get(place)
         if known is None and len(self.timelines) >= self.most_timelines:
