@@ -221,9 +221,10 @@ def _echo_sum(config: Config, channel: str, run: Run, *, dry_run: bool) -> None:
         click.echo(printable(problem), err=True)
     replayed = run.replayed.total()
     if not replayed and not run.stayed:
-        topic = printable(config.nsq.dead_letter_topic)
-        click.echo(f"no dead letter came from the channel {printable(channel)} of {topic}")
-        click.echo("one that another run holds comes when that ends, or within 5 minutes", err=True)
+        if not run.problems:  # else it is not known
+            topic = printable(config.nsq.dead_letter_topic)
+            click.echo(f"no dead letter came from the channel {printable(channel)} of {topic}")
+            click.echo("one that another run holds comes when that ends, or within 5 minutes", err=True)
     else:
         topics = ", ".join(f"{number:,} to {printable(topic)}" for topic, number in run.replayed.items())
         verb = "can be replayed" if dry_run else "replayed"

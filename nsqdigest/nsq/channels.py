@@ -1,5 +1,5 @@
-"""Which channels a topic has, asked once. Whoever subscribes to a channel that is not there makes it, so a name with a
-slip in it would be a new channel for ever.
+"""Which channels a topic has, asked once. Whoever subscribes to a channel that is not there makes it, with its mistyped
+name, for ever.
 
 nsqlookupd knows the channels of a topic. Where the file names none, each nsqd is asked by HTTP at the port behind its
 TCP port, where it listens unless it was told otherwise.

@@ -228,6 +228,7 @@ def test_no_dead_letter_and_an_nsqd_that_is_down(operated: Operated) -> None:
     done = operated.run("dead", "events")
     assert done.returncode == EXIT_UNREACHABLE
     assert "Connection refused" in done.stderr
+    assert "no dead letter" not in done.stdout
     assert operated.run("dead", "events", "--channel", "no such").returncode == EXIT_USAGE
     assert operated.run("dead", "events", "--rate", "nan").returncode == EXIT_USAGE
 
@@ -280,14 +281,14 @@ def test_a_sample_digest_and_what_became_of_it(operated: Operated) -> None:
     assert operated.run("test-sink", "hook").returncode == EXIT_UNREACHABLE
 
     template = operated.daemon.config_path.with_name("body.j2")
-    template.write_text('"{{ data.records[0].value.mine }}"', encoding="utf-8")
+    template.write_text('"{{ 1 / (data.total - 17) }}"', encoding="utf-8")  # of all samples only this one has 17 events
     file = template.with_name("other.toml")
     text = operated.daemon.config_path.read_text(encoding="utf-8")
     file.write_text(text.replace("[sinks.hook]", '[sinks.hook]\nbody = "file:body.j2"'), encoding="utf-8")
     unmade = operated.run("test-sink", "hook", file=file)
     assert unmade.returncode == EXIT_NO
     assert "makes no body of the sample" in unmade.stdout
-    assert 'body.j2:1: "mine" is not there' in unmade.stdout
+    assert "body.j2:1: " in unmade.stdout
 
     unknown = operated.run("test-sink", "hok")
     assert (unknown.returncode, 'did you mean "hook"?' in unknown.stderr) == (EXIT_NO, True)

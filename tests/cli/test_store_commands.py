@@ -106,6 +106,7 @@ def test_a_redis_that_is_down(operated: Operated) -> None:
         assert (done.returncode, done.stdout) == (EXIT_UNREACHABLE, ""), words
         (line,) = done.stderr.splitlines()
         assert "see that it runs, and redis.url in " in line
+        assert f"cannot connect to 127.0.0.1:{operated.stage.store.port}: Connection refused" in line
 
 
 def test_a_key_of_another_type_is_no_redis_out_of_reach(operated: Operated) -> None:

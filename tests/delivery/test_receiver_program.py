@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import http.client
 import json
 import os
 import re
@@ -130,6 +131,16 @@ def test_a_digest_that_could_not_be_handled_comes_again_and_is(program: Program)
     assert program.digests() == []
     assert post(program.url).verdict is Verdict.DELIVERED
     assert len(program.digests()) == 1
+
+
+@pytest.mark.parametrize("length", ["-1", "1073741824", "x"])
+def test_a_length_that_is_none_of_a_digest_is_refused(program: Program, length: str) -> None:
+    connection = http.client.HTTPConnection(HOST, program.port, timeout=10)
+    connection.putrequest("POST", "/hook")
+    connection.putheader("content-length", length)
+    connection.endheaders()
+    assert connection.getresponse().status in (401, 500)
+    connection.close()
 
 
 def test_two_digests_are_two(program: Program) -> None:

@@ -6,6 +6,7 @@ The code that Redis puts first decides. An unknown error counts as ambiguous: th
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 
 from redis import exceptions as redis_errors
@@ -57,6 +58,9 @@ _QUOTED_ARGUMENTS = re.compile(r",? with args beginning with:.*", re.DOTALL)
 # Refused before anything was sent: by our pool, or by a server that accepts no more clients.
 _NO_CONNECTION = ("No connection available", "max number of clients reached")
 
+# As redis-py writes it: the number of the system's error, or the errors of all addresses of a name.
+_NOT_CONNECTED = re.compile(r"Error (?:(\d+)|Multiple exceptions: \[Errno (\d+)\].*) connecting to (\S+:\d+)\.")
+
 # By the first byte of an answer that is not of Redis, as redis-py shows it.
 _NOT_REDIS = {"H": "an HTTP server answers there, not Redis", "\\x00": "an nsqd answers there, not Redis"}
 
@@ -91,13 +95,19 @@ def translate(error: BaseException, script: Script | None = None) -> StoreError:
     if isinstance(error, redis_errors.TimeoutError | asyncio.TimeoutError | TimeoutError):
         return StoreError("redis-timeout", where)
     if isinstance(error, redis_errors.ConnectionError | OSError):
-        return StoreError("redis-connection", where)
+        return StoreError("redis-connection", _not_connected(text) or where)
     if isinstance(error, redis_errors.ResponseError):
         return _translate_refusal(error, text, where)
     if isinstance(error, redis_errors.InvalidResponse):
         other = next((what for byte, what in _NOT_REDIS.items() if f'got "{byte}"' in text), "")
         return StoreError("redis-protocol", f"{other} ({_REMEDY['redis-protocol']})" if other else where)
     return StoreError("redis-unknown", f"{type(error).__name__}: {where}")
+
+
+def _not_connected(text: str) -> str:
+    """In the system's words; "" for other errors."""
+    found = _NOT_CONNECTED.match(text)
+    return f"cannot connect to {found[3]}: {os.strerror(int(found[1] or found[2]))}" if found else ""
 
 
 def _translate_refusal(error: redis_errors.ResponseError, text: str, where: str) -> StoreError:
