@@ -70,10 +70,9 @@ class Verdict(StrEnum):
     DEFERRED = "deferred"
     """Its host, one of many of this sink, fails or is busy: nothing was sent."""
 
-    @property
-    def is_attempt(self) -> bool:
-        """Whether something may have been sent."""
-        return self not in (Verdict.UNRENDERED, Verdict.NO_TARGET, Verdict.DEFERRED)
+
+NOTHING_SENT = frozenset({Verdict.UNRENDERED, Verdict.NO_TARGET, Verdict.DEFERRED})
+"""Verdicts without an attempt."""
 
 
 class BuryReason(StrEnum):

@@ -25,7 +25,7 @@ _HEAD = """\
 _POLICY = (
     "\n# How often a timeline is delivered: the first event at once, then never more often than every 5 minutes.\n"
 )
-_SINKS = "\n# Where digests go. This one writes them to stdout, a line of JSON for each.\n"
+_SINKS = "\n# Where digests go. This one writes them to stdout, for people or as JSON.\n"
 _WEBHOOK = '\n# A webhook: name it in a route (sink = "hook") and set HOOK_SECRET before you take the # away.\n'
 _ROUTES = (
     "\n# What becomes of the events of a topic. An event, a JSON object, goes into the timeline that its fields name.\n"

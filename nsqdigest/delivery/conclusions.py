@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nsqdigest.base import log
 from nsqdigest.base.errors import StoreError
-from nsqdigest.base.reasons import BuryReason, Verdict
+from nsqdigest.base.reasons import NOTHING_SENT, BuryReason, Verdict
 from nsqdigest.delivery import verdicts
 from nsqdigest.delivery.delivery import Delivery, NextSchedules
 from nsqdigest.delivery.finisher import Finisher, Result
@@ -158,14 +158,14 @@ class Conclusions:
             return self._burial(delivery, step.reason, outcome)
         if step.step is verdicts.Step.AGAIN:
             self._note_failure(delivery, outcome, step.wait_ms)
-            posts = int(outcome.verdict.is_attempt)
+            posts = int(outcome.verdict not in NOTHING_SENT)
             return Conclusion(delivery, Ending.wait(claim, now_ms + step.wait_ms, posts), outcome)
         self._note_stop(delivery, outcome)
         return Conclusion(delivery, Ending.wait(claim, now_ms, 0), outcome)
 
     def _burial(self, delivery: Delivery, reason: BuryReason, last: Outcome | None) -> Conclusion:
         head, (route, timeline, sink) = delivery.opened, delivery.names
-        was_posted = last is not None and last.verdict.is_attempt
+        was_posted = last is not None and last.verdict not in NOTHING_SENT
         head = head._replace(attempts=head.attempts + was_posted)
         detail = ": ".join(filter(None, (last.detail, last.answer))) if last else ""
         details = Details(head, route, timeline, sink, reason, detail).encode()

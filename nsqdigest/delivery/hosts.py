@@ -19,7 +19,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from nsqdigest.backoff import Controller, Curve, State, Uniform
-from nsqdigest.base.reasons import Verdict
+from nsqdigest.base.reasons import NOTHING_SENT, Verdict
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.verdicts import Health
 
@@ -149,7 +149,7 @@ class Hosts:
         host.posting -= 1
         self.posting -= 1
         self._probing -= post.is_probe
-        if outcome is None or not outcome.verdict.is_attempt:
+        if outcome is None or outcome.verdict in NOTHING_SENT:
             host.controller.lost(post.epoch, now_s)
             return False
         host.health.observe(outcome, _Attempt(digest, post.epoch, digest.id), now_s)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from nsqdigest.backoff import State
 from nsqdigest.base import log, tasks
-from nsqdigest.base.reasons import Verdict
+from nsqdigest.base.reasons import NOTHING_SENT, Verdict
 from nsqdigest.delivery.sink_state import SinkHistory
 from nsqdigest.delivery.sinks.base import BulkSink, Outcome, OutgoingDigest, Sink
 from nsqdigest.delivery.verdicts import Health
@@ -300,7 +300,7 @@ class Outlet:
         ended_s = time.monotonic()
         for verdict in {outcome.verdict for outcome in outcomes}:
             count = sum(outcome.verdict is verdict for outcome in outcomes)
-            if verdict.is_attempt:
+            if verdict not in NOTHING_SENT:
                 self._pace.ended(count, ended_s)
             took_s = [ended_s - began_s] * count
             self._metrics.observe("delivery_seconds", *took_s, sink=self.name, outcome=verdict)

@@ -21,7 +21,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from nsqdigest.backoff import retry_wait_ms
-from nsqdigest.base.reasons import BuryReason, Verdict
+from nsqdigest.base.reasons import NOTHING_SENT, BuryReason, Verdict
 from nsqdigest.delivery.sinks.base import Outcome
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def after(
         return Next(Step.CLOSE)
     if outcome.verdict is Verdict.GONE:
         return Next(Step.STOP_SINK) if outcome.is_of_sink else Next(Step.BURY, reason=BuryReason.GONE)
-    if not outcome.verdict.is_attempt:
+    if outcome.verdict in NOTHING_SENT:
         return _after_nothing_sent(outcome, settings, age_ms, uniform)
     if outcome.verdict is Verdict.REFUSED and attempt >= ATTEMPTS_WHEN_REFUSED:
         return Next(Step.BURY, reason=BuryReason.REFUSED)

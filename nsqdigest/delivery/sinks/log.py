@@ -217,7 +217,7 @@ KIND = SinkKind(
         Option("format", Choice(("auto", "json", "human")), "auto", '"json", "human"; "auto": human on a terminal'),
     ),
     example="out",
-    doc="writes one line of JSON for each digest, on a terminal a few lines for people",
+    doc="writes each digest as a line of JSON, on a terminal for people",
     build=build,
     look=look,
 )

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from nsqdigest.base import log
 from nsqdigest.base.http.client import Client
-from nsqdigest.base.reasons import Verdict
+from nsqdigest.base.reasons import NOTHING_SENT, Verdict
 from nsqdigest.delivery.hosts import Host, Hosts, Step, Turn
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 
@@ -63,7 +63,7 @@ class ManyHosts:
         outcome: Outcome | None = None
         try:
             outcome = await self._with_client(origin, digest, until_s)
-            is_failure = outcome.verdict.is_attempt and outcome.verdict is not Verdict.DELIVERED
+            is_failure = outcome.verdict not in NOTHING_SENT and outcome.verdict is not Verdict.DELIVERED
             if is_failure and name not in outcome.detail:
                 outcome = outcome._replace(detail=f"{name}: {outcome.detail}")
         finally:
@@ -71,7 +71,7 @@ class ManyHosts:
                 self._report(host, name)
             self._call_up()
         # A body that could not be made says nothing of the host, and much of the sink.
-        return outcome._replace(is_of_sink=not outcome.verdict.is_attempt)
+        return outcome._replace(is_of_sink=outcome.verdict in NOTHING_SENT)
 
     def _report(self, host: Host, name: str) -> None:
         if host.failing_since_s is None:
