@@ -217,6 +217,13 @@ def test_one_event_is_shown_with_its_fields_many_with_a_line_each() -> None:
 
 
 @pytest.mark.unit
+def test_a_number_of_any_length_is_shown_cut_and_otherwise_as_it_was_written() -> None:
+    body = digest_json([{"n": 1}], NAMES).replace(b'{"n": 1}', b'{"n": ' + b"9" * 5_000 + b', "f": 1.50, "k": 7}')
+    text = part(Composer(LETTERHEAD)(body, {}), "plain")
+    assert f"    n: {'9' * 299}…\n    f: 1.50\n    k: 7\n" in text
+
+
+@pytest.mark.unit
 def test_text_and_html_say_the_same() -> None:
     mail = composed([{"message": f"event {number}", "kind": "ab"[number % 2]} for number in range(30)])
     for each in (

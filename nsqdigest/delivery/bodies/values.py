@@ -12,8 +12,12 @@ from typing import Any
 import msgspec
 
 
+_MOST_DIGITS = 1_000
+
+
 class Number(float):
-    """A fraction or a power of ten, which knows its text: `1.50` stays that, `1e999` is no infinity."""
+    """A fraction, a power of ten or an integer of very many digits, which knows its text: `1.50` stays that, `1e999` is
+    no infinity."""
 
     __slots__ = ("text",)
     text: str
@@ -72,7 +76,14 @@ class Written:
 
 
 def parse(raw: bytes) -> Any:
-    return json.loads(raw, parse_float=Number, object_pairs_hook=Event)
+    try:
+        return json.loads(raw, parse_float=Number, object_pairs_hook=Event)
+    except ValueError:  # an integer of more digits than Python converts
+        return json.loads(raw, parse_float=Number, parse_int=_whole, object_pairs_hook=Event)
+
+
+def _whole(text: str) -> int | Number:
+    return int(text) if len(text) <= _MOST_DIGITS else Number(text)
 
 
 def encode(value: Any) -> str:
