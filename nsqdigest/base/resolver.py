@@ -4,7 +4,8 @@ Invariants:
 - Each name is looked up in a thread of its own. Callers of the same name share one look-up while it runs; a later call
   looks up again: nothing is cached.
 - Threads are bounded; names beyond the bound wait in line. Names of nsqds have a bound of their own (`NSQDS`), because
-  anybody who reaches a nsqlookupd can announce them; other names come from the file, and share the loop's.
+  anybody who reaches a nsqlookupd can announce them, and so have the hosts that come from events (`TARGETS`); other
+  names come from the file, and share the loop's.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from nsqdigest.base.host_names import is_ip
 T = TypeVar("T")
 
 MOST_NSQDS = 32
+MOST_TARGETS = 32
 MOST_OTHERS = 64
 
 Found = list[tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int]]]
@@ -94,6 +96,7 @@ def _ask(query: _Query) -> Found:
 
 
 NSQDS = Resolver(MOST_NSQDS)
+TARGETS = Resolver(MOST_TARGETS)
 
 
 class Loop(asyncio.SelectorEventLoop):

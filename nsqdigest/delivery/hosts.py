@@ -153,14 +153,16 @@ class Hosts:
             host.controller.lost(post.epoch, now_s)
             return False
         host.health.observe(outcome, _Attempt(digest, post.epoch, digest.id), now_s)
+        backs_off = host.controller.decision.state in (State.BACKOFF, State.PROBING)
         if outcome.verdict is Verdict.DELIVERED:
             host.successes += 1
             host.accepted_s = now_s
+            if backs_off:  # a long failure ends with more than one probe
+                return False
             host.failing_since_s, host.why = None, ""
             return was_failing
         host.successes = 0
         host.why = outcome.detail
-        backs_off = host.controller.decision.state in (State.BACKOFF, State.PROBING)
         if not was_failing and (backs_off or outcome.verdict is Verdict.UNAVAILABLE):
             host.failing_since_s = now_s
         return not was_failing and host.failing_since_s is not None

@@ -61,6 +61,19 @@ def test_a_host_that_fails_gets_nothing_until_its_time_and_then_a_probe() -> Non
     assert (host.failing_since_s, host.why) == (None, "")
 
 
+def test_a_host_that_failed_for_long_is_well_only_after_its_last_probe() -> None:
+    of = hosts()
+    host = of.host("a")
+    sent(of, host, DOWN)
+    sent(of, host, DOWN, 10.0)
+    assert host.controller.decision.level == 2
+    assert not sent(of, host, DELIVERED, 20.0)
+    assert host.failing_since_s == 0.0
+    assert of.turn(host, 20.0).step is Step.LATER
+    assert sent(of, host, DELIVERED, 30.0)
+    assert host.failing_since_s is None
+
+
 def test_failures_of_single_digests_are_no_failure_of_their_host_until_there_are_three() -> None:
     of = hosts()
     host = of.host("a")

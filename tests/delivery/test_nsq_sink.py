@@ -8,7 +8,7 @@ import re
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from nsqdigest.backoff import Controller, Curve
 from nsqdigest.base.errors import Applied, PublishError
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import BuryReason, Verdict
-from nsqdigest.config import Address, Tls, tls_files
+from nsqdigest.config import Address, SinkSettings, Tls, tls_files
 from nsqdigest.config import Scheduler as SchedulerSettings
 from nsqdigest.delivery.delivery import DeliveryRoute
 from nsqdigest.delivery.outlet import Outlet
@@ -73,9 +73,7 @@ def low(least: float, _most: float) -> float:
 
 
 def settings_of(topic: str, *nsqds: Address, **changes: Any) -> NsqSinkSettings:
-    common = {
-        name: getattr(usual.SINK, name) for name in usual.SINK.__dataclass_fields__ if name not in ("path", "format")
-    }
+    common = {each.name: getattr(usual.SINK, each.name) for each in fields(SinkSettings)}
     common |= {"type": "nsq", "max_age_ms": 3_600_000, "retry_base_ms": 10, "retry_cap_ms": 10}
     return NsqSinkSettings(**(common | changes), topic=topic, nsqd_tcp_addresses=nsqds)
 

@@ -6,10 +6,10 @@ rebinding) gains nothing.
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from collections.abc import Sequence
 
+from nsqdigest.base import resolver
 from nsqdigest.base.http.client import Resolve
 from nsqdigest.base.http.public_addresses import Allowed, refusal
 
@@ -19,7 +19,7 @@ MOST_ADDRESSES = 8
 
 def resolver_of(allowed: Allowed) -> Resolve:
     async def resolve(host: str, port: int) -> Sequence[str]:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found = await resolver.TARGETS.look_up(host, port, kind=socket.SOCK_STREAM)
         addresses = list(dict.fromkeys(str(where[0]) for *_, where in found))
         if why_not := refusal(host, addresses, allowed):
             raise OSError(why_not)

@@ -16,10 +16,9 @@ import binascii
 import hashlib
 import hmac
 import random
-import re
 import ssl
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -33,8 +32,7 @@ from nsqdigest.base.findings import Finding, Reached, State, from_message
 from nsqdigest.base.http.errors import NoHttp, Overdue, PostFailed, StaleConnection
 from nsqdigest.base.http.public_addresses import Allowed
 from nsqdigest.base.reasons import Verdict
-from nsqdigest.config import Secret, SinkSettings, rules, texts
-from nsqdigest.config.model import MASK
+from nsqdigest.config import Secret, SinkSettings, rules
 from nsqdigest.config.options import REQUIRED, Option
 from nsqdigest.config.problems import INVALID, Spot, Wrong
 from nsqdigest.config.readers import HiddenTemplate, HiddenText, ListOf, Reader, Switch, Text, take, text_of
@@ -47,6 +45,7 @@ from nsqdigest.delivery.sinks.kind import DEFAULT_CURVE, Posted, Reach, SinkCont
 from nsqdigest.delivery.sinks.rate import Rate
 from nsqdigest.delivery.sinks.rendering import Rendering
 from nsqdigest.delivery.sinks.template_files import TemplateFile
+from nsqdigest.delivery.sinks.webhook_headers import HeaderTable
 
 if TYPE_CHECKING:
     from nsqdigest.backoff import Curve
@@ -54,9 +53,6 @@ if TYPE_CHECKING:
     from nsqdigest.delivery.sinks.webhook_hosts import ManyHosts
     from nsqdigest.delivery.targets import Aim
 
-OUR_HEADERS = ("content-type", "nsqdigest-attempt")
-FRAMING_HEADERS = ("connection", "content-length", "transfer-encoding")
-_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _SECRET_REMEDY = (
     'write whsec_ and the base64 of 24 to 64 random bytes: echo "whsec_$(openssl rand -base64 32)" prints one'
 )
@@ -69,27 +65,6 @@ _OF_THE_PLACE = frozenset({403, 404, 405, 410})
 
 
 # -- in the file
-
-
-class Headers(Mapping[str, str]):
-    """Their values may be credentials, so repr shows the names alone."""
-
-    __slots__ = ("_values",)
-
-    def __init__(self, values: Mapping[str, str]) -> None:
-        self._values = dict(values)
-
-    def __getitem__(self, name: str) -> str:
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __repr__(self) -> str:
-        return f"Headers({', '.join(f'{name}: {MASK}' for name in self._values)})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,12 +119,6 @@ def webhook_secret(text: str) -> Secret:
     return Secret(text)
 
 
-def header_value(text: str) -> str:
-    if texts.CONTROL.search(text):
-        raise Wrong("has a line break or another control character", "leave it out")
-    return text
-
-
 @dataclass(frozen=True, slots=True)
 class WebhookSecrets(Reader):
     """One secret, a list of them while rotating, or "" for none."""
@@ -164,31 +133,6 @@ class WebhookSecrets(Reader):
             taken = [take(HiddenText(webhook_secret), each, spot / index) for index, each in enumerate(value)]
             return INVALID if INVALID in taken else tuple(taken)
         return (webhook_secret(text_of(value)),)
-
-
-@dataclass(frozen=True, slots=True)
-class HeaderTable(Reader):
-    override = "data"
-
-    def __call__(self, value: Any, spot: Spot) -> Any:
-        if not isinstance(value, dict):
-            raise Wrong("is not a table", 'write one like {"x-team" = "shop"}')
-        known: set[str] = set()
-        taken: dict[str, Any] = {}
-        for name, text in value.items():
-            lower = name.lower()
-            if lower in known:
-                (spot / name).problem("is listed twice", "leave one of them out")
-            elif lower.startswith("webhook-") or lower in OUR_HEADERS:
-                (spot / name).problem("is a header that nsqdigest sets", "leave it out")
-            elif lower in FRAMING_HEADERS:
-                (spot / name).problem("is a header that HTTP itself needs", "leave it out")
-            elif not _HEADER_NAME.fullmatch(name):
-                (spot / name).problem("is not the name of a header", "write letters, digits and -")
-            else:
-                taken[name] = take(HiddenText(header_value), text, spot / name)
-            known.add(lower)
-        return INVALID if len(taken) < len(value) or INVALID in taken.values() else Headers(taken)
 
 
 def signed_and_secret(values: dict[str, Any], spot: Spot) -> None:

@@ -23,6 +23,8 @@ from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 _log = log.get("scheduler")
 
 SPARE_CLIENTS = 32
+_CALLED_PER_POST = 2
+"""One has the place of the post that ended, another that which the host gained by it. Each looks once more."""
 _LOOKS_AGAIN_S = 1.0
 """What waits for its turn looks so often whether it still may."""
 
@@ -106,13 +108,14 @@ class ManyHosts:
             host.waiting -= 1
 
     def _call_up(self) -> None:
-        """A post ended: of those that may post the one that waits for longest is next."""
-        now_s = time.monotonic()
+        """A post ended: of those that may post the ones that wait for longest are next."""
+        now_s, free = time.monotonic(), _CALLED_PER_POST
         for waiting in self._line:
             step = self._hosts.turn(waiting.host, now_s, is_waiting=True).step
             if step is not Step.WAIT and not waiting.called.is_set():
                 waiting.called.set()
-                if step is Step.POST:
+                free -= step is Step.POST
+                if not free:
                     return
 
     # -- clients
