@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-
 _MOST_DIGITS = 1_000
 
 
