@@ -115,7 +115,7 @@ def test_an_event_that_names_nobody_holds_its_own_digest_alone(stage: Stage, ser
     said = daemon.said("scheduler.digest.failed")[0]
     assert (
         said["detail"]
-        == "to[0]: what its newest record makes of it has a character before the @ that is not allowed there"
+        == "to[0]: the address that its newest record makes has a character before the @ that is not allowed there"
     )
     assert "delivering" in line(daemon)
     stage.check_logs()
