@@ -341,7 +341,7 @@ def test_a_preview_is_the_body_that_would_be_posted_and_what_it_is_of_goes_to_st
 MAIL = """type = "email"
 host = "smtp.example.com"
 from = "Alerts <alerts@example.com>"
-to = ["{user.email}", "ops@example.com"]"""
+to = ["{email}", "ops@example.com"]"""
 
 
 def test_the_preview_of_a_mail_is_a_file_that_mail_programs_open(shell: Shell) -> None:
