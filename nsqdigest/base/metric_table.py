@@ -157,7 +157,7 @@ METRICS: dict[str, Declared] = {
         ("sink", "reason"), "Digests given up and moved to the dead list.", reason=BuryReason
     ),
     "mail_recipients_refused_total": _counter(
-        ("sink",), "Recipients that a mail server refused for good while others of the same mail got it."
+        ("sink",), "Recipients that a mail server refused, for good or for an hour, while others got the mail."
     ),
     "digests_stale_total": _counter(
         ("route",), "Digests whose lease ran out during delivery; they may be delivered again, under the same id."

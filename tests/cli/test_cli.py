@@ -342,7 +342,7 @@ def test_a_preview_is_the_body_that_would_be_posted_and_what_it_is_of_goes_to_st
 MAIL = """type = "email"
 host = "smtp.example.com"
 from = "Alerts <alerts@example.com>"
-to = ["{user.email}", "ops@example.com"]"""
+to = ["{email}", "ops@example.com"]"""
 
 
 def test_the_preview_of_a_mail_is_a_file_that_mail_programs_open(shell: Shell) -> None:
@@ -353,7 +353,7 @@ def test_the_preview_of_a_mail_is_a_file_that_mail_programs_open(shell: Shell) -
     assert message["to"] == "someone@example.com, ops@example.com"
     assert message["subject"] == "17 events · 42: payment 1042 failed: card declined"
     assert message.get_content_type() == "multipart/alternative"
-    assert done.stderr.startswith("route events to sink out: message/rfc822, ")
+    assert "to sink out, to someone@example.com, ops@example.com: message/rfc822, " in done.stderr
 
 
 def test_on_a_terminal_it_is_the_headers_and_the_text() -> None:

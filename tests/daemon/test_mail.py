@@ -92,6 +92,7 @@ def test_while_a_server_is_down_the_sink_is_refusing_and_then_the_same_mail_arri
     wait_until(lambda: server.received, 10, "the mail that is cut off")
     server.down()
     wait_until(lambda: "refusing since" in line(daemon), 10, "the sink to be in trouble")
+    wait_until(lambda: daemon.said("scheduler.digest.failed"), 5, "the line in the log")
     failed = daemon.said("scheduler.digest.failed")[-1]
     assert f"{HOST}:{server.port}: " in failed["detail"]
     daemon.stop()
@@ -115,7 +116,7 @@ def test_an_event_that_names_nobody_holds_its_own_digest_alone(stage: Stage, ser
     said = daemon.said("scheduler.digest.failed")[0]
     assert (
         said["detail"]
-        == "to[0]: what its newest record makes of it has a character before the @ that is not allowed there"
+        == "to[0]: the address that its newest record makes has a character before the @ that is not allowed there"
     )
     assert "delivering" in line(daemon)
     stage.check_logs()

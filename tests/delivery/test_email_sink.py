@@ -21,6 +21,8 @@ from nsqdigest.delivery.bodies.sample import digest_json
 from nsqdigest.delivery.digest import Names
 from nsqdigest.delivery.mail import connections
 from nsqdigest.delivery.mail.addresses import Mailbox
+from nsqdigest.delivery.mail.compose import Mail
+from nsqdigest.delivery.mail.session import Server
 from nsqdigest.delivery.sinks import email as email_sink
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.sinks.email import Email, EmailSinkSettings
@@ -168,7 +170,9 @@ def test_what_is_no_address_is_no_target(address: object) -> None:
     assert aim is not None
     with pytest.raises(NoTarget) as raised:
         aim.of(Source("events", "payments", json.dumps({"user": {"email": address}}).encode()))
-    assert str(raised.value).startswith("to: what its newest record makes of it ") or "the field" in str(raised.value)
+    assert str(raised.value).startswith("to: the address that its newest record makes ") or "the field" in str(
+        raised.value
+    )
     assert "evil" not in str(raised.value)
     assert raised.value.quoting.isprintable()
 
@@ -381,6 +385,41 @@ async def test_a_recipient_refused_for_good_later_ends_it_for_the_others_have_it
     assert len(server.accepted) == 1
 
 
+async def test_who_cannot_take_it_for_long_holds_the_next_digest_up_no_longer(
+    server: MailServer, email: Make, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.refuse(LEFT.address, "452 4.2.2 mailbox full")
+    sink = email(to=(OPS, LEFT))
+    for _ in range(2):
+        outcome = await sink.deliver(digest())
+        assert (outcome.verdict, outcome.is_of_sink) == (Verdict.AGAIN, False)
+    monkeypatch.setattr(connections, "WAITED_FOR_S", 0.0)
+    assert await sink.deliver(digest()) == Outcome(Verdict.DELIVERED, "250, refused for 1 of 1 recipients")
+    assert metrics.value("mail_recipients_refused_total", sink="mail") == 1
+    assert [mail.recipients for mail in server.accepted] == [[OPS.address]]
+
+
+async def test_a_mail_cancelled_in_the_middle_leaves_no_connection(email: Make) -> None:
+    async def slow(peer: Peer) -> None:
+        await peer.write(b"220 here\r\n")
+        for answer in (b"250 here\r\n", b"250 ok\r\n", b"550 5.1.1 nobody\r\n"):
+            await peer.line()
+            await peer.write(answer)
+        assert await peer.line() == b"RSET\r\n"
+        reached.set()
+        await peer.hung_up()
+        left.set()
+
+    reached, left = asyncio.Event(), asyncio.Event()
+    async with RawServer(slow) as server:
+        task = asyncio.create_task(email(port=server.port).deliver(digest()))
+        await reached.wait()
+        task.cancel()
+        await asyncio.wait([task])
+        await left.wait()
+        assert task.cancelled()
+
+
 async def test_where_nobody_takes_it_the_hopeful_answer_decides(server: MailServer, email: Make) -> None:
     server.refuse(OPS.address, "450 4.2.0 later")
     server.refuse(LEFT.address, "550 5.1.1 nobody")
@@ -459,19 +498,28 @@ async def test_a_server_that_speaks_no_smtp_or_too_slowly(
         assert time.monotonic() - began_s < 5
 
 
-async def test_a_server_that_stops_reading_keeps_nothing(email: Make) -> None:
+async def test_a_server_that_stops_reading_keeps_no_connection() -> None:
     async def stuck(peer: Peer) -> None:
         await peer.write(b"220 here\r\n")
         for answer in (b"250-here\r\n250 SIZE 99999999\r\n", b"250 ok\r\n", b"250 ok\r\n", b"354 go on\r\n"):
             await peer.line()
             await peer.write(answer)
-        await asyncio.sleep(60)
+        reached.set()
+        await ended.wait()
+        await peer.hung_up()
+        left.set()
 
-    html = TemplateFile("big", "{{ data.records[0].value.message }}" * 40)
+    reached, ended, left = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    mail = Mail("a@example.com", ("b@example.com",), (b"x" * 70 + b"\r\n") * 250_000, False)
     async with RawServer(stuck) as server:
-        sink = email(port=server.port, timeout_ms=2500, html=html, max_body_bytes=32 << 20)
-        outcome = await sink.deliver(digest(events=[{"message": "x" * 200_000}]))
-        assert outcome == Outcome(Verdict.UNAVAILABLE, "no answer within 2.5 s")
+        ours = connections.Connections(Server(HOST, server.port, "none", None, "", None), lambda *_: None)
+        task = asyncio.create_task(ours.send(ID, mail))
+        await reached.wait()
+        task.cancel()
+        await asyncio.wait([task])
+        ended.set()
+        await left.wait()
+    assert task.cancelled()
 
 
 # -- TLS and login

@@ -2,8 +2,8 @@
 
 A mail for several is one mail. Who took it is remembered until everybody did, so that a retry goes to the others alone:
 in this process. After a restart it goes to all of them again, under the same Message-ID, by which mail systems know it.
-A recipient that is refused for good does not hold the others up: the mail is delivered, and who was refused is
-reported.
+A recipient that is refused for good, or for too long, does not hold the others up: the mail is delivered, and who was
+refused is reported.
 
 Invariants:
 - A connection carries one mail at a time. There are never more than mails are sent at once; what is not needed for
@@ -18,6 +18,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.delivery.mail import answers
@@ -30,11 +31,19 @@ IDLE_S = 30.0
 CHECKED_AFTER_S = 3.0
 """An idle connection is asked whether it is still there."""
 MOST_MAILS = 100
+WAITED_FOR_S = 3600.0
+"""Once somebody took a mail, those who cannot take it yet get no more time: the next digest of its timeline waits for
+them, and so does everybody else."""
 REMEMBERED = 10_000
 """Digests that some of their recipients have taken, at most."""
 
 OnRefused = Callable[[str, str, Refusal], None]
-"""A digest's id, a recipient, and what the server said of it for good while others took the mail."""
+"""A digest's id, a recipient who will not get it, and what the server said of that while others took the mail."""
+
+
+class Taken(NamedTuple):
+    since_s: float
+    by: set[str]
 
 
 class Connections:
@@ -46,13 +55,13 @@ class Connections:
         self._idle: list[Session] = []
         self._closing: asyncio.TimerHandle | None = None
         self._is_closed = False
-        self._taken_by: OrderedDict[str, set[str]] = OrderedDict()
-        """By digest: who took it, while others did not."""
+        self._taken_by: OrderedDict[str, Taken] = OrderedDict()
+        """By digest, while others did not."""
 
     async def send(self, digest_id: str, mail: Mail) -> Outcome:
         """Raises TimeoutError where its caller's time-out ends it."""
-        taken_by = self._taken_by.get(digest_id, set())
-        open_for = [each for each in mail.recipients if each not in taken_by]
+        before = self._taken_by.get(digest_id)
+        open_for = [each for each in mail.recipients if before is None or each not in before.by]
         if not open_for:
             return self._ended(digest_id, Outcome(Verdict.DELIVERED, "accepted before"))
         session = None
@@ -125,21 +134,28 @@ class Connections:
             await session.reset()
         except Failed:
             session.abort()
+        except BaseException:
+            session.abort()
+            raise
         else:
             self._give_back(session)
 
     def _concluded(self, digest_id: str, taken: Sequence[str], refused: list[tuple[str, Refusal]], of: int) -> Outcome:
-        if taken:
-            self._taken_by.setdefault(digest_id, set()).update(taken)
         if not refused:
             return self._ended(digest_id, Outcome(Verdict.DELIVERED, "250"))
-        hopeful = [each for each in refused if not each[1].is_for_good]
-        if hopeful or digest_id not in self._taken_by:
+        now_s = time.monotonic()
+        if taken:
+            self._taken_by.setdefault(digest_id, Taken(now_s, set())).by.update(taken)
             while len(self._taken_by) > REMEMBERED:
                 self._taken_by.popitem(last=False)
+        before = self._taken_by.get(digest_id)
+        if before is None:
             outcome = answers.of_recipients(refused, of)
             is_of_sink = outcome.verdict is Verdict.UNAVAILABLE or not self._other_digests_have_others
             return outcome._replace(is_of_sink=is_of_sink)
+        if now_s - before.since_s < WAITED_FOR_S and not all(refusal.is_for_good for _, refusal in refused):
+            # The server is well: it takes the mail of others.
+            return answers.of_recipients(refused, of)._replace(verdict=Verdict.AGAIN, is_of_sink=False)
         for address, refusal in refused:
             self._on_refused(digest_id, address, refusal)
         detail = f"250, refused for {len(refused)} of {of} recipients"
