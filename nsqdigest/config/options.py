@@ -242,7 +242,7 @@ POLICY = Section(
             "maximum_delay",
             Duration(),
             "30m",
-            "... never past this after the last digest (or the first event); not written: at least the largest delay",
+            "... never past this after the last digest (or first event); unwritten: at least the largest delay",
         ),
         Option(
             "growth",
@@ -266,14 +266,14 @@ POLICY = Section(
             "at",
             OneOrMore(times.cron),
             "",
-            'a calendar instead of all delays, cron: "0 9 * * 1-5"; immediate is then false unless it is written',
+            '"0 9 * * 1-5": cron instead of all delays; the first comes at once only if that is written',
         ),
         Option("zone", Text(times.zone), "UTC", 'of at and quiet: "Europe/Berlin"'),
         Option(
             "quiet",
             OneOrMore(times.window),
             "",
-            '"22:00-07:00": nothing is delivered inside; it waits, whatever the maximum, and goes out once',
+            '"22:00-07:00": nothing is delivered inside; it waits, whatever the maximum',
         ),
         Option("capacity", Whole(1, 1_000_000), 500, "records that a timeline keeps: the newest"),
         Option(

@@ -1,7 +1,7 @@
 """At the start of a daemon: timelines that wait get the instants of their policy where that has changed.
 
 It runs beside everything else, at its own pace, and ends. Where Redis fails it begins the partition again: doing it
-twice changes nothing.
+twice changes nothing. What has damaged keys keeps its instants, and the scheduler reports the damage.
 """
 
 from __future__ import annotations
@@ -66,6 +66,8 @@ class PolicyChanges:
             try:
                 return await self._rescoring.rescore(partition)
             except StoreError as error:
+                if error.is_damage:
+                    return {}
                 failures += 1
                 wait_ms = retry_wait_ms(failures, _RETRY_FIRST_MS, _RETRY_CAP_MS, self._uniform)
                 _log.counted(

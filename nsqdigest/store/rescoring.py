@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from nsqdigest.base.errors import StoreError
 from nsqdigest.store.record import timestamp_ms
 
 if TYPE_CHECKING:
@@ -60,10 +61,14 @@ class Rescoring:
         (stored,) = await self._namespace.send(partition, [[b"HMGET", self._policies(partition), *names]])
         done: dict[str, Rescored] = {}
         for name, text in zip(names, stored, strict=True):
-            if text is None:
-                await self._call(partition, name, (), remember=True)
-            elif text.decode("utf-8", "replace") != self._plans[name].text:
-                done[name] = await self._rescore_route(partition, name)
+            try:
+                if text is None:
+                    await self._call(partition, name, (), remember=True)
+                elif text.decode("utf-8", "replace") != self._plans[name].text:
+                    done[name] = await self._rescore_route(partition, name)
+            except StoreError as error:
+                if not error.is_damage:  # a damaged route stops no other
+                    raise
         return done
 
     async def _rescore_route(self, partition: int, route: str) -> Rescored:

@@ -151,6 +151,24 @@ async def test_many_daemons_at_once_and_many_timelines(store: Store) -> None:
         assert await base_of(store, name) == Plan(SHORTER).beginning(began[name])
 
 
+async def test_a_route_with_a_damaged_key_stops_no_other(redis_server: RedisServer) -> None:
+    names = ("bad", "good")
+    settings = redis_settings(f"redis://{HOST}:{redis_server.port}/0")
+    store = Store(settings, [StoreRoute(name, 100, 0, 60_000) for name in names], 10_000)
+    await store.start()
+    try:
+        await Rescoring(store.namespace, dict.fromkeys(names, Plan(FIXED))).rescore(0)
+        now_ms = store.clock.now_ms()
+        await store.timelines.add(
+            "good", 0, [Record(0, b"t", b"k", now_ms * 1000, b"{}", False)], Plan(FIXED).beginning(now_ms)
+        )
+        redis_server.cli("SET", store.namespace.keys[0, "bad"].schedules.decode(), "x")
+        done = await Rescoring(store.namespace, dict.fromkeys(names, Plan(SHORTER))).rescore(0)
+        assert done == {"good": Rescored(sooner=1)}
+    finally:
+        await store.close(5)
+
+
 @pytest.mark.parametrize("text", ["", "id-1", "0193-", "not-hexadecimal-zzzzzzzzzzzzzzzzz"])
 def test_an_id_that_is_not_ours_says_nothing(text: str) -> None:
     assert opened_of(text) is None
