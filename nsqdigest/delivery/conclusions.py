@@ -7,7 +7,7 @@ room there is. What Redis then answers is counted for all digests of a call at o
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,6 +15,7 @@ from nsqdigest.base import log
 from nsqdigest.base.errors import StoreError
 from nsqdigest.base.reasons import BuryReason, Verdict
 from nsqdigest.delivery import verdicts
+from nsqdigest.delivery.delivery import Delivery, NextSchedules
 from nsqdigest.delivery.finisher import Finisher, Result
 from nsqdigest.delivery.sink_state import why_of
 from nsqdigest.store.answers import Ended
@@ -24,7 +25,6 @@ from nsqdigest.store.digests import End, Ending
 
 if TYPE_CHECKING:
     from nsqdigest.base.metrics import Metrics
-    from nsqdigest.delivery.delivery import Delivery
     from nsqdigest.delivery.outlet import Outlet
     from nsqdigest.delivery.sinks.base import Outcome
     from nsqdigest.store.dead import DeadStore
@@ -107,19 +107,27 @@ class Conclusions:
 
     def sent(self, results: Sequence[tuple[Delivery, Outcome]]) -> None:
         """Reports each to the sink's controller once, before its end goes to the store."""
-        now_s, now_ms = time.monotonic(), self._digests.now_ms()
+        now_s, following = time.monotonic(), NextSchedules(self._digests.now_ms())
+        are_delivered = all(outcome.verdict is Verdict.DELIVERED for _, outcome in results)
+        if are_delivered:
+            self._note_success([delivery for delivery, _ in results], now_s)
         conclusions = []
         for delivery, outcome in results:
             try:
-                outlet = delivery.outlet
-                if outlet.health.observe(outcome, delivery, now_s):
-                    self._on_decision(outlet)
-                conclusions.append(self._concluded(delivery, outcome, now_ms))
+                if not are_delivered and delivery.outlet.health.observe(outcome, delivery, now_s):
+                    self._on_decision(delivery.outlet)
+                conclusions.append(self._concluded(delivery, outcome, following))
                 delivery.is_concluded = True
             except Exception as error:
                 _log.error("scheduler.digest.bug", **delivery.log_fields, error=error, exc_info=error)
                 self.left(delivery)
         self._put(conclusions)
+
+    def _note_success(self, delivered: Sequence[Delivery], now_s: float) -> None:
+        """Of a batch, all of which was accepted."""
+        for (outlet, epoch), count in Counter([(each.outlet, each.epoch) for each in delivered]).items():
+            if outlet.health.delivered(epoch, now_s, count):
+                self._on_decision(outlet)
 
     def _lose_probe(self, delivery: Delivery) -> None:
         """Nothing was learnt of the sink."""
@@ -136,22 +144,21 @@ class Conclusions:
 
     # -- the decision
 
-    def _concluded(self, delivery: Delivery, outcome: Outcome, now_ms: int) -> Conclusion:
-        claim, head, outlet = delivery.claim, delivery.opened, delivery.outlet
+    def _concluded(self, delivery: Delivery, outcome: Outcome, following: NextSchedules) -> Conclusion:
+        claim, head, outlet, now_ms = delivery.claim, delivery.opened, delivery.outlet, following.now_ms
         if outcome.verdict is Verdict.DELIVERED:
             outlet.history.delivered(head.id)
-            ending = Ending.close(claim, head.id, delivery.schedule_after(now_ms))
-            return Conclusion(delivery, ending, outcome)
+            return Conclusion(delivery, Ending.close(claim, head.id, following.after(delivery)), outcome)
         if outcome.answer:
             _log.debug("scheduler.sink.answered", **delivery.log_fields, detail=outcome.detail, answer=outcome.answer)
-        following = verdicts.after(outcome, outlet.settings, head.tries + 1, now_ms - head.since_ms, self._uniform)
-        if following.step is verdicts.Step.BURY:
-            assert following.reason is not None
-            return self._burial(delivery, following.reason, outcome)
-        if following.step is verdicts.Step.AGAIN:
-            self._note_failure(delivery, outcome, following.wait_ms)
+        step = verdicts.after(outcome, outlet.settings, head.tries + 1, now_ms - head.since_ms, self._uniform)
+        if step.step is verdicts.Step.BURY:
+            assert step.reason is not None
+            return self._burial(delivery, step.reason, outcome)
+        if step.step is verdicts.Step.AGAIN:
+            self._note_failure(delivery, outcome, step.wait_ms)
             posts = int(outcome.verdict is not Verdict.UNRENDERED)
-            return Conclusion(delivery, Ending.wait(claim, now_ms + following.wait_ms, posts), outcome)
+            return Conclusion(delivery, Ending.wait(claim, now_ms + step.wait_ms, posts), outcome)
         self._note_stop(delivery, outcome)
         return Conclusion(delivery, Ending.wait(claim, now_ms, 0), outcome)
 
@@ -195,11 +202,11 @@ class Conclusions:
 
     def _count(self, results: Sequence[Result]) -> None:
         delivered: dict[tuple[str, str], list[Delivery]] = defaultdict(list)
-        attempts: dict[tuple[str, Verdict], int] = defaultdict(int)
+        attempts = Counter(
+            [(each.delivery.outlet.name, each.outcome.verdict) for each, _, _ in results if each.outcome is not None]
+        )
         for conclusion, ended, error in results:
-            delivery, outcome = conclusion.delivery, conclusion.outcome
-            if outcome is not None:
-                attempts[delivery.outlet.name, outcome.verdict] += 1
+            delivery = conclusion.delivery
             if ended is None or ended is Ended.DAMAGED:
                 self._note_left(delivery, error or ANOTHER_TYPE)
             elif ended is Ended.STALE and conclusion.ending.kind is not End.WAIT:

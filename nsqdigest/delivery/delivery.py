@@ -36,24 +36,24 @@ class DeliveryRoute:
 class Lease:
     """How long one claim is ours, by our own clock, counted from before it was asked for."""
 
-    __slots__ = ("_lease_s", "_until_s")
+    __slots__ = ("_lease_s", "until_s")
 
     def __init__(self, lease_ms: int, asked_at_s: float) -> None:
         self._lease_s = lease_ms / 1000
-        self._until_s = asked_at_s + self._lease_s
+        self.until_s = asked_at_s + self._lease_s
 
     @property
     def left_s(self) -> float:
-        return self._until_s - time.monotonic()
+        return self.until_s - time.monotonic()
 
     def renewed(self, asked_at_s: float) -> None:
-        self._until_s = asked_at_s + self._lease_s
+        self.until_s = asked_at_s + self._lease_s
 
 
 class Delivery:
     """A claim, then its digest. `opened` and `body` come as they are known."""
 
-    __slots__ = ("body", "claim", "epoch", "is_concluded", "lease", "names", "opened", "outlet", "route")
+    __slots__ = ("body", "claim", "epoch", "is_concluded", "is_revived", "lease", "names", "opened", "outlet", "route")
 
     opened: Head
     """Of the digest. Not there before it was opened."""
@@ -62,7 +62,9 @@ class Delivery:
         self.claim = claim
         self.route = route
         self.outlet = route.outlet
-        self.names = Names(claim.route, claim.shown_timeline, route.outlet.name)
+        self.is_revived = claim.is_revived
+        timeline = claim.shown_timeline if self.is_revived else claim.timeline
+        self.names = Names(claim.route, timeline, route.outlet.name)
         self.lease = lease
         self.epoch = epoch
         """Of the sink's controller when it was claimed."""
@@ -95,8 +97,24 @@ class Delivery:
     def schedule_after(self, now_ms: int) -> Schedule:
         """Of the next digest; never before the instant that this one names to its receiver. A revived one has no next:
         the timeline that it had for itself is empty, and is forgotten at once."""
-        if self.claim.is_revived:
+        if self.is_revived:
             return Schedule(now_ms, now_ms)
         after = self.route.plan.after_digest(self.opened.iteration, now_ms)
         base_ms = max(after.base_ms, self.opened.next_earliest_ms)
         return Schedule(base_ms, max(base_ms, after.bound_ms))
+
+
+class NextSchedules:
+    """Those of digests that end at one instant: of a batch most have the same."""
+
+    def __init__(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        self._known: dict[tuple[str, bool, int, int], Schedule] = {}
+
+    def after(self, delivery: Delivery) -> Schedule:
+        head, claim = delivery.opened, delivery.claim
+        alike = claim.route, delivery.is_revived, head.iteration, head.next_earliest_ms
+        known = self._known.get(alike)
+        if known is None:
+            known = self._known[alike] = delivery.schedule_after(self.now_ms)
+        return known

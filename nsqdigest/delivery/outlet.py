@@ -178,13 +178,12 @@ class Outlet:
 
     def put(self, deliveries: Sequence[Delivery]) -> None:
         """The sink may have stepped back while they were opened: those wait for nobody."""
-        back = [each for each in deliveries if self._is_draining or not self.admits(each.epoch)]
-        if back:
+        if self._is_draining or not all(map(self.admits, {each.epoch for each in deliveries})):
+            back = [each for each in deliveries if self._is_draining or not self.admits(each.epoch)]
             self._conclusions.put_back(back)
-        for delivery in deliveries:
-            if not delivery.is_concluded:
-                self._ready.append(delivery)
-                self.ready_bytes += len(delivery.body or b"")
+            deliveries = [each for each in deliveries if not each.is_concluded]
+        self._ready.extend(deliveries)
+        self.ready_bytes += sum([len(each.body or b"") for each in deliveries])
         self._wake()
 
     def has_ready(self, delivery: Delivery) -> bool:
@@ -262,7 +261,8 @@ class Outlet:
                 self._wake()
 
     async def _send(self, sender: _Sender, batch: list[Delivery]) -> None:
-        ready = [delivery for delivery in batch if delivery.body is not None and delivery.has_lease]
+        until_s = time.monotonic() + self.timeout_s
+        ready = [delivery for delivery in batch if delivery.body is not None and delivery.lease.until_s >= until_s]
         if len(ready) < len(batch):
             leased = [delivery for delivery in batch if delivery.has_lease]
             ready = [delivery for delivery in batch if await self._is_ready(delivery)]

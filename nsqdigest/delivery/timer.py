@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -351,9 +352,10 @@ class Scheduler:
 
     def _on_end(self, deliveries: Sequence[Delivery]) -> None:
         """Nothing of them is under way any more: there is room, and they may be due again soon."""
-        for delivery in deliveries:
-            delivery.outlet.held -= 1
+        ended = Counter([delivery.outlet for delivery in deliveries])
+        for outlet, count in ended.items():
+            outlet.held -= count
         for partition in {delivery.claim.partition for delivery in deliveries}:
             self._timers[partition].woken.set()
-        for outlet in {id(delivery.outlet): delivery.outlet for delivery in deliveries}.values():
+        for outlet in ended:
             self._wake_short_of(outlet)

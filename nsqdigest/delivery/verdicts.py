@@ -127,13 +127,17 @@ class Health:
         self.failed_last: tuple[str, str] | None = None
         """Route and timeline of the digest that the receiver did not take last; None: it took the last one."""
 
+    def delivered(self, epoch: int, now_s: float, count: int = 1) -> bool:
+        """So many in a row. Returns like `observe`."""
+        self._failed_in_a_row.clear()
+        self.failed_last = None
+        return self._controller.succeeded(epoch, now_s, count)
+
     def observe(self, outcome: Outcome, delivery: Attempted, now_s: float) -> bool:
         """Returns whether the controller decided anew."""
         epoch = delivery.epoch
         if outcome.verdict is Verdict.DELIVERED:
-            self._failed_in_a_row.clear()
-            self.failed_last = None
-            return self._controller.succeeded(epoch, now_s)
+            return self.delivered(epoch, now_s)
         self.failed_last = delivery.claim.route, delivery.claim.timeline
         if outcome.verdict is Verdict.UNAVAILABLE:
             return self._controller.failed(epoch, now_s)

@@ -213,10 +213,8 @@ class Digests:
             route = self._routes[name]
             name_from = len(self._namespace.keys[partition, name].snapshot)
             arguments += (name_from, route.increment_ms, route.dedupe_window_ms, _MEMORY_PER_CAPACITY * route.capacity)
-        for (name, token, kind, posts), run in _runs(endings, _how_it_ends):
-            arguments += (routes[name], kind, token, posts, len(run))
-            for ending in run:
-                arguments += (ending.digest_id, *ending.after)
+        for (name, token, kind, posts, after), run in _runs(endings, _how_it_ends):
+            arguments += (routes[name], kind, token, posts, *after, len(run), *[ending.digest_id for ending in run])
         for ending in endings:
             if ending.kind is End.BURY:
                 arguments.append(ending.details)
@@ -310,6 +308,7 @@ def new_token() -> str:
 
 _members_of = reader(b"ZRANGE", b"0", b"%d" % READ_WHOLE_RECORDS, b"WITHSCORES")
 _values_of = reader(b"HGETALL")
+_how_it_ends = attrgetter("claim.route", "claim.token", "kind", "posts", "after")
 _OPENED = frozenset((b"opened", b"again", b"merged"))
 _ENDED = {
     b"closed": Ended.DONE,
@@ -324,11 +323,6 @@ _ENDED = {
 def _runs(items: Sequence[T], by: Callable[[T], K]) -> Iterator[tuple[K, list[T]]]:
     """Neighbours that are alike."""
     return ((key, list(run)) for key, run in groupby(items, by))
-
-
-def _how_it_ends(ending: Ending) -> tuple[str, str, End, int]:
-    claim, kind, _, _, posts, _ = ending
-    return claim.route, claim.token, kind, posts
 
 
 def _is_text(name: bytes) -> bool:

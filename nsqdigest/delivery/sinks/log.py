@@ -72,9 +72,7 @@ class LogFile:
         try:
             async with asyncio.timeout(self._timeout_s), self._one_at_a_time:
                 await self._last_write_ended()
-                # Values are as they were published, perhaps over several lines; within JSON a break can only be a
-                # blank.
-                lines = b"".join([body.translate(_BREAKS_TO_BLANKS) + b"\n" for body in bodies])
+                lines = b"".join([line + b"\n" for line in map(_in_one_line, bodies)])
                 self._writing = self._writer.start(partial(self._write, lines))
                 await asyncio.wrap_future(self._writing)
         except TimeoutError:
@@ -107,6 +105,12 @@ class LogFile:
         if self._file is not None and self._path != STDOUT:
             os.close(self._file)
             self._file = None
+
+
+def _in_one_line(body: bytes) -> bytes:
+    """Values are as they were published, perhaps over several lines; within JSON a break can only be a blank."""
+    # To look first takes a quarter of the time that a translation takes.
+    return body.translate(_BREAKS_TO_BLANKS) if b"\n" in body or b"\r" in body else body
 
 
 # -- the doctor's look

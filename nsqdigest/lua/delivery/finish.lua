@@ -11,8 +11,8 @@
 --       then per route: length of what stands before a timeline's name in the key of its digest; its increment (ms);
 --         how long to remember the keys of what ended (ms, 0: not at all); most entries of that memory
 --       then run after run of digests of one claim and route that end alike: number of the route (from 1), 'close' |
---         'wait' | 'bury', token, posts that ended (of 'wait': 1 or 0), number of digests; per digest: id, base and
---         bound (ms) of the next digest
+--         'wait' | 'bury', token, posts that ended (of 'wait': 1 or 0), base and bound (ms) of the next digests, number
+--         of digests; per digest: id
 --       then per digest to bury: its details (opaque)
 -- RETURNS per digest 'closed' | 'waiting' | 'buried' | 'already' | 'stale' | 'damaged'
 --         already: this digest was closed or buried before; damaged: a key of its own has another type, nothing changed
@@ -28,26 +28,31 @@
 -- @include lib/head.lua
 -- @include lib/memory.lua
 
-local KEYS_OF_TIMELINE, ARGUMENTS_OF_ROUTE, ARGUMENTS_OF_RUN, ARGUMENTS_OF_DIGEST = 3, 4, 5, 3
+local KEYS_OF_TIMELINE, ARGUMENTS_OF_ROUTE, ARGUMENTS_OF_RUN = 3, 4, 7
 local now, route_count, digest_count = now_ms(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local agenda = KEYS[KEYS_OF_ROUTE * route_count + 2]
 local first_dead = KEYS_OF_ROUTE * route_count + 3 + KEYS_OF_TIMELINE * digest_count
 local dead, dead_details = KEYS[first_dead], KEYS[first_dead + 1]
-local answers = {}
+local answers, WORDS = {}, { close = 'closed', wait = 'waiting', bury = 'buried' }
 
 local function routes_of_call()
   local routes, number, to_bury = {}, 0, {}
   for route_number = 1, route_count do
     local at = 4 + ARGUMENTS_OF_ROUTE * (route_number - 1)
     routes[route_number] = {
-      name_from = ARGV[at] + 1, increment = tonumber(ARGV[at + 1]), remember_ms = tonumber(ARGV[at + 2]),
+      name_from = ARGV[at] + 1, increment = tonumber(ARGV[at + 1]), remember_ms = ARGV[at + 2],
       remembered = tonumber(ARGV[at + 3]), entries = {}, names = {}, memories = {},
     }
   end
   local at = 4 + ARGUMENTS_OF_ROUTE * route_count
   while number < digest_count do
-    local route_number, kind, token, posts, count = unpack(ARGV, at, at + ARGUMENTS_OF_RUN - 1)
+    local route_number, kind, token, posts, base, bound, count = unpack(ARGV, at, at + ARGUMENTS_OF_RUN - 1)
     local route = routes[tonumber(route_number)]
+    -- base_text: Redis formats a number for every call it is given to.
+    local run = {
+      kind = kind, token = token, posts = tonumber(posts), base = tonumber(base), bound = tonumber(bound),
+      base_text = base,
+    }
     at = at + ARGUMENTS_OF_RUN
     for _ = 1, count do
       number = number + 1
@@ -55,9 +60,8 @@ local function routes_of_call()
       local timeline, place = substring(snapshot, route.name_from), #route.entries + 1
       -- With all fields that a usual one has: a table that grows is made anew again and again.
       local entry = {
-        number = number, kind = kind, timeline = timeline, token = token, id = ARGV[at], base = ARGV[at + 1],
-        bound = ARGV[at + 2], posts = posts, snapshot = snapshot, snapshot_values = snapshot_values, memory = memory,
-        head = '', records = 0, total = 0, known = 0,
+        number = number, run = run, timeline = timeline, id = ARGV[at], snapshot = snapshot,
+        snapshot_values = snapshot_values, memory = memory, head = '', records = 0, total = 0, known = 0,
       }
       if kind == 'bury' then
         to_bury[#to_bury + 1] = entry
@@ -66,7 +70,7 @@ local function routes_of_call()
         route.memories[#route.memories + 1] = memory
       end
       route.entries[place], route.names[place] = entry, timeline
-      at = at + ARGUMENTS_OF_DIGEST
+      at = at + 1
     end
   end
   for place, entry in ipairs(to_bury) do
@@ -78,11 +82,11 @@ end
 
 -- Returns the answer of an entry of which nothing is to be done, or nil. Counts the records of one that ends.
 local function refusal(entry, owner, is_remembered)
-  local is_ending = entry.kind ~= 'wait'
-  if is_ending and has_field(entry.head, ' closed=', entry.id) then
+  local is_ending = entry.run.kind ~= 'wait'
+  if is_ending and has_field(of_timeline(entry.head), ' closed=', entry.id) then
     return 'already'
   end
-  if owner ~= entry.token or (is_ending and not has_field(entry.head, ' id=', entry.id)) then
+  if owner ~= entry.run.token or (is_ending and not has_field(entry.head, ' id=', entry.id)) then
     return 'stale'
   end
   if is_ending then
@@ -95,37 +99,45 @@ local function refusal(entry, owner, is_remembered)
   end
 end
 
--- Looks at all that the call will write, and writes nothing.
+-- Looks at all that the call will write, and writes nothing. Finds what is to be done: of all accepted, and of those
+-- that are closed and buried.
 local function plan(number, route)
   local _, _, tokens, schedules, heads = keys_of_route(number)
-  local names, accepted = route.names, {}
+  local entries, names = route.entries, route.names
   local owners, known_heads = redis.call('HMGET', tokens, unpack(names)), redis.call('HMGET', heads, unpack(names))
   local packed = redis.call('HMGET', schedules, unpack(names))
   local is_remembered = #route.memories > 0 and redis.call('EXISTS', unpack(route.memories)) > 0
-  for place, entry in ipairs(route.entries) do
+  local accepted, of_kind = {}, { close = {}, bury = {}, wait = {} }
+  for place = 1, #entries do
+    local entry = entries[place]
     entry.head = known_heads[place] or ''
     _, _, entry.records = unpack_schedule(packed[place], now)
-    local answer = refusal(entry, owners[place], is_remembered)
-    answers[entry.number] = answer
+    local answer, kind = refusal(entry, owners[place], is_remembered), entry.run.kind
+    answers[entry.number] = answer or WORDS[kind]
     if not answer then
       accepted[#accepted + 1] = entry
+      of_kind[kind][#of_kind[kind] + 1] = entry
     end
   end
-  route.accepted = accepted
+  route.accepted, route.closed, route.buried = accepted, of_kind.close, of_kind.bury
 end
 
 -- All of a route: where they wait, and until when.
 local function wait_again_all(number, route)
   local waiting, _, _, schedules = keys_of_route(number)
   local schedules_set, scores, first_due = {}, {}, math.huge
-  for place, entry in ipairs(route.accepted) do
-    local base, bound = tonumber(entry.base), tonumber(entry.bound)
-    local due = due_ms(base, bound, route.increment, entry.records)
-    local score = due == base and entry.base or format('%d', due)
-    schedules_set[2 * place - 1] = entry.timeline
-    schedules_set[2 * place] = struct.pack(SCHEDULE, base, bound, entry.records)
+  local run, records, schedule, score -- those of the entry before: most of a call have the same
+  for place = 1, #route.accepted do
+    local entry = route.accepted[place]
+    if entry.run ~= run or entry.records ~= records then
+      run, records = entry.run, entry.records
+      schedule = struct.pack(SCHEDULE, run.base, run.bound, records)
+      local due = due_ms(run.base, run.bound, route.increment, records)
+      score = due == run.base and run.base_text or format('%d', due)
+      first_due = math.min(first_due, due)
+    end
+    schedules_set[2 * place - 1], schedules_set[2 * place] = entry.timeline, schedule
     scores[2 * place - 1], scores[2 * place] = score, entry.timeline
-    first_due = math.min(first_due, due)
   end
   redis.call('HSET', schedules, unpack(schedules_set))
   redis.call('ZADD', waiting, unpack(scores))
@@ -140,7 +152,8 @@ end
 
 local function close(entries, route)
   local gone = {}
-  for _, entry in ipairs(entries) do
+  for place = 1, #entries do
+    local entry = entries[place]
     gone[#gone + 1] = entry.snapshot_values
     if not remember_keys(entry, route, true) then
       gone[#gone + 1] = entry.snapshot
@@ -168,10 +181,10 @@ end
 
 local function set_heads(heads, entries, changed)
   local pairs_to_set = {}
-  for _, entry in ipairs(entries) do
-    local head = changed(entry)
+  for place = 1, #entries do
+    local head = changed(entries[place])
     if head then
-      pairs_to_set[#pairs_to_set + 1], pairs_to_set[#pairs_to_set + 2] = entry.timeline, head
+      pairs_to_set[#pairs_to_set + 1], pairs_to_set[#pairs_to_set + 2] = entries[place].timeline, head
     end
   end
   if #pairs_to_set > 0 then
@@ -185,34 +198,27 @@ local function marked_as_burying(entry)
 end
 
 local function head_afterwards(entry)
-  if entry.kind ~= 'wait' then
+  if entry.run.kind ~= 'wait' then
     return ended(entry.head, entry.id)
   end
-  local posts = tonumber(entry.posts)
+  local posts = entry.run.posts
   if posts > 0 and field_of(entry.head, 'id') then
     local head = with_number(entry.head, 'attempts', field_of(entry.head, 'attempts') + posts)
     return with_number(head, 'tries', field_of(head, 'tries') + posts)
   end
 end
 
-local WORDS = { close = 'closed', wait = 'waiting', bury = 'buried' }
-
--- Returns the entries of a kind, and how many records they have.
-local function of_kind(entries, kind)
-  local found, records = {}, 0
-  for _, entry in ipairs(entries) do
-    if entry.kind == kind then
-      found[#found + 1] = entry
-      records = records + entry.total
-    end
+local function records_of(entries)
+  local records = 0
+  for place = 1, #entries do
+    records = records + entries[place].total
   end
-  return found, records
+  return records
 end
 
 local function finish(number, route)
   local _, leased, tokens, _, heads, _, ledger = keys_of_route(number)
-  local closed, records_closed = of_kind(route.accepted, 'close')
-  local buried, records_buried = of_kind(route.accepted, 'bury')
+  local closed, buried = route.closed, route.buried
   wait_again_all(number, route)
   if #closed > 0 then
     begin_count(ledger, 'delivered')
@@ -230,14 +236,16 @@ local function finish(number, route)
   end
   set_heads(heads, route.accepted, head_afterwards)
   if #closed > 0 then
-    end_count(ledger, 'delivered', { 'delivered', records_closed, 'snapshots', -records_closed })
+    local records = records_of(closed)
+    end_count(ledger, 'delivered', { 'delivered', records, 'snapshots', -records })
   end
   if #buried > 0 then
-    end_count(ledger, 'buried', { 'buried', records_buried, 'snapshots', -records_buried })
+    local records = records_of(buried)
+    end_count(ledger, 'buried', { 'buried', records, 'snapshots', -records })
   end
   local names = {}
-  for place, entry in ipairs(route.accepted) do
-    names[place], answers[entry.number] = entry.timeline, WORDS[entry.kind]
+  for place = 1, #route.accepted do
+    names[place] = route.accepted[place].timeline
   end
   redis.call('HDEL', tokens, unpack(names))
   redis.call('ZREM', leased, unpack(names))

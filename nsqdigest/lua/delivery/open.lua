@@ -127,7 +127,8 @@ local function plan(number, route)
   local packed = redis.call('HMGET', schedules, unpack(names))
   local all_have_values = redis.call('EXISTS', unpack(route.values)) == #route.values
   read_losses(losses, route.entries)
-  for place, entry in ipairs(route.entries) do
+  for place = 1, #route.entries do
+    local entry = route.entries[place]
     entry.head, entry.packed = known_heads[place] or '', packed[place]
     entry.id = field_of(entry.head, 'id')
     entry.has_no_values = not all_have_values and redis.call('EXISTS', entry.values) == 0
@@ -207,7 +208,8 @@ end
 local function open(number, route, fresh)
   local _, _, _, schedules, heads, losses, ledger = keys_of_route(number)
   local heads_set, schedules_set, losses_gone, opened, uncounted = {}, {}, {}, 0, 0
-  for place, entry in ipairs(fresh) do
+  for place = 1, #fresh do
+    local entry = fresh[place]
     entry.head = fresh_head(route, entry)
     heads_set[2 * place - 1], heads_set[2 * place] = entry.timeline, entry.head
     local schedule, _, extra = counted_by_schedule(entry)
@@ -223,7 +225,8 @@ local function open(number, route, fresh)
   end
   begin_count(ledger, 'superseded')
   redis.call('HSET', heads, unpack(heads_set))
-  for _, entry in ipairs(fresh) do
+  for place = 1, #fresh do
+    local entry = fresh[place]
     redis.call('RENAME', entry.index, entry.snapshot)
     if not entry.has_no_values then
       if entry.id then -- of a digest whose end was cut off

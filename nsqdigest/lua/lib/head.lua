@@ -12,7 +12,10 @@ local find, match, substring, format, byte = string.find, string.match, string.s
 local BLANK = byte(' ')
 
 local function field_of(head, name)
-  local _, last = find(head or '', ' ' .. name .. '=', 1, true)
+  if not head or head == '' then
+    return nil
+  end
+  local _, last = find(head, ' ' .. name .. '=', 1, true)
   return last and match(head, '^%S+', last + 1)
 end
 

@@ -4,10 +4,11 @@ local MOST_OF_A_DIGEST = 10000 -- ending a digest is bounded work: of a larger o
 local ENTRIES_PER_CALL = 500 -- unpack has its limit
 
 -- Remembers the keys of a snapshot of `total` records. is_over: nobody needs the snapshot any more, so it may become
--- the memory; known: entries of the memory now; remember_ms: 0: not at all; remembered: most entries of the memory.
+-- the memory; known: entries of the memory now; remember_ms (as text): '0': not at all; remembered: most entries of
+-- the memory.
 -- Returns whether the snapshot became the memory.
 local function remember(memory, snapshot, total, is_over, known, remember_ms, remembered)
-  if remember_ms == 0 or total == 0 then
+  if remember_ms == '0' or total == 0 then
     return false
   end
   local becomes_it = is_over and known == 0 and total <= remembered and total <= MOST_OF_A_DIGEST

@@ -15,8 +15,8 @@ from redis.asyncio.connection import DefaultParser
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
 
-READ_BYTES = 1 << 18
-"""At a time: as much as asyncio takes from a socket at once."""
+READ_BYTES = 1 << 13
+"""Given to hiredis at a time: with each larger answer it moves all that follows in its buffer."""
 
 
 class Connection:

@@ -323,8 +323,8 @@ class Scripts:
             arguments += (len(self.key("digest", route, b"")), increment_ms, *memory)
         for end in ends:
             posts = end.more if end.kind == "wait" else 0
-            arguments += [routes.index(end.claim.route) + 1, end.kind, end.claim.token, posts, 1]
-            arguments += [end.digest_id, end.base_ms, end.bound_ms]
+            arguments += [routes.index(end.claim.route) + 1, end.kind, end.claim.token, posts]
+            arguments += [end.base_ms, end.bound_ms, 1, end.digest_id]
         arguments += [end.more for end in ends if end.kind == "bury"]
         words = self.run("finish", keys, arguments)
         return [word.decode() for word in words], self.client.zcard(self.key("dead"))
