@@ -345,7 +345,9 @@ class Scheduler:
             if wait_s > 0 or not taken.deliveries or self._draining or time.monotonic() >= until_s:
                 await opening
                 return wait_s
-            _, claimed = await asyncio.gather(opening, self._alone(timer, names), return_exceptions=True)
+            opened, claimed = await asyncio.gather(opening, self._alone(timer, names), return_exceptions=True)
+            if isinstance(opened, BaseException):
+                raise opened
             if isinstance(claimed, BaseException):
                 raise claimed
             taken = claimed

@@ -259,13 +259,15 @@ class Digests:
         digest is None if it is not ours any more."""
         commands: list[Command] = []
         by_route: dict[str, list[int]] = {}
+        names: list[bytes] = []
         for number, (claim, _) in enumerate(digests):
             keys, name = self._of(claim)
             commands += (_members_of(keys.snapshot + name), _values_of(keys.snapshot_values + name))
             by_route.setdefault(claim.route, []).append(number)
+            names.append(name)
         for route, numbers in by_route.items():
-            names = [digests[number][0].timeline for number in numbers]
-            commands.append([b"HMGET", self._namespace.keys[partition, route].heads, *names])
+            heads_of = Arguments([names[number] for number in numbers])
+            commands.append([b"HMGET", self._namespace.keys[partition, route].heads, heads_of])
         answers = await self._namespace.send(partition, commands)
         heads = dict(zip(chain(*by_route.values()), chain(*answers[2 * len(digests) :]), strict=True))
         return [

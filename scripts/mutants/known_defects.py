@@ -54,7 +54,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "delivery/finish",
         "sentry: without a token",
         "a token fences every transition",
-        "if owner ~= entry.token or (is_ending and",
+        "if owner ~= entry.run.token or (is_ending and",
         "if (is_ending and",
         "tests/lua/test_close.py",
     ),
