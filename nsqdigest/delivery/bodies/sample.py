@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsqdigest.base.conditions import Condition
-from nsqdigest.base.templates import Template
+from nsqdigest.base.templates import Template, check_path
 from nsqdigest.delivery.digest import Names
 from nsqdigest.delivery.grouped import builder_of
+from nsqdigest.intake.dropping import remover
 from nsqdigest.store.head import Head
 from nsqdigest.store.record import StoredRecord
 
@@ -84,7 +85,9 @@ def sample_of(route: Route) -> bytes:
         _put(event, ("message",), TEXTS[number % len(TEXTS)])
         events.append(event)
     timeline = "".join(part if isinstance(part, str) else _found(events[0], part) for part in template.parts)
-    return digest_json(events, Names(route.name, timeline, route.sink), path)
+    remove = remover([check_path(name) for name in route.drop])
+    stored = [json.loads(remove(json.dumps(event).encode())) for event in events]
+    return digest_json(stored, Names(route.name, timeline, route.sink), path)
 
 
 def _put(event: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
