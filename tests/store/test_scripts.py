@@ -18,7 +18,7 @@ from nsqdigest.store.servers.translation import translate
 pytestmark = pytest.mark.unit
 
 NAMES = [
-    "add", "adopt", "audit", "census", "claim", "delete", "drop_dead", "finish", "flush", "hello", "maintenance",
+    "add", "adopt", "audit", "census", "claim", "delete", "drop_dead", "finish", "flush", "hello", "hold", "maintenance",
     "mend", "open", "recount", "renew", "revive", "rights",
 ]  # fmt: skip
 LUA = resources.files("nsqdigest") / "lua"

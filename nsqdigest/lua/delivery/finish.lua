@@ -18,8 +18,8 @@
 --         already: this digest was closed or buried before; damaged: a key of its own has another type, nothing changed
 -- ERRORS none of its own. A key that timelines share and that has another type stops the call before its first write.
 -- EFFECT after a close or a bury base = bound = EXEMPT, and not those of the call, where the head says that an urgent
---        record came meanwhile (add). Each timeline waits before its digest ends, and is leased until it has: a call that was cut off leaves it in
---        two places, never in none.
+--        record came meanwhile (add). Each timeline waits before its digest ends, and is leased until it has: a call
+--        that was cut off leaves it in two places, never in none.
 --
 -- @include lib/route_keys.lua
 -- @include lib/now.lua
