@@ -55,6 +55,15 @@ def test_a_timeline_with_a_possible_repeat_is_of_the_second_kind() -> None:
     assert values == encode([Arguments([b"b", b"a", b"c"])])
 
 
+def test_a_timeline_with_an_urgent_record_or_a_muted_one_is_of_the_second_kind_too() -> None:
+    urgent = record(b"t", b"1", possible_repeat=True)
+    urgent.is_urgent = True
+    _, (plain, batch, _) = pack_batch(KEYS, [urgent, record(b"t", b"2"), record(b"m", b"3")], frozenset([b"m", b"z"]))
+    assert plain == 0
+    assert isinstance(batch, bytes)
+    assert batch.endswith(b"\x04\x03\x00")
+
+
 def test_a_score_always_has_17_characters() -> None:
     _, _, batch, _ = packed(record(b"t", b"1", at_us=5), record(b"t", b"2", at_us=0))
     assert batch == b"\0\x02" + b"\0\x011" + b"-0000000000000005" + b"\0\x012" + b"00000000000000000"

@@ -8,9 +8,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsqdigest.base.conditions import Condition
-from nsqdigest.base.templates import Template
+from nsqdigest.base.templates import Template, check_path
 from nsqdigest.delivery.digest import Names
 from nsqdigest.delivery.grouped import builder_of
+from nsqdigest.intake.dropping import remover
 from nsqdigest.store.head import Head
 from nsqdigest.store.record import StoredRecord
 
@@ -107,7 +108,10 @@ def events_of(
             _put(event, field, text)
         _put(event, ("message",), texts[number % len(texts)])
         events.append(event | others)
-    return events
+    if route is None or not route.drop:
+        return events
+    remove = remover([check_path(name) for name in route.drop])
+    return [json.loads(remove(json.dumps(event).encode())) for event in events]
 
 
 def _put(event: dict[str, Any], path: tuple[str, ...], value: Any) -> None:

@@ -112,8 +112,8 @@ local scored = { unpack_from('>' .. string.rep('Hc0c17', #arguments - FIXED_ARGU
 local position, at, places_from = 1, FIXED_KEYS + 1, FIXED_ARGUMENTS
 for number = 1, #names do
   local index, values, schedule = keys[at], keys[at + 1], known[number]
-  local second_kind, instants, held_before, refused, met_known_key = number > plain, first_instants, 0, false, false
-  local held, is_urgent = 0, false
+  local second_kind, instants, held_before, met_known_key = number > plain, first_instants, 0, false
+  local held, is_urgent, refusal = 0, false, nil
   if schedule and #schedule == SCHEDULE_BYTES then
     instants, held_before = schedule, unpack_from('>I4', schedule, 17) -- base and bound stay packed as they are
     if held_before >= capacity then -- an open that was cut off may have taken some
@@ -123,21 +123,19 @@ for number = 1, #names do
   else
     held = left_by_another(index, values)
     left_over = left_over + held
-    refused = held == 0 and places <= 0
+    refusal = held == 0 and places <= 0 and OVER_TIMELINES or nil
   end
   local places_to = places_from + counts[number] -- of its records among the arguments
   for place = places_from + 1, places_to do
-    local key, score, fate, is_loser
+    local key, score, is_loser
     key, score, position = scored[position], scored[position + 1], position + 2
-    local value, possible_repeat, urgent, muted = arguments[place], false, false, false
+    local value, fate, possible_repeat, urgent = arguments[place], refusal, false, false
     if second_kind then
       local flags = string.byte(batch, place - #arguments - 1)
-      possible_repeat, urgent, muted = flags % 2 == 1, flags % 4 >= 2, flags >= 4
+      possible_repeat, urgent, fate = flags % 2 == 1, flags % 4 >= 2, flags >= 4 and MUTED or refusal
     end
-    if muted then
-      fate = MUTED
-    elseif refused then
-      fate = OVER_TIMELINES
+    if fate then
+      is_loser = false -- refused before any look at its set
     elseif possible_repeat and is_duplicate(keys[at + 2], keys[at + 3], key, score) then
       fate = DUPLICATE
     elseif held >= capacity and not call('ZSCORE', index, key) then

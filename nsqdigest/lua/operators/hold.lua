@@ -2,16 +2,17 @@
 -- (add is told so of each). Snoozed: nothing of it goes out before that instant.
 --
 -- KEYS  as lib/timeline_keys.lua has them; then 15 holds hash of the partition
--- ARGV  1 now (ms, '' = Redis' clock)   2 timeline   3 its field among the holds   4 'mute' | 'snooze' | '' (ends what
---       there is)   5 until (ms; not of '')   6 by whom (not of '')   7 most holds of a partition
+-- ARGV  1 now (ms, '' = Redis' clock)   2 timeline   3 its field among the holds
+--       4 'mute' | 'snooze' | '' (ends what there is)   5 until (ms; not of '')   6 by whom (not of '')
+--       7 most holds of a partition
 -- RETURNS { 'held', what was held before: 'mute' | 'snooze' | '' }
 --         { 'ended', what was held: 'mute' | 'snooze' }
 --         { 'unknown' }: there is nothing to end
 --         { 'full' }: there are as many holds as there may be; nothing changed
 -- ERRORS none of its own.
 -- EFFECT a hold is 'KIND UNTIL SINCE BASE BOUND BY': base and bound as they were before a snooze moved them, or 0 0. A
---        snooze moves base and bound of a timeline that waits to its end at least; its end moves them back, where nobody
---        else moved them. What is over is removed, and the whole hash expires with its last hold.
+--        snooze moves base and bound of a timeline that waits to its end at least; its end moves them back, where
+--        nobody else moved them. What is over is removed, and the whole hash expires with its last hold.
 --
 -- @include lib/timeline_keys.lua
 -- @include lib/now.lua
