@@ -32,6 +32,8 @@ from nsqdigest.store.schedule import Schedule
 from nsqdigest.store.store import Store
 
 TIMELINES = 10_000
+ALONE = 500
+"""Digests that go out one at a time."""
 DAEMONS, PARTITIONS, ROUTES = 10, 32, 50
 START_S = 60.0
 
@@ -81,9 +83,10 @@ async def _costs(port: int, client: redis.Redis, rounds: int, batches: int) -> l
         plain_us = _plain(client, Events(TIMELINES, number), batches)
         async with store_on(port) as store:
             add_us = await _adds(store, client, Events(TIMELINES, number), batches, at_once(store))
+            alone_us = await _digests(store, client, ALONE, at_a_time=1)
             digest_us = await _digests(store, client, TIMELINES)
         client.flushall()
-        found.append(Costs(plain_us, add_us, digest_us))
+        found.append(Costs(plain_us, add_us, digest_us, alone_us))
     return found
 
 
@@ -109,12 +112,11 @@ async def _adds(store: Store, client: redis.Redis, events: Events, batches: int,
     return (cpu_us(client) - began_us) / (batches * BATCH)
 
 
-async def _digests(store: Store, client: redis.Redis, most: int) -> float:
+async def _digests(store: Store, client: redis.Redis, most: int, at_a_time: int = CLAIM) -> float:
     """Delivers what is due, so many at most. Returns the CPU per digest."""
     delivered, began_us = 0, cpu_us(client)
-    while delivered < most and (claims := await claim(store)):
-        for claimed in claims:
-            await deliver(store, claimed)
+    while delivered < most and (claims := await claim(store, at_a_time)):
+        await deliver(store, claims)
         delivered += len(claims)
     return (cpu_us(client) - began_us) / delivered
 

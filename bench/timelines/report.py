@@ -18,11 +18,13 @@ SLOWEST_GOAL_MS = 10.0
 
 
 class Costs(NamedTuple):
-    """Of one round. Per record, but for `digest`: claim, open, read and close of one."""
+    """Of one round: per record, and for claim, open, read and close of a digest."""
 
     plain_us: float
     add_us: float
     digest_us: float
+    """In calls for many."""
+    alone_us: float
 
 
 class Size(NamedTuple):
@@ -127,7 +129,11 @@ def markdown(results: Results, *, machine: Mapping[str, str], notes: Iterable[st
             for what, spread in (
                 ("ZADD + HSET of a record, pipelined", spread_of(one.plain_us for one in results.costs)),
                 ("add, per record", spread_of(one.add_us for one in results.costs)),
-                ("claim, open, read and close, per digest", spread_of(one.digest_us for one in results.costs)),
+                (
+                    "claim, open, read and close of 200 digests, per digest",
+                    spread_of(one.digest_us for one in results.costs),
+                ),
+                ("the same of a digest alone", spread_of(one.alone_us for one in results.costs)),
             )
         ),
         "",

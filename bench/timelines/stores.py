@@ -14,7 +14,6 @@ from nsqdigest.delivery.ids import uuid7
 from nsqdigest.store.answers import Claim
 from nsqdigest.store.digests import Ending, Opening
 from nsqdigest.store.head import Head
-from nsqdigest.store.packing import first_page, next_page
 from nsqdigest.store.record import Record
 from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Schedule
@@ -87,21 +86,22 @@ async def claim(store: Store, most: int = CLAIM) -> list[Claim]:
     return (await store.digests.claim(0, [(ROUTE, 0)], [most], LEASE_MS)).claims
 
 
-async def open_one(store: Store, claimed: Claim) -> Head:
+async def open_all(store: Store, claims: Sequence[Claim]) -> list[Head]:
     now_ms = store.clock.now_ms()
-    opening = Opening(claimed, uuid7(now_ms, random.getrandbits(74)))
-    (opened,) = await store.digests.open(0, [opening], {ROUTE: [now_ms]})
-    assert isinstance(opened, Head)
+    openings = [Opening(claimed, uuid7(now_ms, random.getrandbits(74))) for claimed in claims]
+    opened = await store.digests.open(0, openings, {ROUTE: [now_ms]})
+    return [head for head in opened if isinstance(head, Head)]
+
+
+async def open_one(store: Store, claimed: Claim) -> Head:
+    (opened,) = await open_all(store, [claimed])
     return opened
 
 
-async def deliver(store: Store, claimed: Claim) -> None:
+async def deliver(store: Store, claims: Sequence[Claim]) -> None:
     """As the daemon does it, but for the receiver."""
-    opened = await open_one(store, claimed)
-    start, count = 0, first_page(opened.total)
-    while start < opened.total:
-        page = await store.digests.page(claimed, opened, start, count)
-        assert page
-        start += len(page)
-        count = next_page(start, start * len(VALUE), opened.total - start)
-    await store.digests.finish(0, [Ending.close(claimed, opened.id, later(store))])
+    opened = await open_all(store, claims)
+    await store.digests.read(0, list(zip(claims, opened, strict=True)))
+    after = later(store)
+    endings = [Ending.close(claimed, head.id, after) for claimed, head in zip(claims, opened, strict=True)]
+    await store.digests.finish(0, endings)

@@ -5,7 +5,7 @@ A timer sleeps until its next timeline is due, at most `interval`, and is woken 
 intake filed something that is due at once: of that route it claims without a look. Otherwise it reads the partition's
 agenda, which is one cheap command, and claims only of the routes that may have something due. Where nothing is, all
 timers wake at the same instants and their reads share a round trip. The agenda is trusted for a lease: then all routes
-are claimed of, which puts it right where it was lost.
+are claimed of, which puts it right where it was lost. That, and upkeep, one daemon does for all (lua/upkeep/turn.lua).
 
 Claims go one after another, since they share the sinks' room. After ALONE_S a slow one (a server of a Cluster that
 hangs) lets the others go on, and keeps no more than its partition's share of the room.
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _log = log.get("scheduler")
 
-_MAINTENANCE_PER_LEASE = 4
+_UPKEEP_PER_LEASE = 4
 _STORE_AGAIN_FIRST_MS = 100
 _STORE_AGAIN_CAP_MS = 5000
 ALONE_S = 0.1
@@ -54,8 +54,10 @@ class _Timer:
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     failures: int = 0
     failing_since_s: float | None = None
-    maintained_s: float = 0.0
-    claimed_of_all_s: float = 0.0
+    looked_after_s: float = 0.0
+    asked_of_all_s: float = 0.0
+    claims_of_all: bool = True
+    """Whether its next claim is of all routes, whatever the agenda says."""
     due: set[str] = field(default_factory=set)
     """Routes in which something is known to be due."""
     short_of: set[str] = field(default_factory=set)
@@ -236,9 +238,9 @@ class Scheduler:
         for outlet in self.outlets:
             if outlet.controller.tick(now_s):
                 self._on_decision(outlet)
-        if now_s - timer.maintained_s >= self._settings.lease_ms / 1000 / _MAINTENANCE_PER_LEASE:
-            await self._maintain(timer)
-            timer.maintained_s = now_s
+        if now_s - timer.looked_after_s >= self._settings.lease_ms / 1000 / _UPKEEP_PER_LEASE:
+            await self._look_after(timer)
+            timer.looked_after_s = now_s
         await self._take_lost(timer, now_s)
         wait_s = self._settings.interval_ms / 1000
         for outlet in self.outlets:
@@ -253,6 +255,21 @@ class Scheduler:
         if lost:
             _log.info("scheduler.claim.found", timelines=len(lost), partition=timer.partition)
             await self._opener.open(timer.partition, lost)
+
+    async def _look_after(self, timer: _Timer) -> None:
+        upkeep, routes = self._store.upkeep, list(self._routes)
+        has_turn = await self._has_turn(timer.partition, "upkeep", self._settings.lease_ms // _UPKEEP_PER_LEASE)
+        if has_turn or not upkeep.is_census_done(timer.partition, routes):
+            await self._maintain(timer)
+
+    async def _has_turn(self, partition: int, work: str, every_ms: int) -> bool:
+        try:
+            return await self._store.upkeep.has_turn(partition, work, list(self._routes), every_ms)
+        except StoreError as error:
+            if not error.is_damage:
+                raise
+            self._note_damage(partition, "", error)
+            return True
 
     async def _maintain(self, timer: _Timer) -> None:
         done = await self._store.upkeep.maintain(timer.partition, list(self._routes), self._settings.lease_ms)
@@ -289,15 +306,16 @@ class Scheduler:
             await self._claim_of(timer, names)
         agenda = await self._digests.agenda(timer.partition, interval_ms)
         now_ms = self._digests.now_ms()
-        of_all = now_s - timer.claimed_of_all_s >= self._settings.lease_ms / 1000
+        if now_s - timer.asked_of_all_s >= self._settings.lease_ms / 1000:
+            timer.claims_of_all |= await self._has_turn(timer.partition, "claim of all", self._settings.lease_ms)
+            timer.asked_of_all_s = now_s
         mine = {name: due_ms for name, due_ms in agenda.items() if name in self._routes}
-        names = [name for name in self._routes if of_all or mine.get(name, now_ms + 1) <= now_ms]
+        names = [name for name in self._routes if timer.claims_of_all or mine.get(name, now_ms + 1) <= now_ms]
         later_ms = [due_ms for name, due_ms in mine.items() if name not in names and self._routes[name].outlet.room]
         wait_s = (min(later_ms, default=now_ms + interval_ms) - now_ms) / 1000
         if names:
             wait_s = min(wait_s, await self._claim_of(timer, names))
-        if of_all:
-            timer.claimed_of_all_s = now_s
+        timer.claims_of_all = False
         return wait_s
 
     async def _claim_of(self, timer: _Timer, names: list[str]) -> float:

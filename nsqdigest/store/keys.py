@@ -13,6 +13,7 @@ Keys, under the hash tag `{namespace:partition}`, type first, the route's name a
     dead            id scored by when it died (ms)   dead:details, dead-set:ID, dead-values:ID
     layout          schema, partitions, epoch        routes (of partition 0)       route: when a daemon had it (ms)
     holds           of ROUTE:TIMELINE: muted or snoozed, until when (ms), by whom
+    turns           when upkeep was done (ms)
 
 A digest that was revived from the dead store is the snapshot of a timeline of its own, in the partition where it was
 buried; its name begins with a control character, which no event's timeline can have, and holds the digest's id and the

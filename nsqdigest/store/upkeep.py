@@ -10,10 +10,13 @@ adds first and removes last, so nothing is lost. Upkeep repairs the rest:
 - lua/upkeep/census.lua sets a wrong count of timelines right.
 - A route with a damaged key (it has another type) stays as it is and is reported; the other routes get their upkeep.
 - A daemon's first census of a route covers all its timelines: the increment of its policy may have changed.
+- Of daemons with the same routes one does a partition's upkeep at a time (lua/upkeep/turn.lua), so that a fleet costs
+  Redis what one daemon does.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
@@ -30,9 +33,12 @@ if TYPE_CHECKING:
     from nsqdigest.store.operations import Operations
 
 MENDED_TIMELINES = 5000
+_TURN = 0.75
+"""How long a turn lasts, of the time after which the work is to be done again. Less than the whole: a daemon that is
+alone never asks too early."""
 _NOTHING_LEFT = b"0"
 _ALL = b"all"
-_PAGES_PER_TURN = 20
+PAGES_PER_TURN = 20
 
 
 class _Page(NamedTuple):
@@ -57,12 +63,24 @@ class Upkeep:
         self._cursors: dict[tuple[int, str], bytes] = {}
         """Where the census of a route goes on. Routes that are missing here had none yet."""
 
+    async def has_turn(self, partition: int, work: str, routes: Sequence[str], every_ms: int) -> bool:
+        """Whether a piece of work that each daemon could do is this one's, where it is to be done so often. If so, all
+        others with the same routes leave it to this one until it is to be done again."""
+        same = repr([work, every_ms, *(self._routes[route] for route in sorted(routes))]).encode()
+        whose = hashlib.blake2s(same, digest_size=8).hexdigest()
+        turns = self._namespace.tags[partition] + b"turns"
+        (is_free,) = await self._namespace.run(partition, "turn", [turns], [b"", whose, int(_TURN * every_ms)])
+        return bool(is_free)
+
+    def is_census_done(self, partition: int, routes: Sequence[str]) -> bool:
+        return all(self._cursors.get((partition, route), _ALL) == _NOTHING_LEFT for route in routes)
+
     async def maintain(self, partition: int, routes: Sequence[str], lease_ms: int) -> Maintained:
         """One turn of upkeep. `lease_ms`: a longer lease was given by a clock that was ahead. A census that needs more
         pages than one turn has goes on in the next turn."""
         done = await self._maintain(partition, routes, lease_ms)
-        for _ in range(_PAGES_PER_TURN - 1):
-            if all(self._cursors[partition, route] == _NOTHING_LEFT for route in routes):
+        for _ in range(PAGES_PER_TURN - 1):
+            if self.is_census_done(partition, routes):
                 break
             done = done.and_then(await self._maintain(partition, routes, lease_ms))
         return done

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from nsqdigest.base import log, tasks
 from nsqdigest.base.errors import NsqdigestError, StoreError
-from nsqdigest.store.figures import Figures
+from nsqdigest.store.figures import Figures, pause_s
 
 if TYPE_CHECKING:
     from nsqdigest.base.metrics import Metrics
@@ -29,7 +29,6 @@ _log = log.get("store")
 
 _DAMAGE_LOGGED_EVERY_S = 60.0
 _RETRY_S = 0.5
-FIGURES_EVERY_S = 5.0
 
 
 class StoreWatch:
@@ -78,6 +77,7 @@ class StoreWatch:
 
     async def _count(self) -> None:
         """At its own pace, however often the figures are asked for. Where Redis fails, the last figures remain."""
+        places = len(self._store.routes) * self._store.namespace.partitions
         while True:
             try:
                 self.figures = await self._store.figures.read(self._store.routes, self._store.clock.now_ms())
@@ -85,7 +85,7 @@ class StoreWatch:
                 self._warn_of_orphans()
             except StoreError as error:
                 self._log_damage(error)
-            await asyncio.sleep(min(FIGURES_EVERY_S, self._every_s))
+            await asyncio.sleep(pause_s(places, self._every_s))
 
     def _log_damage(self, error: StoreError) -> None:
         """Logs damaged keys, since neither intake nor scheduler may ever use them."""

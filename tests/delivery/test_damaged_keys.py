@@ -79,6 +79,16 @@ def test_a_damaged_layout_is_said_and_stops_nothing(
     stage.wait_until_all_is_delivered()
 
 
+def test_a_damaged_key_of_turns_is_said_and_stops_nothing(
+    stage: Stage, receiver: Receiver, nsqd: Nsqd, daemon: Daemon
+) -> None:
+    stage.store.cli("DEL", f"{TAG}turns")
+    stage.store.cli("SET", f"{TAG}turns", "planted")
+    stage.publisher(nsqd, timelines=4).publish(20)
+    stage.wait_until_all_is_delivered()
+    wait_until(lambda: daemon.said("scheduler.store.damaged"), 20, "the daemon to say it")
+
+
 @pytest.mark.parametrize("kind", ["schedule", "tokens", "ledger"])
 def test_a_damaged_route_stops_no_other(
     stage: Stage, receiver: Receiver, nsqd: Nsqd, daemon: Daemon, kind: str

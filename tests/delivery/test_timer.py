@@ -59,6 +59,12 @@ class ToldStore(ToldDigests):
     claims_at_a_time: int = 0
     most_at_a_time: int = 0
     maintained: list[tuple[float, int, list[str], int]] = field(default_factory=list)
+    turns: list[tuple[float, int, str, int]] = field(default_factory=list)
+    of_others: dict[str, list[bool]] = field(default_factory=lambda: {"upkeep": [], "claim of all": []})
+    """Whether another daemon has the next turns."""
+    census: list[bool] = field(default_factory=list)
+    """Whether it goes on."""
+    turn_errors: list[StoreError] = field(default_factory=list)
     asked_again: list[tuple[float, int, list[str], str]] = field(default_factory=list)
     look_errors: dict[int, list[StoreError | None]] = field(default_factory=dict)
     claim_errors: list[StoreError | None] = field(default_factory=list)
@@ -138,6 +144,15 @@ class ToldStore(ToldDigests):
             if ending.kind == "wait":
                 self.due[partition, ending.claim.route, ending.claim.timeline] = ending.after.base_ms / 1000
         return answer
+
+    async def has_turn(self, partition: int, work: str, routes: Sequence[str], every_ms: int) -> bool:
+        self.turns.append((now_s(), partition, work, every_ms))
+        if self.turn_errors:
+            raise self.turn_errors.pop(0)
+        return not (self.of_others[work].pop(0) if self.of_others[work] else False)
+
+    def is_census_done(self, partition: int, routes: Sequence[str]) -> bool:
+        return not self.census.pop(0) if self.census else True
 
     async def maintain(self, partition: int, routes: Sequence[str], lease_ms: int) -> Maintained:
         self.maintained.append((now_s(), partition, list(routes), lease_ms))
@@ -245,6 +260,48 @@ async def test_all_routes_are_claimed_of_once_in_a_lease_and_it_is_maintained_fo
     assert {(of, tuple(routes), lease_ms) for _, of, routes, lease_ms in stage.store.maintained} == {
         (0, ("r", "s"), 60_000)
     }
+
+
+@simulated
+async def test_a_turn_that_another_daemon_has_is_left_to_it(make: MakeStage) -> None:
+    stage = make(interval_s=5)
+    stage.store.of_others = {
+        "upkeep": [False, True, True, False, *[True] * 5],
+        "claim of all": [True, True, False],
+    }
+    stage.store.census = [False, True]
+    stage.scheduler.start()
+    await at(125)
+    assert [turn for turn in stage.store.turns if turn[2] == "upkeep"] == [
+        (15.0 * number, 0, "upkeep", 15_000) for number in range(9)
+    ]
+    assert [at_s for at_s, *_ in stage.store.maintained] == [0.0, 30.0, 45.0], "at 30 its own census went on"
+    assert stage.asked() == [(0.0, ["r", "s"]), (120.0, ["r", "s"])], "the first claim is of all"
+
+
+@simulated
+async def test_a_turn_to_claim_of_all_is_kept_until_that_was_done(make: MakeStage) -> None:
+    stage = make(interval_s=5)
+    stage.store.of_others["claim of all"] = [False, True]
+    stage.store.look_errors = {0: [DAMAGE, DAMAGE]}
+    stage.scheduler.start()
+    await at(50)
+    assert [turn[2] for turn in stage.store.turns].count("claim of all") == 1
+    assert [routes for _, routes in stage.asked()] == [["r", "s"]]
+
+
+@simulated
+async def test_where_the_key_of_turns_is_damaged_every_daemon_does_the_upkeep(
+    make: MakeStage, logged: Callable[[str], int]
+) -> None:
+    stage = make(interval_s=5)
+    stage.store.turn_errors = [DAMAGE]
+    stage.store.put("a", route="r")
+    stage.scheduler.start()
+    await at(1)
+    assert [at_s for at_s, *_ in stage.store.maintained] == [0.0]
+    assert stage.sent() == [(0, "a")]
+    assert logged("scheduler.store.damaged") == 1
 
 
 @simulated

@@ -122,7 +122,17 @@ class World:
         contents = self.store.contents()
         assert inconsistencies(self.store.tag, contents) == []
         kinds = {name.split(b":")[2] for name in contents}
-        assert kinds <= {b"ledger", b"count", b"shown", b"dead", b"dead-set", b"dead-values", b"layout", b"routes"}
+        assert kinds <= {
+            b"ledger",
+            b"count",
+            b"shown",
+            b"dead",
+            b"dead-set",
+            b"dead-values",
+            b"layout",
+            b"routes",
+            b"turns",
+        }
 
 
 @dataclass(frozen=True)
@@ -381,6 +391,7 @@ STORIES = {
     "mend": Story(inexact, lambda w, _: w.mend("r")),
     "census": Story(miscounted, lambda w, _: w.store.census(ROUTES)),
     "hello": Story(two_due, lambda w, _: w.store.hello(routes=ROUTES)),
+    "turn": Story(two_due, lambda w, _: w.store.turn()),
     "flush": Story(
         lambda w: w.store.add(*recs(T, b"a"), base_ms=NOW_MS + HOUR_MS), lambda w, _: w.store.flush(T)
     ),

@@ -163,6 +163,10 @@ def test_a_full_redis_lets_daemons_start(full: Scripts) -> None:
         assert full.hello(routes=["r"])[2] == b"epoch"
 
 
+def test_a_full_redis_gives_turns_of_upkeep(full: Scripts) -> None:
+    assert [full.turn(), full.turn()] == [True, False]
+
+
 def test_a_full_redis_takes_scripts_it_does_not_have(full: Scripts) -> None:
     full.command("SCRIPT", "FLUSH")
     assert full.claim().timelines == [b"postponed", b"waiting"]

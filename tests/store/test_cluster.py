@@ -318,7 +318,7 @@ def whole_contents(servers: list[ClusterServer]) -> dict[bytes, dict[bytes, obje
         with server.client() as client:
             for name, value in Scripts(client).contents().items():
                 tag, _, kind = name.partition(b"}:")
-                if kind not in (b"layout", b"routes"):
+                if kind not in (b"layout", b"routes", b"turns"):
                     found.setdefault(tag + b"}:", {})[name] = value
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsqdigest.store.figures import RouteFigures, sink_of
+from nsqdigest.store.figures import RouteFigures, pause_s, sink_of
 
 pytestmark = pytest.mark.unit
 
@@ -25,3 +25,8 @@ def test_what_is_not_due_yet_is_not_overdue() -> None:
     assert RouteFigures(oldest_due_ms=9_000).overdue_s(8_000) == 0.0
     assert RouteFigures(oldest_due_ms=9_000).overdue_s(10_500) == 1.5
     assert RouteFigures().overdue_s(10_500) == 0.0
+
+
+@pytest.mark.parametrize(("places", "look_s", "pause"), [(1, 20, 5), (200, 20, 5), (1600, 20, 40), (1, 0.5, 0.5)])
+def test_many_routes_in_many_partitions_are_read_less_often(places: int, look_s: float, pause: float) -> None:
+    assert pause_s(places, look_s) == pause

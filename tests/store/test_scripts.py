@@ -18,8 +18,8 @@ from nsqdigest.store.servers.translation import translate
 pytestmark = pytest.mark.unit
 
 NAMES = [
-    "add", "adopt", "audit", "census", "claim", "delete", "drop_dead", "finish", "flush", "hello", "hold", "maintenance",
-    "mend", "open", "recount", "renew", "revive", "rights",
+    "add", "adopt", "audit", "census", "claim", "delete", "drop_dead", "finish", "flush", "hello", "hold",
+    "maintenance", "mend", "open", "recount", "renew", "revive", "rights", "turn",
 ]  # fmt: skip
 LUA = resources.files("nsqdigest") / "lua"
 

@@ -498,7 +498,7 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
         self.world.was_cut_off = False
         self.nothing_is_lost_stranded_or_counted_wrong()
         left = {name.split(b":")[2] for name in self.stores[0].contents()}
-        allowed = {b"ledger", b"count", b"shown", b"dead", b"dead-set", b"dead-values", b"layout", b"routes"}
+        allowed = {b"ledger", b"count", b"shown", b"dead", b"dead-set", b"dead-values", b"layout", b"routes", b"turns"}
         assert left <= allowed, left - allowed
 
     def put_all_again(self) -> None:

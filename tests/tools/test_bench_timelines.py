@@ -37,7 +37,11 @@ else:
 @pytest.fixture
 def results() -> report.Results:
     return report.Results(
-        costs=(report.Costs(4.0, 10.0, 150.0), report.Costs(5.0, 10.0, 170.0), report.Costs(4.0, 12.0, 160.0)),
+        costs=(
+            report.Costs(4.0, 10.0, 50.0, 150.0),
+            report.Costs(5.0, 10.0, 70.0, 170.0),
+            report.Costs(4.0, 12.0, 60.0, 160.0),
+        ),
         sizes=(report.Size(10, (5.0, 6.0, 7.0), (100.0,), 900.0), report.Size(1000, (9.0,), (250.0,), 800.0)),
         idle=report.Idle(10, 32, 50, 0.5, {"zrange": 12.0}),
         calls=(report.Call("add", (3000.0, 4000.0, 90_000.0)), report.Call("claim", (6000.0, 5000.0, 5000.0))),
@@ -63,7 +67,7 @@ def test_the_slowest_call_is_that_with_the_largest_median(results: report.Result
 
 def test_each_goal_is_met_or_missed_by_itself(results: report.Results) -> None:
     assert verdicts(results) == [True, True, True, True]
-    dear = (report.Costs(1.0, 3.6, 1.0),)
+    dear = (report.Costs(1.0, 3.6, 1.0, 0.0),)
     grown = (results.sizes[0], report.Size(1000, (5.0,), (251.0,), 1.0))
     assert verdicts(results._replace(costs=dear)) == [False, True, True, True]
     assert verdicts(results._replace(sizes=grown)) == [True, False, True, True]

@@ -446,6 +446,9 @@ class Scripts:
         answer: list[bytes] = self.run("hello", [self.key("layout"), self.key("routes")], arguments)
         return answer
 
+    def turn(self, whose: str = "daemons", lasts_ms: int = 1000) -> bool:
+        return bool(self.run("turn", [self.key("turns")], [self._now(), whose, lasts_ms]) == [1])
+
     # -- for operators
 
     def delete(self, timeline: bytes, route: str = "r") -> tuple[str, int | None]:
