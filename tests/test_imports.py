@@ -28,9 +28,9 @@ ROOM_OF_FILE = {"": "base", "backoff": "base", "consumer": "intake", "__main__":
 """Of what stands beside the rooms."""
 
 PURE = (
-    "audit.ledger", "audit.report", "backoff", "base.calendar", "base.conditions", "base.errors", "base.findings",
-    "base.host_names", "base.http.public_addresses", "base.local_time", "base.log_counts", "base.quiet_hours",
-    "base.reasons", "base.screen", "base.shown", "base.templates", "base.words", "daemon.routes",
+    "audit.ledger", "audit.report", "backoff", "base.calendar", "base.conditions", "base.dropping", "base.errors",
+    "base.findings", "base.host_names", "base.http.public_addresses", "base.local_time", "base.log_counts",
+    "base.quiet_hours", "base.reasons", "base.screen", "base.shown", "base.templates", "base.words", "daemon.routes",
     "delivery.bodies.base", "delivery.bodies.checking", "delivery.bodies.document", "delivery.bodies.encoding",
     "delivery.bodies.filters", "delivery.bodies.formats", "delivery.bodies.message", "delivery.bodies.sample",
     "delivery.bodies.sandbox", "delivery.bodies.slack", "delivery.bodies.teams", "delivery.bodies.template",
@@ -40,11 +40,11 @@ PURE = (
     "delivery.mail.content", "delivery.mail.fragment", "delivery.mail.html", "delivery.mail.mime",
     "delivery.mail.reading", "delivery.mail.text", "delivery.sink_state", "delivery.sinks.base", "delivery.targets",
     "delivery.verdicts", "doctor.findings", "doctor.judgements", "doctor.report", "doctor.running", "intake.batch",
-    "intake.bodies", "intake.dropping", "intake.late_answers", "intake.letter_reading", "intake.names",
-    "intake.oversize", "intake.rdy", "intake.routing", "intake.shapes", "intake.timestamps", "nsq.compression",
-    "nsq.directory", "nsq.frames", "nsq.negotiation", "nsq.publish_rules", "store.acknowledged", "store.answers",
-    "store.keys", "store.packing", "store.record", "store.route", "store.schedule", "trial.events", "trial.hints",
-    "trial.report", "trial.simulation", "trial.simulator", "trial.streams", "trial.trial",
+    "intake.bodies", "intake.late_answers", "intake.letter_reading", "intake.names", "intake.oversize", "intake.rdy",
+    "intake.routing", "intake.shapes", "intake.timestamps", "nsq.compression", "nsq.directory", "nsq.frames",
+    "nsq.negotiation", "nsq.publish_rules", "store.acknowledged", "store.answers", "store.keys", "store.packing",
+    "store.record", "store.route", "store.schedule", "trial.events", "trial.hints", "trial.report", "trial.simulation",
+    "trial.simulator", "trial.streams", "trial.trial",
 )  # fmt: skip
 THE_WORLD = {
     "aiohttp", "asyncio", "click", "concurrent", "logging", "nsq", "os", "random", "redis", "secrets", "selectors",

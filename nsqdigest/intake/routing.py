@@ -9,7 +9,8 @@ Invariants:
 The common case is one pass of a typed decoder that reads only the fields that some template names and validates the
 rest while skipping it. It does not check UTF-8 in what it skips, so `bodies` checks that first.
 
-Comes from `decoding`; records go to `writer`. The parts are `shapes`, `names`, `timestamps` and `dropping`.
+Comes from `decoding`; records go to `writer`. The parts are `shapes`, `names` and `timestamps`;
+`base.conditions` and `base.dropping` do what the routes say.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from nsqdigest.base.conditions import Condition, Holds
+from nsqdigest.base.dropping import remover
 from nsqdigest.base.reasons import DeadLetterReason
 from nsqdigest.base.templates import Template, check_path
 from nsqdigest.intake import bodies
 from nsqdigest.intake.bodies import OPEN_BRACKET, Rejected
-from nsqdigest.intake.dropping import remover
 from nsqdigest.intake.names import Renderer, TimelineNames, encoded_name, renderer
 from nsqdigest.intake.shapes import Reader, Shape
 from nsqdigest.intake.timestamps import timestamp_ms

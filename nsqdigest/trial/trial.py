@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from nsqdigest.base.dropping import remover
 from nsqdigest.base.reasons import DeadLetterReason
 from nsqdigest.base.templates import check_path
 from nsqdigest.daemon.routes import intake_routes, plans_of
 from nsqdigest.delivery.grouped import group_of
 from nsqdigest.delivery.targets import Aim, NoTarget, Source
 from nsqdigest.intake.bodies import Rejected
-from nsqdigest.intake.dropping import remover
 from nsqdigest.intake.routing import Router
 from nsqdigest.nsq.frames import Message
 from nsqdigest.trial import hints

@@ -8,10 +8,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsqdigest.base.conditions import Condition
+from nsqdigest.base.dropping import remover
 from nsqdigest.base.templates import Template, check_path
 from nsqdigest.delivery.digest import Names
 from nsqdigest.delivery.grouped import builder_of
-from nsqdigest.intake.dropping import remover
 from nsqdigest.store.head import Head
 from nsqdigest.store.record import StoredRecord
 

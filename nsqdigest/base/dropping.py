@@ -7,8 +7,6 @@ Invariants:
   through lists: "users.email" is the "email" of each object in the list "users".
 
 The body was decoded before, so it is one JSON object, and no deeper than limits.depth.
-
-Comes from `routing`.
 """
 
 from __future__ import annotations
@@ -16,11 +14,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from nsqdigest.intake.shapes import Path
-
+Path = tuple[str, ...]
 Remove = Callable[[bytes], bytes]
 _Tree = dict[str, "_Tree | None"]
 """Names on the way to what goes; None: this goes."""

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsqdigest.base.dropping import remover
 from nsqdigest.base.templates import check_path
-from nsqdigest.intake.dropping import remover
 
 pytestmark = pytest.mark.unit
 
