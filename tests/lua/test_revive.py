@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from nsqdigest.store.schedule import EXEMPT_MS
 from support.store import LEASE_MS, NOW_MS, Claim, Opened, Rec, Scripts, own_timeline
 
 pytestmark = pytest.mark.script
@@ -29,10 +30,10 @@ def test_it_leaves_the_dead_store(store: Scripts) -> None:
     assert not [name for name in store.contents() if name.startswith(store.key("dead"))]
 
 
-def test_it_is_due_now(store: Scripts) -> None:
+def test_it_is_due_at_once_whatever_its_policy(store: Scripts) -> None:
     dead(store)
     store.revive()
-    assert store.waiting()[OWN] == NOW_MS
+    assert store.waiting()[OWN] == EXEMPT_MS
     assert store.timeline_count() == 2
 
 
@@ -202,7 +203,8 @@ def test_without_an_instant_it_asks_redis_clock(store: Scripts) -> None:
     store.now_ms = None
     seconds, microseconds = store.command("TIME")
     store.revive()
-    assert 0 <= store.waiting()[OWN] - (seconds * 1000 + microseconds // 1000) < 10_000
+    since_ms = store.opened(claim_revived(store), "not taken").since_ms
+    assert 0 <= since_ms - (seconds * 1000 + microseconds // 1000) < 10_000
 
 
 def test_every_kind_of_key_it_touches(store: Scripts) -> None:

@@ -1,6 +1,6 @@
 -- revive: a dead digest is to be sent again, under its own id. It becomes the snapshot of a timeline of its own, which
--- is due now: claimed, opened, closed or buried again like any other, whatever the timeline that it came from does
--- meanwhile. No limit of timelines refuses it, for it was there before.
+-- is due at once, also in quiet hours: claimed, opened, closed or buried again like any other, whatever the timeline that
+-- it came from does meanwhile. No limit of timelines refuses it, for it was there before.
 --
 -- KEYS  as lib/timeline_keys.lua has them, of the timeline of its own, then
 --       15 dead zset   16 dead details hash   17 dead set of this id   18 dead values of this id
@@ -35,13 +35,13 @@ if not redis.call('ZSCORE', dead, id) or redis.call('EXISTS', records) == 0 then
 end
 begin_writes(agenda)
 begin_count(ledger, 'buried')
-redis.call('ZADD', waiting, now, timeline)
-put_down(agenda, waiting, now)
+redis.call('ZADD', waiting, EXEMPT, timeline)
+put_down(agenda, waiting, EXEMPT)
 -- The whole head anew: it may have been revived and buried before, and its timeline not yet forgotten.
 redis.call('HSET', heads, timeline, string.format(
   ' iteration=%s id=%s opened=%s total=%d superseded=%s capacity=%s next=%s since=%d attempts=%s tries=0',
   ARGV[6], id, ARGV[5], redis.call('ZCARD', records), ARGV[7], ARGV[8], ARGV[9], now, ARGV[4]))
-redis.call('HSET', schedules, timeline, struct.pack(SCHEDULE, now, now, 0))
+redis.call('HSET', schedules, timeline, struct.pack(SCHEDULE, EXEMPT, EXEMPT, 0))
 if not known then
   redis.call('INCR', timeline_count)
 end
