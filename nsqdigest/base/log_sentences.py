@@ -153,6 +153,10 @@ SENTENCES: Mapping[str, Sentence] = {
     "daemon.store.waiting": "waiting for Redis at {redis}, next try in {again_s:s}: {error}",
     "daemon.operator.paused": "an operator paused {kind} {name}",
     "daemon.operator.resumed": "an operator resumed {kind} {name}",
+    "daemon.policy.changed": (
+        "policy {policy} of route {route} has changed: {sooner:timeline} sooner, {later:timeline} later"
+    ),
+    "daemon.policy.waiting": "what a changed policy moves in partition {partition} of Redis waits: {error}",
     "daemon.reload.unavailable": "HUP changes nothing",
     "daemon.part.ended": "{part} ended by itself, so the daemon ends: {error}",
     "daemon.loop.error": "the event loop reports {what}: {error}",

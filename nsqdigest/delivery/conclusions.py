@@ -22,7 +22,6 @@ from nsqdigest.store.answers import Ended
 from nsqdigest.store.damage import ANOTHER_TYPE
 from nsqdigest.store.dead import Details
 from nsqdigest.store.digests import End, Ending
-from nsqdigest.store.schedule import EXEMPT_MS
 
 if TYPE_CHECKING:
     from nsqdigest.base.metrics import Metrics
@@ -226,11 +225,7 @@ class Conclusions:
 
     def _count_delivered(self, sink: str, route: str, delivered: Sequence[Delivery]) -> None:
         now_ms, metrics = self._digests.now_ms(), self._metrics
-        # A retry is due when it is tried again; the digest was due before it was opened first.
-        dues_ms = [min(each.claim.due_ms, each.opened.since_ms) for each in delivered]
-        if min(dues_ms) <= EXEMPT_MS:
-            dues_ms = [each.due_ms for each in delivered]
-        delays_s = [max(0, now_ms - due_ms) / 1000 for due_ms in dues_ms]
+        delays_s = [max(0, now_ms - each.due_ms) / 1000 for each in delivered]
         totals = [each.opened.total for each in delivered]
         metrics.observe("digest_delay_seconds", *delays_s, route=route)
         metrics.observe("digest_records", *totals)

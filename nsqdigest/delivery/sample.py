@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.delivery import ids
-from nsqdigest.delivery.bodies.sample import Opened, digest_json, events_of
+from nsqdigest.delivery.bodies.sample import Opened, digest_json, events_of, stored
 from nsqdigest.delivery.digest import Names
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.sinks.kind import SinkContext, SinkKinds
@@ -71,6 +71,6 @@ def sample(config: Config, sink: str, now_ms: int, event: bytes = b"") -> tuple[
     (random_bits,) = ids.random_bits(secrets.token_bytes(ids.RANDOM_BYTES))
     opened = Opened(ids.uuid7(now_ms, random_bits), now_ms, config.sinks[sink].max_body_bytes)
     names = Names(route.name if route else TIMELINE, TIMELINE, sink)
-    events = [json.loads(event)] if event else events_of(route, _TEXTS, test=True)
+    events = stored(route, [json.loads(event)] if event else events_of(route, _TEXTS, test=True))
     body = digest_json(events, names, route.group_path if route else (), opened)
     return OutgoingDigest(opened.id, names.route, TIMELINE, 1, len(events), body), json.dumps(events[0]).encode()

@@ -7,7 +7,7 @@ Each has an end, and expires with it. They stand in Redis, so they hold for all 
 reads them at its start and every few seconds, so no call of intake or delivery asks for them: where there is none, they
 cost nothing. Until each daemon has read a new one (`KNOWN_WITHIN_S`), it may file or deliver as before. A snooze moves
 the due instant of a timeline that waits. One that becomes due all the same is claimed and put off for a moment
-(`PUT_OFF_MS`), not to the end: so a daemon that has not heard yet that a snooze is over delays it by no more.
+(`PUT_OFF_MS`), not to the end: so a daemon that does not know yet that a snooze is over delays it by no more.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Hold(NamedTuple):
     until_ms: int
     since_ms: int
     by: str
-    """Who said so."""
+    """The author: whoever muted or snoozed it."""
 
 
 class Ended(NamedTuple):

@@ -336,7 +336,10 @@ def test_a_preview_is_the_body_that_would_be_posted_and_what_it_is_of_goes_to_st
     assert (done.returncode, done.stdout) == (EXIT_OK, '{"text": "17 in 42: mine"}\n')
     assert done.stderr == "route events to sink out: application/json, 26 bytes; a sample, nothing is sent\n"
     (only,) = json.loads(shell.run("preview", "--sample", "--json").stdout)
-    assert only == {"route": "events", "sink": "out", "content_type": "application/json", "body": done.stdout.rstrip()}
+    assert only == {
+        "route": "events", "sink": "out", "content_type": "application/json", "body": done.stdout.rstrip(),
+        "target": None,
+    }  # fmt: skip
 
 
 MAIL = """type = "email"

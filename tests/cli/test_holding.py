@@ -29,8 +29,8 @@ def test_a_snoozed_timeline_waits_and_is_told_of_everywhere(operated: Operated) 
     assert 7000 < listed["due_in_s"] <= 7200
     assert "(snoozed)" in operated.run("timelines").stdout
     rows = operated.run("holds").stdout.splitlines()
-    assert rows[0].split() == ["route", "timeline", "is", "until", "since", "by"]
-    assert rows[1].split()[:3] == ["events", "ada", "snoozed"]
+    assert rows[0].split() == ["timeline", "route", "is", "until", "since", "by"]
+    assert rows[1].split()[:3] == ["ada", "events", "snoozed"]
     assert rows[1].endswith("grace h")
     assert rows[2] == "1 timeline"
     assert "held      snoozed until" in operated.run("show", "ada").stdout

@@ -41,7 +41,7 @@ FIFTEEN = {
         but('topic = "events"', 'topic = "events"\npolicy = {minimum_delay = "5m"}'), 15, 'policy = "NAME" here',
     ),
     "two topics": (but('topic = "events"', 'topic = ["a", "b"]'), 14, "a [[routes]] for each topic"),
-    "two sinks": (but('sink = "out"', 'sink = ["x", "y"]'), 16, "a [[routes]] for each sink"),
+    "two sinks": (but('sink = "out"', 'sink = "out, other"'), 16, "is not a name"),
     "a port alone": (FILE + "[admin]\nlisten = 4180\n", 18, 'write "127.0.0.1:4180"'),
     "YAML": ("nsq:\n  nsqd_tcp_addresses:\n    - 127.0.0.1:4150\n", 1, "this is YAML; nsqdigest reads TOML"),
     "a line of YAML": (but('topic = "events"', "topic: events"), 14, "this looks like YAML; nsqdigest reads TOML"),

@@ -8,9 +8,10 @@ import pytest
 
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import BuryReason, DeadLetterReason
+from nsqdigest.daemon import summary as summary_module
 from nsqdigest.daemon.summary import EVERY_S, Summary, waiting
 from nsqdigest.store.figures import Figures, RouteFigures
-from support.simulated import simulated
+from support.simulated import Time, simulated
 
 pytestmark = pytest.mark.unit
 
@@ -51,7 +52,8 @@ def test_what_waits_is_that_of_all_routes_and_the_oldest_of_them() -> None:
 
 
 @simulated
-async def test_there_is_a_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+async def test_there_is_a_line_a_minute(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(summary_module, "time", Time())
     caplog.set_level("INFO", "nsqdigest")
     metrics = Metrics()
     summary = Summary(metrics, lambda: FIGURES)

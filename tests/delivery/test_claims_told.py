@@ -17,20 +17,13 @@ from nsqdigest.delivery.delivery import PUT_BACK_ONLY, DeliveryRoute
 from nsqdigest.delivery.outlet import Outlet
 from nsqdigest.store.answers import Claim, Claimed
 from nsqdigest.store.schedule import Plan
-from support.delivering import ToldSink
+from support.delivering import NoHolds, ToldSink
 from support.settings import POLICY, ROUTE, SINK
 
 pytestmark = pytest.mark.unit
 
 DAMAGE = StoreError("redis-script", "WRONGTYPE, as told")
 NEXT_MS = 7
-
-
-class NoHolds:
-    is_any_snoozed = False
-
-    def put_off_ms(self, _route: str, _timeline: str) -> None:
-        return None
 
 
 class ToldClaims:

@@ -25,7 +25,7 @@ from nsqdigest.delivery.timer import Scheduler
 from nsqdigest.store.answers import Claim, Claimed, Ended, Maintained, Mended
 from nsqdigest.store.digests import Ending
 from nsqdigest.store.schedule import Plan
-from support.delivering import DAMAGE, ToldDead, ToldDigests, ToldSink, now_s, simulate
+from support.delivering import DAMAGE, NoHolds, ToldDead, ToldDigests, ToldSink, now_s, simulate
 from support.settings import HOOK, POLICY, ROUTE, SINK
 from support.simulated import BEGAN_S, Time, simulated
 from support.waiting import until
@@ -78,6 +78,7 @@ class ToldStore(ToldDigests):
     hangs_in: set[int] = field(default_factory=set)
     outlets: list[Outlet] = field(default_factory=list)
     dead: Any = field(default_factory=ToldDead)
+    holds: Any = field(default_factory=NoHolds)
 
     @property
     def digests(self) -> ToldStore:

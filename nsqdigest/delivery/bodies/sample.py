@@ -86,7 +86,15 @@ def sample_of(route: Route, fields: Mapping[tuple[str, ...], str] = _NO_FIELDS) 
     events = events_of(route, TEXTS, fields)
     parts = Template.parse(route.timeline).parts
     timeline = "".join(part if isinstance(part, str) else _found(events[0], part) for part in parts)
-    return digest_json(events, Names(route.name, timeline, route.sink), route.group_path)
+    return digest_json(stored(route, events), Names(route.name, timeline, route.sink), route.group_path)
+
+
+def stored(route: Route | None, events: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Without the fields that the route drops."""
+    if route is None or not route.drop:
+        return events
+    remove = remover([check_path(name) for name in route.drop])
+    return [json.loads(remove(json.dumps(event).encode())) for event in events]
 
 
 def events_of(
@@ -108,10 +116,7 @@ def events_of(
             _put(event, field, text)
         _put(event, ("message",), texts[number % len(texts)])
         events.append(event | others)
-    if route is None or not route.drop:
-        return events
-    remove = remover([check_path(name) for name in route.drop])
-    return [json.loads(remove(json.dumps(event).encode())) for event in events]
+    return events
 
 
 def _put(event: dict[str, Any], path: tuple[str, ...], value: Any) -> None:

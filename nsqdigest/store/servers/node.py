@@ -1,7 +1,8 @@
 """One Redis server: its connections, and one exchange on one of them.
 
 Nothing is sent again here. An error that the server returned is an answer like others; an error on the way there or
-back is raised as the driver raised it.
+back is raised as the driver raised it. The driver makes a connection (name, TLS, password, database); from then on what
+is sent and read goes past it: its own way takes several coroutines, tasks and timers for each answer.
 """
 
 from __future__ import annotations
@@ -12,17 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 from redis import asyncio as redis_asyncio
 from redis import exceptions as redis_errors
+from redis._parsers.hiredis import NOT_ENOUGH_DATA
+from redis.asyncio.connection import DefaultParser
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from nsqdigest.store.servers.connection import READ_BYTES, Connection, Parser
 from nsqdigest.store.servers.resp import encode
 
 if TYPE_CHECKING:
+    from redis.asyncio.connection import AbstractConnection
+
     from nsqdigest.config import Address
     from nsqdigest.store.servers.resp import Command
 
 _CONNECT_S = 2.0
+_READ_BYTES = 1 << 13
+"""Given to hiredis at a time: with each larger answer it moves all that follows in its buffer."""
 
 
 class Node:
@@ -41,17 +47,17 @@ class Node:
             retry_on_error=[],
             socket_timeout=timeout_s,
             socket_connect_timeout=min(timeout_s, _CONNECT_S),
-            socket_read_size=READ_BYTES,
+            socket_read_size=_READ_BYTES,
             health_check_interval=0,
             client_name="nsqdigest",
-            parser_class=Parser,
+            parser_class=_Parser,
             **({} if url.startswith("unix://") else {"socket_keepalive": True}),  # of TCP alone
         )
         """It makes connections. (To lend and take one back, as it does that, costs as much as an exchange.)"""
         self._timeout_s = timeout_s
         self._free = asyncio.Semaphore(connections)
-        self._idle: list[Connection] = []
-        self._made: list[Connection] = []
+        self._idle: list[_Connection] = []
+        self._made: list[_Connection] = []
         self._generation = 0
         self._users = 0
         self._is_retired = False
@@ -74,12 +80,9 @@ class Node:
         connection = self._idle.pop() if self._idle else self._make()
         is_clean = False
         try:
-            if connection.generation != self._generation or not connection.is_ready:
-                connection.generation = self._generation  # read before its name is resolved
-                await connection.connect()
             # A script's call, and what reads a digest, come encoded.
             packed = [each if isinstance(each, bytes) else encode(each) for each in commands]
-            answers = await connection.exchange(packed)
+            answers = await connection.exchange(packed, self._generation)
             is_clean = True
             return answers
         finally:
@@ -98,8 +101,8 @@ class Node:
         except TimeoutError:
             raise redis_errors.MaxConnectionsError("No connection available.") from None
 
-    def _make(self) -> Connection:
-        connection = Connection(self._driver.make_connection(), self._timeout_s)  # type: ignore[no-untyped-call]
+    def _make(self) -> _Connection:
+        connection = _Connection(self._driver.make_connection(), self._timeout_s)  # type: ignore[no-untyped-call]
         self._made.append(connection)
         return connection
 
@@ -119,3 +122,70 @@ class Node:
     async def close(self) -> None:
         # Where a server does not answer, its connection is gone all the same.
         await asyncio.gather(*(connection.end() for connection in self._made), return_exceptions=True)
+
+
+class _Connection:
+    __slots__ = ("_by_driver", "_generation", "_timeout_s")
+
+    def __init__(self, by_driver: AbstractConnection, timeout_s: float) -> None:
+        self._by_driver = by_driver
+        self._timeout_s = timeout_s
+        self._generation = 0
+        """Of the node, when the server's name was last resolved for it."""
+
+    async def drop(self) -> None:
+        """Closes it at once."""
+        await self._by_driver.disconnect(nowait=True)
+
+    async def end(self) -> None:
+        """Returns when it is closed."""
+        await self._by_driver.disconnect()
+
+    async def exchange(self, packed: Sequence[bytes], generation: int) -> list[Any]:
+        """Sends commands, over a connection made anew where it is of an earlier generation, where the server has closed
+        it, or where something is left to be read. Returns one answer for each, in their order: an error where it was
+        refused. After any exception it must be dropped."""
+        if self._generation != generation or not self._is_ready:
+            self._generation = generation
+            await self.drop()
+            await self._by_driver.connect()  # type: ignore[no-untyped-call]
+        writer, parser = self._by_driver._writer, self._by_driver._parser
+        try:
+            writer.writelines(packed)  # type: ignore[union-attr]
+            if writer.transport.get_write_buffer_size():  # type: ignore[union-attr]
+                async with asyncio.timeout(self._timeout_s):
+                    await writer.drain()  # type: ignore[union-attr]
+            async with asyncio.timeout(self._timeout_s):
+                return await parser.answers(len(packed))  # type: ignore[attr-defined,no-any-return]
+        except TimeoutError:
+            raise redis_errors.TimeoutError(f"no answer within {self._timeout_s:g} s") from None
+        except OSError as error:
+            raise redis_errors.ConnectionError(f"the connection broke: {error}") from error
+
+    @property
+    def _is_ready(self) -> bool:
+        by_driver = self._by_driver
+        return by_driver.is_connected and not by_driver._parser.has_something  # type: ignore[attr-defined]
+
+
+class _Parser(DefaultParser):  # type: ignore[misc, valid-type]
+    """The driver's, with a way to read all answers of an exchange in one go."""
+
+    @property
+    def has_something(self) -> bool:
+        """Bytes that nobody asked for, or the end."""
+        stream = self._stream
+        return bool(self._reader.has_data() or stream._buffer or stream.at_eof() or stream.exception())
+
+    async def answers(self, count: int) -> list[Any]:
+        """The next ones; a refused command's is an error."""
+        found: list[Any] = []
+        while len(found) < count:
+            answer = self._reader.gets()
+            if answer is NOT_ENOUGH_DATA:
+                await self.read_from_socket()
+            elif isinstance(answer, redis_errors.ConnectionError):
+                raise answer
+            else:
+                found.append(answer)
+        return found

@@ -130,6 +130,13 @@ def columns_of(records: Sequence[StoredRecord | None]) -> Columns:
     )  # fmt: skip
 
 
+class NoHolds:
+    is_any_snoozed = False
+
+    def put_off_ms(self, _route: str, _timeline: str) -> None:
+        return None
+
+
 @dataclass
 class ToldDigests:
     """Stands for `store.digests`: every timeline has two records, unless told otherwise."""
