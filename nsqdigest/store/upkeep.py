@@ -66,7 +66,8 @@ class Upkeep:
     async def has_turn(self, partition: int, work: str, routes: Sequence[str], every_ms: int) -> bool:
         """Whether a piece of work that each daemon could do is this one's, where it is to be done so often. If so, all
         others with the same routes leave it to this one until it is to be done again."""
-        same = repr([work, every_ms, *(self._routes[route] for route in sorted(routes))]).encode()
+        # Upkeep does not ask for quiet hours, and their text names a place in the memory of one daemon.
+        same = repr([work, every_ms, *(self._routes[route]._replace(quiet=None) for route in sorted(routes))]).encode()
         whose = hashlib.blake2s(same, digest_size=8).hexdigest()
         turns = self._namespace.tags[partition] + b"turns"
         (is_free,) = await self._namespace.run(partition, "turn", [turns], [b"", whose, int(_TURN * every_ms)])
