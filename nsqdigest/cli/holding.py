@@ -33,7 +33,8 @@ def author(by: str) -> str:
         return by[:_LONGEST_AUTHOR]
     name = os.environ.get("SUDO_USER") or os.environ.get("USER")
     try:
-        return (name or getpass.getuser())[:_LONGEST_AUTHOR]
+        name = name or getpass.getuser()
+        return name.encode("utf-8", "backslashreplace").decode()[:_LONGEST_AUTHOR]  # no UTF-8 in Python: surrogates
     except (KeyError, OSError):
         return f"uid {os.getuid()}"
 

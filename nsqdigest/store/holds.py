@@ -13,12 +13,12 @@ the due instant of a timeline that waits. One that becomes due all the same is c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from nsqdigest.base.errors import NsqdigestError
+from nsqdigest.base.errors import NsqdigestError, StoreError
 
 if TYPE_CHECKING:
     from nsqdigest.store.namespace import Namespace
@@ -60,14 +60,27 @@ class Holds:
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
         self.all: tuple[Hold, ...] = ()
+        self._of_partition: list[list[Hold]] = [[] for _ in range(namespace.partitions)]
         self.is_any_muted = self.is_any_snoozed = False
         self._muted: Mapping[str, Mapping[bytes, int]] = MappingProxyType({})
         self._snoozed: Mapping[str, Mapping[str, int]] = MappingProxyType({})
 
     async def read(self) -> tuple[Hold, ...]:
-        """All that are not over. Where a read fails, the last ones remain."""
-        found = await asyncio.gather(*(self._read(number) for number in range(self._namespace.partitions)))
-        self.all = tuple(hold for holds in found for hold in holds)
+        """All that are not over. Of a partition that fails the last ones remain; the others are known when this
+        raises."""
+        partitions = range(self._namespace.partitions)
+        found = await asyncio.gather(*(self._read(number) for number in partitions), return_exceptions=True)
+        failures = [each for each in found if isinstance(each, BaseException)]
+        for number, each in enumerate(found):
+            if not isinstance(each, BaseException):
+                self._of_partition[number] = each
+        self._know([hold for holds in self._of_partition for hold in holds])
+        if failures:
+            raise next((each for each in failures if not isinstance(each, StoreError)), failures[0])
+        return self.all
+
+    def _know(self, holds: Sequence[Hold]) -> None:
+        self.all = tuple(holds)
         muted: dict[str, dict[bytes, int]] = {}
         snoozed: dict[str, dict[str, int]] = {}
         for hold in self.all:
@@ -77,7 +90,6 @@ class Holds:
                 snoozed.setdefault(hold.route, {})[hold.timeline] = hold.until_ms
         self._muted, self._snoozed = muted, snoozed
         self.is_any_muted, self.is_any_snoozed = bool(muted), bool(snoozed)
-        return self.all
 
     async def _read(self, partition: int) -> list[Hold]:
         (flat,) = await self._namespace.send(partition, [[b"HGETALL", self._namespace.tags[partition] + b"holds"]])
@@ -140,6 +152,6 @@ def _hold_of(field: bytes, text: bytes) -> Hold | None:
     """None where something else wrote it."""
     route, _, timeline = field.decode("utf-8", "backslashreplace").partition(_BETWEEN.decode())
     kind, *rest = text.decode("utf-8", "backslashreplace").split(" ", 5)
-    if kind not in tuple(HoldKind) or len(rest) != 5 or not all(each.isdigit() for each in rest[:4]):
+    if kind not in tuple(HoldKind) or len(rest) != 5 or not all(each.isascii() and each.isdigit() for each in rest[:4]):
         return None
     return Hold(route, timeline, HoldKind(kind), int(rest[0]), int(rest[1]), rest[4])

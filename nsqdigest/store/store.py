@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from nsqdigest.base.errors import StoreError
 from nsqdigest.store.acknowledged import AcknowledgedCounts
 from nsqdigest.store.dead import DeadStore
 from nsqdigest.store.digests import Digests
@@ -47,7 +48,12 @@ class Store:
     async def start(self) -> StoreFacts:
         """Opens the namespace to serve. Raises where going on would do harm."""
         facts = await self.namespace.open_to_serve(self.routes)
-        await self.holds.read()
+        try:
+            await self.holds.read()
+        except StoreError as error:
+            if not error.is_damage:
+                raise
+            # Damaged keys of holds stop no daemon: it reads them again, and logs what fails.
         return facts
 
     async def look(self) -> list[ServerFacts]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from nsqdigest.base import log, tasks
 from nsqdigest.base.errors import NsqdigestError, StoreError
 from nsqdigest.store.figures import Figures, pause_s
+from nsqdigest.store.holds import KNOWN_WITHIN_S
 
 if TYPE_CHECKING:
     from nsqdigest.base.metrics import Metrics
@@ -29,6 +30,7 @@ _log = log.get("store")
 
 _DAMAGE_LOGGED_EVERY_S = 60.0
 _RETRY_S = 0.5
+_HOLDS_EVERY_S = 0.8 * KNOWN_WITHIN_S
 
 
 class StoreWatch:
@@ -52,6 +54,7 @@ class StoreWatch:
         self._epochs = self._store.namespace.epochs
         self.tasks.start(self._run(), "store watch")
         self.tasks.start(self._count(), "store figures")
+        self.tasks.start(self._read_holds(), "holds")
 
     async def stop(self) -> None:
         await self.tasks.stop()
@@ -81,11 +84,20 @@ class StoreWatch:
         while True:
             try:
                 self.figures = await self._store.figures.read(self._store.routes, self._store.clock.now_ms())
-                await self._store.holds.read()
                 self._warn_of_orphans()
             except StoreError as error:
                 self._log_damage(error)
             await asyncio.sleep(pause_s(places, self._every_s))
+
+    async def _read_holds(self) -> None:
+        """At a pace of their own, however many figures there are and whatever becomes of these: operators were told
+        that all daemons know a hold, and its end, within KNOWN_WITHIN_S."""
+        while True:
+            await asyncio.sleep(min(_HOLDS_EVERY_S, self._every_s))
+            try:
+                await self._store.holds.read()
+            except StoreError as error:
+                self._log_damage(error)
 
     def _log_damage(self, error: StoreError) -> None:
         """Logs damaged keys, since neither intake nor scheduler may ever use them."""
