@@ -126,6 +126,8 @@ class Rescoring:
 
 def _instants(plan: Plan, timeline: _Waiting, now_ms: int) -> Schedule | None:
     """None: nothing says when its last digest was opened."""
+    if not timeline.ended_id and timeline.iteration:
+        return None  # it was adopted, and keeps the instants that it came with
     if not timeline.ended_id:
         oldest_ms = now_ms if timeline.oldest_ms is None else min(now_ms, timeline.oldest_ms)
         return plan.beginning(now_ms if plan.has_calendar else oldest_ms)
