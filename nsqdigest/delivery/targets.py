@@ -13,13 +13,17 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsqdigest.base.shown import printable
 from nsqdigest.base.templates import Template
 from nsqdigest.delivery.fields import NoText, text_at
+
+if TYPE_CHECKING:
+    from nsqdigest.config.options import Tables
+    from nsqdigest.config.problems import Spot
 
 ROUTE, TIMELINE = "route", "timeline"
 _FIELDS_CALLED_SO = {f".{name}": (name,) for name in (ROUTE, TIMELINE)}
@@ -85,6 +89,33 @@ def event_paths(template: Template) -> tuple[tuple[str, ...], ...]:
     """The fields of an event that it needs."""
     found = (_event_path(path) for path in template.paths)
     return tuple(dict.fromkeys(path for path in found if path is not None))
+
+
+def not_dropped(*options: str) -> Callable[[Tables, Spot], None]:
+    """A rule of the file: no route to such a sink drops a field that these options of the sink name."""
+
+    def rule(tables: Tables, root: Spot) -> None:
+        for name, sink in tables.sinks.items():
+            routes = [route for route in tables.routes if route.get("sink") == name]
+            dropped = {path: route.get("name", "") for route in routes for path in route.get("drop", ())}
+            for option in options:
+                for path in dict.fromkeys(_paths_in(sink.get(option))):
+                    for whole, route_name in dropped.items():
+                        if f"{path}.".startswith(f"{whole}."):
+                            (root / "sinks" / name / option).problem(
+                                f"has the field {path}, and the route {route_name} does not store {whole} (drop)",
+                                "write another field, or take it out of drop",
+                            )
+
+    return rule
+
+
+def _paths_in(value: Any) -> Iterator[str]:
+    """The fields of an event, in what was read of an option: a text, a template, or several."""
+    for each in value if isinstance(value, list | tuple) else [value]:
+        template = parse(each) if isinstance(each, str) and is_template(each) else each
+        if isinstance(template, Template):
+            yield from (".".join(path) for path in event_paths(template))
 
 
 def _event_path(path: tuple[str, ...]) -> tuple[str, ...] | None:

@@ -429,7 +429,7 @@ KIND = SinkKind(
         ),
     ),
     rules=(login, encryption),
-    rules_of_file=(templates,),
+    rules_of_file=(templates, targets.not_dropped("to", "subject", "list_unsubscribe")),
     example="mail",
     doc="sends each digest as a mail",
     build=build,

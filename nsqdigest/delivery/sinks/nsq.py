@@ -255,7 +255,7 @@ KIND = SinkKind(
         ),
     ),
     rules=(addresses_and_size,),
-    rules_of_file=(topics, secret_in_the_clear),
+    rules_of_file=(topics, secret_in_the_clear, targets.not_dropped("topic")),
     example="queue",
     doc="publishes the bytes that a webhook gets; TLS, compression and AUTH are those of [nsq]",
     build=build,

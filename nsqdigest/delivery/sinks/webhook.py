@@ -36,6 +36,7 @@ from nsqdigest.config import Secret, SinkSettings, rules
 from nsqdigest.config.options import REQUIRED, Option
 from nsqdigest.config.problems import INVALID, Spot, Wrong
 from nsqdigest.config.readers import HiddenTemplate, HiddenText, ListOf, Reader, Switch, Text, take, text_of
+from nsqdigest.delivery import targets
 from nsqdigest.delivery.bodies.base import JSON, Body
 from nsqdigest.delivery.bodies.formats import DIGEST, FORMATS, SPACING_S
 from nsqdigest.delivery.hosts import Hosts, held_of
@@ -393,7 +394,7 @@ KIND = SinkKind(
         ),
     ),
     rules=(signed_and_secret, hosts_of_template, webhook_body.one_body),
-    rules_of_file=(webhook_body.templates,),
+    rules_of_file=(webhook_body.templates, targets.not_dropped("url")),
     example="hook",
     doc="posts each digest, signed as Standard Webhooks says",
     build=build,
