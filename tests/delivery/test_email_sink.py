@@ -498,6 +498,19 @@ async def test_a_server_that_speaks_no_smtp_or_too_slowly(
         assert time.monotonic() - began_s < 5
 
 
+async def test_what_a_server_writes_in_an_old_encoding_is_text_that_can_be_stored(email: Make) -> None:
+    """A digest is buried with it, and `test-sink --json` shows it."""
+
+    async def latin_1(peer: Peer) -> None:
+        for answer in (b"220 here\r\n", b"250 here\r\n", "554 5.7.1 unzul\xe4ssig\r\n".encode("latin-1")):
+            await peer.write(answer)
+            await peer.line()
+
+    async with RawServer(latin_1) as server:
+        outcome = await email(port=server.port).deliver(digest())
+    assert outcome.answer == "5.7.1 unzul\ufffdssig"
+
+
 async def test_a_server_that_stops_reading_keeps_no_connection() -> None:
     async def stuck(peer: Peer) -> None:
         await peer.write(b"220 here\r\n")

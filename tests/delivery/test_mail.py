@@ -5,6 +5,7 @@ from __future__ import annotations
 import html.parser
 import json
 import re
+import time
 from datetime import UTC, datetime
 from email import message_from_bytes, policy
 from email.message import EmailMessage
@@ -92,6 +93,14 @@ def test_what_is_no_address_is_refused_without_being_quoted(text: str) -> None:
         address(text)
     assert str(raised.value).isprintable()
     assert "c.org" not in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["a@" + "é." * 20_000, "a" + "\u0301\u0327" * 15_000 + "@example.com"])
+def test_what_is_far_too_long_for_an_address_is_refused_without_a_look_at_all_of_it(text: str) -> None:
+    began_s = time.process_time()
+    with pytest.raises(AddressError, match="is longer than"):
+        address(text)
+    assert time.process_time() - began_s < 0.1
 
 
 @pytest.mark.property

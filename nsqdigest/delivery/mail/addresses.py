@@ -18,6 +18,8 @@ from nsqdigest.base.host_names import has_two_names, is_name
 LONGEST_BYTES = 254
 LONGEST_LOCAL_BYTES = 64
 LONGEST_NAME = 100
+_LONGEST_GIVEN = 4 * LONGEST_BYTES
+"""Characters: an address may become shorter by its normal form."""
 _ATOM = re.compile(r"[A-Za-z0-9#$&'*+/=?^_`{|}~-]+")
 _ENCODED_WORD = "=?"
 _NAMED = re.compile(r'(?:"(?P<quoted>[^"\\<>]*)"|(?P<plain>[^"<>,;:@\\()]*?))\s*<(?P<address>[^<>]*)>')
@@ -34,6 +36,8 @@ class Mailbox(NamedTuple):
 
 def address(text: str) -> str:
     """As it goes to a server and into headers."""
+    if len(text) > _LONGEST_GIVEN:  # what follows takes seconds for the longest texts that an event can hold
+        raise AddressError(f"is longer than the {LONGEST_BYTES} bytes of an address")
     local, at, domain = unicodedata.normalize("NFC", text).rpartition("@")
     if not at or not local or not domain:
         raise AddressError("is not an address")

@@ -173,13 +173,18 @@ class Session:
                 self.abort()
                 raise Failed(Outcome(
                     Verdict.UNAVAILABLE, f"{self._server} answers what is no SMTP ({stage})",
-                    answer=error.message[:LONGEST_ANSWER],
+                    answer=_text(error)[:LONGEST_ANSWER],
                 )) from None  # fmt: skip
-            refusal = Refusal(stage, error.code, error.message)
+            refusal = Refusal(stage, error.code, _text(error))
             raise Failed(outcome_of(refusal), refusal) from None
         except (aiosmtplib.SMTPException, OSError, ValueError) as error:
             self.abort()
             raise _unavailable(f"{self._server}: {why(error)} ({stage})") from None
+
+
+def _text(error: SMTPResponseException) -> str:
+    """What the server wrote, which need not be UTF-8: text that can be stored."""
+    return error.message.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _unavailable(detail: str) -> Failed:
