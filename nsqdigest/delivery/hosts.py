@@ -6,8 +6,11 @@ unsent, without an attempt.
 Invariants:
 - No more than `concurrency` posts are under way, and of one host no more than three quarters of them.
 - To a host that fails nothing is posted but its probes, one at a time; probes take no more than half of the posts.
+- Hosts that never accepted a digest, and those that fail, leave a quarter of the posts, one at least, to the others: a
+  flood of names that lead nowhere stops no host that is well. (Where `concurrency` is 1 there is nothing to leave.)
 - What waits for a host that does not answer takes no more than a quarter of the places where digests wait.
-- Memory is bounded: MOST_HOSTS are remembered, and of the others nothing is known, as of new ones.
+- Memory is bounded: MOST_HOSTS are remembered, and of the others nothing is known, as of new ones. One that accepted a
+  digest is forgotten after those that never did.
 
 A host's health is a `backoff.Controller` with the facts of `verdicts.Health`, like a sink's.
 """
@@ -52,6 +55,8 @@ class Post(NamedTuple):
 
     epoch: int
     is_probe: bool
+    is_first: bool
+    """Of a host that never accepted one, and did not fail yet."""
 
 
 class _Attempt(NamedTuple):
@@ -86,12 +91,18 @@ class Host:
     def is_idle(self) -> bool:
         return not self.posting and not self.waiting
 
+    @property
+    def is_proven(self) -> bool:
+        """Whether it ever accepted a digest."""
+        return self.accepted_s != float("-inf")
+
 
 class Hosts:
     def __init__(self, concurrency: int, curve: Curve, uniform: Uniform, *, most: int = MOST_HOSTS) -> None:
         self._concurrency = concurrency
         self._most_of_one = max(1, concurrency * 3 // 4)
         self._most_probes = max(1, concurrency // 2)
+        self._most_unproven = max(1, concurrency - max(1, concurrency // 4))
         self._most_waiting_of_one = max(1, (held_of(concurrency) - concurrency) // 4)
         self._curve = curve
         self._uniform = uniform
@@ -99,6 +110,11 @@ class Hosts:
         self._hosts: OrderedDict[str, Host] = OrderedDict()
         self.posting = 0
         self._probing = 0
+        self._first = 0
+        self._first_moved_s = float("-inf")
+        """When first posts began, or one of them was accepted."""
+        self._first_failed = False
+        """The last that ended."""
 
     def __len__(self) -> int:
         return len(self._hosts)
@@ -113,7 +129,9 @@ class Hosts:
 
     def _forget_the_oldest(self) -> None:
         if len(self._hosts) >= self._most:
-            oldest = next((name for name, host in self._hosts.items() if host.is_idle), None)
+            idle = (name for name, host in self._hosts.items() if host.is_idle)
+            unproven = (name for name, host in self._hosts.items() if host.is_idle and not host.is_proven)
+            oldest = next(unproven, None) or next(idle, None)
             if oldest is not None:
                 del self._hosts[oldest]
 
@@ -131,14 +149,26 @@ class Hosts:
             is_moving = now_s - host.accepted_s < MOVES_WITHIN_S
             is_room = host.waiting - is_waiting < self._most_waiting_of_one
             return Turn(Step.WAIT if is_moving or is_room else Step.LATER)
+        elif not host.is_proven and self._probing + self._first >= self._most_unproven:
+            is_moving = now_s - self._first_moved_s < MOVES_WITHIN_S
+            is_room = self._waiting_for_first - is_waiting < self._most_waiting_of_one
+            return Turn(Step.WAIT if is_moving or is_room else Step.LATER)
         return Turn(Step.POST if self.posting < self._concurrency else Step.WAIT)
+
+    @property
+    def _waiting_for_first(self) -> int:
+        return sum(host.waiting for host in self._hosts.values() if host.waiting and not host.is_proven)
 
     def began(self, host: Host, now_s: float, until_s: float) -> Post:
         """To be handed to `ended`, once."""
-        post = Post(host.controller.decision.epoch, host.failing_since_s is not None)
+        is_probe = host.failing_since_s is not None
+        post = Post(host.controller.decision.epoch, is_probe, not is_probe and not host.is_proven)
         host.posting += 1
         self.posting += 1
         self._probing += post.is_probe
+        if post.is_first and not self._first and not self._first_failed:
+            self._first_moved_s = now_s
+        self._first += post.is_first
         if host.controller.decision.state is State.PROBING:
             host.controller.began(post.epoch, now_s, until_s)
         return post
@@ -149,9 +179,13 @@ class Hosts:
         host.posting -= 1
         self.posting -= 1
         self._probing -= post.is_probe
+        self._first -= post.is_first
         if outcome is None or outcome.verdict in NOTHING_SENT:
             host.controller.lost(post.epoch, now_s)
             return False
+        if post.is_first:
+            self._first_failed = outcome.verdict is not Verdict.DELIVERED
+            self._first_moved_s = self._first_moved_s if self._first_failed else now_s
         host.health.observe(outcome, _Attempt(digest, post.epoch, digest.id), now_s)
         backs_off = host.controller.decision.state in (State.BACKOFF, State.PROBING)
         if outcome.verdict is Verdict.DELIVERED:

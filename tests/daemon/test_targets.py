@@ -215,3 +215,42 @@ async def test_a_tenant_whose_host_is_dead_stops_no_other(
         receiver.answer(OK)
         receiver.judge = None
         await daemon.drain()
+
+
+async def test_a_flood_of_tenants_whose_hosts_are_dead_stops_no_other(
+    nsqd: Nsqd, redis_url: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket,
+        "getaddrinfo",
+        lambda host, *rest, **how: (look_up if str(host).endswith(".test") else real)(host, *rest, **how),
+    )
+    receiver.judge = lambda body: HANG if b'"tenant":"dead' in body else OK
+    host, port = nsqd.tcp_address
+    text = toml(
+        {
+            "nsq": {"nsqd_tcp_addresses": [f"{host}:{port}"]},
+            "redis": {"url": redis_url, "namespace": "test"},
+            "sinks.hook": {"type": "webhook", "url": f"http://{{tenant}}.tenants.test:{receiver.port}/hook",
+                           "allow_http": True, "allow_hosts": ["127.0.0.0/8"], "concurrency": 4, "timeout": "2s"},
+            "admin": {"listen": ""},
+        },
+        [ROUTE],
+    )  # fmt: skip
+    daemon = DaemonHere(parse_text(text, "f.toml", {}, KINDS), KINDS)
+    await daemon.start()
+    try:
+        for count, tenants in ((1, ["well"]), (4, [f"dead{number}" for number in range(100)])):
+            for tenant in tenants:
+                event = {"id": "1", "timeline": tenant, "tenant": tenant}
+                nsqd.publish(TOPIC, json.dumps(event, separators=(",", ":")).encode())
+            await until(lambda count=count: len(receiver.posts) >= count, 10, f"a post to {tenants[0]}")
+        for number in range(10):
+            event = {"id": "1", "timeline": f"well {number}", "tenant": "well"}
+            nsqd.publish(TOPIC, json.dumps(event, separators=(",", ":")).encode())
+        await until(lambda: len(receiver.accepted()) == 11, 15, "the digests of the other host")
+    finally:
+        receiver.answer(OK)
+        receiver.judge = None
+        await daemon.drain()

@@ -129,6 +129,29 @@ def test_probes_of_many_hosts_take_half_of_the_posts() -> None:
     assert of.turn(of.host("well"), 100.0).step is Step.POST
 
 
+def test_hosts_that_never_accepted_a_digest_leave_a_quarter_of_the_posts_to_those_that_did() -> None:
+    of = hosts()
+    sent(of, of.host("well"), DELIVERED)
+    turns = []
+    for number in range(20):
+        host = of.host(f"{number}")
+        turns.append(of.turn(host, 9.0).step)
+        if turns[-1] is Step.POST:
+            of.began(host, 0.0, 15.0)
+        elif turns[-1] is Step.WAIT:
+            host.waiting += 1
+    assert turns == [Step.POST] * 6 + [Step.WAIT] * 6 + [Step.LATER] * 8
+    assert of.turn(of.host("well"), 9.0).step is Step.POST
+
+
+def test_a_host_that_accepted_a_digest_is_forgotten_after_those_that_never_did() -> None:
+    of = hosts(most=3)
+    sent(of, of.host("well"), DELIVERED)
+    for number in range(9):
+        of.host(f"{number}")
+    assert sorted(of._hosts) == ["7", "8", "well"]
+
+
 def test_the_longest_unused_hosts_are_forgotten_but_none_that_is_in_use() -> None:
     of = hosts(most=3)
     busy = of.host("busy")

@@ -341,9 +341,10 @@ async def test_all_hosts_together_get_no_more_than_its_concurrency(receiver: Rec
 
     receiver.by_host = {f"t{number}.tenants.test": slow for number in range(40)}
     sink = sink_to()
-    outcomes = await asyncio.gather(*(sink.send(f"t{number}") for number in range(40)))
-    assert {each.verdict for each in outcomes} == {Verdict.DELIVERED}
-    assert receiver.most_at_once[""] == 8
+    for most in (6, 8):  # new ones leave a quarter to those that are known to answer
+        outcomes = await asyncio.gather(*(sink.send(f"t{number}") for number in range(40)))
+        assert {each.verdict for each in outcomes} == {Verdict.DELIVERED}
+        assert receiver.most_at_once[""] == most
 
 
 async def test_a_host_or_a_place_that_is_gone_says_nothing_of_the_others(receiver: Receiver, sink_to: MakeSink) -> None:
