@@ -538,6 +538,23 @@ async def test_a_server_that_stops_reading_keeps_no_connection() -> None:
 # -- TLS and login
 
 
+@pytest.mark.parametrize("way", ["PLAIN", "LOGIN"])
+async def test_a_server_that_repeats_the_login_reveals_no_password(email: Make, way: str) -> None:
+    async def repeats(peer: Peer) -> None:
+        await peer.write(b"220 here\r\n")
+        await peer.line()
+        await peer.write(f"250-here\r\n250 AUTH {way}\r\n".encode())
+        if way == "LOGIN":
+            await peer.line()
+            await peer.write(b"334 UGFzc3dvcmQ6\r\n")
+        await peer.write(b"535 5.7.8 what is " + await peer.line())
+
+    async with RawServer(repeats) as server:
+        sink = email(port=server.port, user="alerts", password=Secret("hunter2"))
+        outcome = await sink.deliver(digest())
+    assert outcome.answer == f"5.7.8 what is {'AUTH PLAIN ' if way == 'PLAIN' else ''}***"
+
+
 @pytest.mark.parametrize("implicit", [False, True])
 async def test_tls_with_a_login(certificates: Certificates, email: Make, implicit: bool) -> None:
     login = ("alerts", "pässword")

@@ -10,6 +10,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import re
 import socket
@@ -22,7 +23,7 @@ from aiosmtplib import SMTP, SMTPResponseException
 
 from nsqdigest.base.host_names import is_name
 from nsqdigest.base.reasons import Verdict
-from nsqdigest.config.model import Address, Secret
+from nsqdigest.config.model import MASK, Address, Secret
 from nsqdigest.delivery.mail.answers import LONGEST_ANSWER, Refusal, Stage, outcome_of
 from nsqdigest.delivery.sinks.base import Outcome
 
@@ -99,7 +100,11 @@ class Session:
         if way is None:
             raise _unavailable(f"{self._server} offers no way to log in that is known here (PLAIN, LOGIN, CRAM-MD5)")
         # One way, once: servers lock out who fails often.
-        await self._asked(Stage.AUTH, way(user, password.reveal()))
+        try:
+            await self._asked(Stage.AUTH, way(user, password.reveal()))
+        except Failed as failed:
+            answer = _without(password.reveal(), user, failed.outcome.answer)
+            raise Failed(failed.outcome._replace(answer=answer), failed.refusal) from None
 
     def close(self) -> None:
         """Of an idle one: says goodbye, and waits for no answer."""
@@ -185,6 +190,14 @@ class Session:
 def _text(error: SMTPResponseException) -> str:
     """What the server wrote, which need not be UTF-8: text that can be stored."""
     return error.message.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _without(password: str, user: str, answer: str) -> str:
+    """Some servers repeat the command that they do not take."""
+    sent = (password, *(base64.b64encode(text.encode()).decode() for text in (password, f"\0{user}\0{password}")))
+    for each in sorted(sent, key=len, reverse=True):
+        answer = answer.replace(each, MASK)
+    return answer
 
 
 def _unavailable(detail: str) -> Failed:
