@@ -12,7 +12,7 @@ from nsqdigest.base.shown import as_json as encoded
 from nsqdigest.base.shown import printable
 from nsqdigest.cli import config_option, load_config
 from nsqdigest.cli.dead_shared import dead_store
-from nsqdigest.cli.operating import TEXT, Duration, json_option, shown, span
+from nsqdigest.cli.operating import TEXT, Duration, json_option, shown, span, typed
 from nsqdigest.cli.places import digest_option, look_at, route_option
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ async def _flush(config: Config, timeline: str, route: str, digest_id: str, wait
             return _Flush(place, sink, known.state, "")
         if hold := await snooze_of(namespace, place.route, place.name):
             raise NsqdigestError(
-                f"the timeline {shown(timeline)} is {in_words(*hold)}: nsqdigest wake {shown(timeline)} ends that"
+                f"the timeline {shown(timeline)} is {in_words(*hold)}: nsqdigest wake {typed(timeline)} ends that"
             )
         flushed = await Operations(namespace).flush(
             place.route, place.name, has_quiet_hours=routes.quiet_of(place.route) is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
@@ -98,6 +99,13 @@ def confirm(question: str, *, yes: bool) -> None:
 def shown(name: str) -> str:
     """A name of somebody else's, for a sentence."""
     return f'"{printable(name, LONGEST_NAME)}"'
+
+
+def typed(name: str) -> str:
+    """The same as the last argument of a command: who copies it into a shell runs nothing that stands in the name."""
+    if printable(name) != name:
+        return "NAME"
+    return f"{'-- ' if name.startswith('-') else ''}{shlex.quote(name)}"
 
 
 def span(duration_ms: int) -> str:

@@ -110,7 +110,7 @@ def _show(found: list[Preview], as_json: bool) -> None:
         ]))  # fmt: skip
         return
     for each in found:
-        to = f", {printable(each.target)}" if each.target else ""
+        to = f", to {printable(each.target)}" if each.target else ""
         head = f"route {each.route} to sink {each.sink}{to}: {each.content_type}, {len(each.body):,} bytes"
         click.echo(f"{head}; {each.about}", err=True)
         click.echo(for_terminal(each.body, each.content_type) if sys.stdout.isatty() else each.body)

@@ -6,6 +6,7 @@ import pytest
 
 from nsqdigest.audit.ledger import balances
 from nsqdigest.base.errors import EXIT_NO, EXIT_OK, EXIT_USAGE
+from nsqdigest.cli.operating import typed
 from support.cli import HOURS, PATIENCE_S, Operated, operated, route
 from support.stage import stage
 from support.waiting import wait_until
@@ -13,6 +14,14 @@ from support.waiting import wait_until
 pytestmark = pytest.mark.integration
 
 __all__ = ["operated", "stage"]
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [("user:42", "user:42"), ("$(reboot)", "'$(reboot)'"), ("`x`", "'`x`'"), ("-x", "-- -x"), ("a\u202eb", "NAME")],
+)
+def test_a_command_that_is_copied_runs_nothing_of_a_name(name: str, argument: str) -> None:
+    assert typed(name) == argument
 
 
 def test_a_snoozed_timeline_waits_and_is_told_of_everywhere(operated: Operated) -> None:
@@ -39,7 +48,7 @@ def test_a_snoozed_timeline_waits_and_is_told_of_everywhere(operated: Operated) 
     refused = operated.run("flush", "ada")
     assert (refused.returncode, refused.stdout) == (EXIT_NO, "")
     assert "is snoozed until" in refused.stderr
-    assert 'nsqdigest wake "ada" ends that' in refused.stderr
+    assert "nsqdigest wake ada ends that" in refused.stderr
 
     done = operated.run("wake", "ada")
     assert done.stdout == 'route events, timeline "ada": not snoozed any more\n'

@@ -339,7 +339,7 @@ def test_who_is_named_twice_gets_one_mail() -> None:
     aimed = aim(named)
     assert aimed is not None
     target = aimed.of(Source("r", "t", b'{"to": "ops@example.com"}'))
-    assert target.shown == "to ops@example.com"
+    assert target.shown == "ops@example.com"
     assert addressed(named, target.texts).to == [OPS]
 
 

@@ -71,7 +71,7 @@ def aim(addressing: Addressing) -> Aim | None:
             texts["subject"] = one_line(subject.text(source), LONGEST_SUBJECT)
         if unsubscribe is not None:
             texts["list_unsubscribe"] = _url(unsubscribe.text(source))
-        return Target(texts, "to " + ", ".join(each.address for each in addressed(addressing, texts).to))
+        return Target(texts, ", ".join(each.address for each in addressed(addressing, texts).to))
 
     paths = dict.fromkeys(path for each in templates for path in targets.event_paths(each))
     alone = [each for each in to.values() if not makes_an_address(each, "x")]
