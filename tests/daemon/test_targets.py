@@ -8,6 +8,7 @@ import json
 import re
 import socket
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -240,12 +241,16 @@ async def test_a_flood_of_tenants_whose_hosts_are_dead_stops_no_other(
     )  # fmt: skip
     daemon = DaemonHere(parse_text(text, "f.toml", {}, KINDS), KINDS)
     await daemon.start()
+
+    def has_posts(count: int) -> bool:
+        return len(receiver.posts) >= count
+
     try:
         for count, tenants in ((1, ["well"]), (4, [f"dead{number}" for number in range(100)])):
             for tenant in tenants:
                 event = {"id": "1", "timeline": tenant, "tenant": tenant}
                 nsqd.publish(TOPIC, json.dumps(event, separators=(",", ":")).encode())
-            await until(lambda count=count: len(receiver.posts) >= count, 10, f"a post to {tenants[0]}")
+            await until(partial(has_posts, count), 10, f"a post to {tenants[0]}")
         for number in range(10):
             event = {"id": "1", "timeline": f"well {number}", "tenant": "well"}
             nsqd.publish(TOPIC, json.dumps(event, separators=(",", ":")).encode())
