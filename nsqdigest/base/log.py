@@ -32,6 +32,7 @@ from typing import Any, Literal, TextIO
 from nsqdigest.base.log_counts import Repeats
 from nsqdigest.base.log_sentences import phrase_of
 from nsqdigest.base.log_writer import LogWriter
+from nsqdigest.base.shown import printable
 
 ROOT = "nsqdigest"
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -45,6 +46,7 @@ ENDS_WITHIN_S = 2.0
 _RESERVED = frozenset(("time", "level", "event"))
 # Beside the C0 and C1 controls: line separators, marks that reorder text, and halves of characters.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_BLANKS = re.compile(r" {2,}")
 _PLAIN = re.compile(r"[^\s\"=\\]+")
 _COLOURS = {"debug": "\x1b[2m", "info": "\x1b[32m", "warning": "\x1b[33m", "error": "\x1b[31m"}
 _SHORT = {"debug": "DEBUG", "info": "INFO ", "warning": "WARN ", "error": "ERROR"}
@@ -348,6 +350,11 @@ class Json(logging.Formatter):
         return _UNSAFE.sub(_escape, json.dumps(line, ensure_ascii=False, separators=(",", ":")))
 
 
+def _one_blank(text: str) -> str:
+    """For several: no text fills a row of the terminal, so that what follows looks like a line of its own."""
+    return _BLANKS.sub(" ", text)
+
+
 class Human(logging.Formatter):
     def __init__(self, colour: bool) -> None:
         super().__init__()
@@ -363,12 +370,12 @@ class Human(logging.Formatter):
         rest = " ".join(
             [self._field(name, value) for name, value in fields.items() if phrase is None or name not in phrase.fields]
         )
-        name = _UNSAFE.sub(_escape, event)
+        name = printable(event)
         if phrase is not None:
-            name = f"{_UNSAFE.sub(_escape, phrase.text)}  {self._painted(name, _DIM)}"
+            name = f"{_one_blank(printable(phrase.text))}  {self._painted(name, _DIM)}"
         line = f"{self._painted(clock, _DIM)} {self._painted(_SHORT[level], _COLOURS[level])} {name}  {rest}".rstrip()
         for row in traceback_text.split("\n") if traceback_text else ():
-            line += "\n    " + _UNSAFE.sub(_escape, row)
+            line += "\n    " + printable(row)
         return line
 
     def _painted(self, text: str, paint: str) -> str:
@@ -381,5 +388,4 @@ class Human(logging.Formatter):
             shown = value if _PLAIN.fullmatch(value) else json.dumps(value, ensure_ascii=False)
         else:
             shown = json.dumps(value)
-        shown = _UNSAFE.sub(_escape, shown)
-        return f"{self._painted(f'{name}=', _DIM)}{shown}"
+        return f"{self._painted(f'{name}=', _DIM)}{printable(shown)}"

@@ -45,6 +45,12 @@ def phrase_of(event: str, fields: Fields) -> Phrase | None:
     return Phrase(f"{text}; {hint}" if hint else text, frozenset(filled.used | {"hint"}))
 
 
+def _name(value: Any) -> str:
+    """In quotes if it would not stand out otherwise."""
+    text = str(value)
+    return text if _PLAIN_NAME.fullmatch(text) and text.isascii() else json.dumps(text, ensure_ascii=False)
+
+
 class _Filled(string.Formatter):
     def __init__(self, fields: Fields) -> None:
         self.used: set[str] = set()
@@ -56,9 +62,9 @@ class _Filled(string.Formatter):
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if not format_spec:
-            return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            return ", ".join(map(_name, value)) if isinstance(value, list) else str(value)
         if format_spec == "name":
-            return value if _PLAIN_NAME.fullmatch(value) else json.dumps(value, ensure_ascii=False)
+            return _name(value)
         if format_spec == "s":
             return f"{value:.3g} s" if value < 100 else f"{value:,.0f} s"
         return counted(value, format_spec)

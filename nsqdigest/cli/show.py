@@ -115,7 +115,7 @@ def _lines(config: Config, seen: _Seen) -> list[str]:
     quiet = seen.routes.quiet_of(place.route)
     if quiet is not None and (end_ms := quiet.end_ms(known.now_ms)):
         pairs.append(
-            ("quiet hours", f"until {instant(end_ms)}: nothing of this route is delivered but what is flushed")
+            ("quiet hours", f"until {instant(end_ms)}: nothing of this route goes out but what is urgent or flushed")
         )
     if known.state == "due" and (why := seen.routes.why_undelivered(place.route)):
         pairs.append(("not delivered", why))

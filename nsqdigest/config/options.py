@@ -307,6 +307,7 @@ class Tables(NamedTuple):
     sinks: Mapping[str, dict[str, Any]]
     """Those of this kind, by name."""
     routes: Sequence[dict[str, Any]]
+    policies: Mapping[str, dict[str, Any]]
     """One for each sink of a route."""
 
 

@@ -121,7 +121,7 @@ def parse_text(
     for kind in kinds.values():
         of_kind = {key: values for key, (type_, values) in types_and_sinks.items() if type_ == kind.name}
         for rule in kind.rules_of_file:
-            rule(Tables(sections["nsq"], of_kind, rules.per_sink(routes)), root)
+            rule(Tables(sections["nsq"], of_kind, rules.per_sink(routes), policies), root)
     rules.waits(sections["nsq"], sections["redis"], root)
     rules.unused(routes, tree, root)
     overrides.advise_on_unknown(findings)

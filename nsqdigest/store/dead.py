@@ -70,7 +70,9 @@ class Details(NamedTuple):
     detail: str
 
     def encode(self) -> bytes:
-        return msgspec.json.encode({**self._asdict(), "head": self.head._asdict()})
+        # A receiver's answer, or a library's error, may hold halves of characters.
+        detail = self.detail.encode("utf-8", "backslashreplace").decode()
+        return msgspec.json.encode({**self._asdict(), "head": self.head._asdict(), "detail": detail})
 
     @classmethod
     def decode(cls, text: bytes) -> Details:

@@ -293,6 +293,13 @@ def test_what_can_not_be_shown_is_said_so() -> None:
     assert logged(value=Broken()) == {"value": "<cannot be shown: RuntimeError>"}
 
 
+def test_no_name_of_a_field_looks_like_a_line_of_the_log() -> None:
+    fake = "x" + 70 * " " + "2026-11-19 12:00:01.000Z ERROR Redis has lost 9,120 records"
+    shown = human("consumer.event.unmatched", topic="t", events=1, fields_of_one=["user", fake, "b\u3164c"])
+    assert 'one with the fields user, "x 2026-11-19 12:00:01.000Z ERROR' in shown
+    assert '"b\\u3164c"' in shown
+
+
 @given(st.text(st.characters(), max_size=50), st.sampled_from(["json", "human"]))
 def test_no_text_breaks_a_line_or_steers_a_terminal(text: str, style: str) -> None:
     stream = lines(style=style)

@@ -26,8 +26,13 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
-def read(sink: dict[str, Any], source: str = "f.toml", *, without_secrets: bool = False) -> Config:
-    tables = {"nsq": {"nsqd_tcp_addresses": ["127.0.0.1:4150"]}, "sinks.mail": {**SINK, **sink}}
+def read(
+    sink: dict[str, Any], source: str = "f.toml", *, without_secrets: bool = False, policy: dict[str, Any] | None = None
+) -> Config:
+    tables = {
+        "nsq": {"nsqd_tcp_addresses": ["127.0.0.1:4150"]}, "policies.default": policy or {},
+        "sinks.mail": {**SINK, **sink},
+    }  # fmt: skip
     text = toml(tables, [{"topic": "events", "timeline": "{user}", "sink": "mail", "group": "kind"}])
     return parse_text(text, source, {"MAIL": "hunter2"}, KINDS, without_secrets=without_secrets)
 
@@ -122,6 +127,19 @@ def test_a_mistake_is_refused_with_the_remedy(sink: dict[str, Any], expected: st
 )
 def test_what_works_and_is_seldom_meant_is_advised_against(sink: dict[str, Any], expected: str) -> None:
     assert advice(sink) == [expected]
+
+
+def test_several_recipients_and_merged_retries_do_not_go_together() -> None:
+    """A merge has a new id, by which nobody knows who took the mail before."""
+    several, merge = {"to": ["ada@example.com", "ops@example.com"]}, {"on_retry": "merge"}
+    with pytest.raises(ConfigError) as raised:
+        read(several, policy=merge)
+    (problem,) = raised.value.problems
+    assert (problem.path, problem.remedy) == (
+        "policies.default.on_retry", 'write "frozen", or a sink for each recipient',
+    )  # fmt: skip
+    assert read({}, policy=merge).policies["default"].on_retry == "merge"
+    assert len(settings(several).to) == 2
 
 
 def test_to_this_machine_mails_and_passwords_may_go_in_the_clear() -> None:

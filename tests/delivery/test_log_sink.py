@@ -185,7 +185,7 @@ def test_what_people_see() -> None:
     clock = r"\d\d:\d\d:\d\d"
     day = rf"\d{{4}}-\d\d-\d\d {clock}"
     expected = [
-        "7 events in user:42", rf"  events · {day} \u2013 {day}", "  4 \xd7 a", "  3 \xd7 b",
+        "7 events in user:42", rf"  events · {day} \u2013 {day} UTC", "  4 \xd7 a", "  3 \xd7 b",
         *(rf"  {clock}  payment {number} failed" for number in range(5)),
         rf"  2 older events not shown · 2 superseded by newer ones · next not before {clock}",
     ]  # fmt: skip

@@ -199,3 +199,9 @@ async def test_fields_that_an_older_version_did_not_write_are_empty(store: Store
     assert found is not None
     assert found.details == dead.details._replace(detail="", head=dead.details.head._replace(dropped_capacity=0))
     assert await store.dead.revive(found) is Revival.REVIVED
+
+
+def test_details_with_halves_of_characters_can_be_stored() -> None:
+    head = Head("id", 1, 0, 1, 0, 0, 0, 0, 0, 0)
+    text = Details(head, "r", "t", "out", "refused", "554 unzul\udce4ssig").encode()
+    assert Details.decode(text).detail == "554 unzul\\udce4ssig"

@@ -33,12 +33,12 @@ def lines_of(document: bytes, *, colour: bool, width: int) -> Iterator[str]:
 def _span(message: Message) -> str:
     first_s, last_s = message.first_ms // 1000, message.last_ms // 1000
     first = _time(first_s)
-    return first if first_s == last_s else f"{first} – {_time(last_s)}"
+    return f"{first} UTC" if first_s == last_s else f"{first} – {_time(last_s)} UTC"
 
 
 def _time(instant_s: int, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-    """Of this machine's clock, as in the log for people."""
-    return datetime.fromtimestamp(instant_s, UTC).astimezone().strftime(form) if is_date(instant_s) else UNKNOWN_TIME
+    """In UTC, as in the log for people."""
+    return datetime.fromtimestamp(instant_s, UTC).strftime(form) if is_date(instant_s) else UNKNOWN_TIME
 
 
 def _cut(text: str, width: int) -> str:

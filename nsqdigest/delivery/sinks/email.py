@@ -25,7 +25,7 @@ from nsqdigest.base.templates import Template, TemplateError
 from nsqdigest.config import Secret, SinkSettings, rules, texts
 from nsqdigest.config.model import Address, Tls
 from nsqdigest.config.options import REQUIRED, Option, Tables
-from nsqdigest.config.problems import INVALID, Spot, Wrong
+from nsqdigest.config.problems import INVALID, Spot, Wrong, show
 from nsqdigest.config.readers import Choice, FilePath, HiddenText, Reader, Text, Unresolved, Whole, take, text_of
 from nsqdigest.delivery import targets
 from nsqdigest.delivery.bodies.base import MAIL, Body, BodyFailed
@@ -233,6 +233,20 @@ def templates(tables: Tables, root: Spot) -> None:
                 template_files.check(file, content_type, most, tables.routes, root / "sinks" / name / key)
 
 
+def who_took_it(tables: Tables, root: Spot) -> None:
+    """Who took a mail does not get it again, by its id. A merge has a new one, so those who can take mail would get the
+    same events with each attempt to reach the one who cannot."""
+    for name, sink in tables.sinks.items():
+        policies = {route.get("policy", "") for route in tables.routes if route.get("sink") == name}
+        merging = sorted(each for each in policies if tables.policies.get(each, {}).get("on_retry") == "merge")
+        if len(sink.get("to", ())) > 1 and merging:
+            (root / "policies" / merging[0] / "on_retry").problem(
+                f'is "merge", and sink {show(name)} has several recipients: those who took a mail would get its events '
+                "again while another cannot take it",
+                'write "frozen", or a sink for each recipient',
+            )
+
+
 # -- delivery
 
 
@@ -429,7 +443,7 @@ KIND = SinkKind(
         ),
     ),
     rules=(login, encryption),
-    rules_of_file=(templates, targets.not_dropped("to", "subject", "list_unsubscribe")),
+    rules_of_file=(templates, who_took_it, targets.not_dropped("to", "subject", "list_unsubscribe")),
     example="mail",
     doc="sends each digest as a mail",
     build=build,

@@ -4,7 +4,7 @@
 
 Invariants:
 - Fields stand in the host, the path and the query, never in the scheme, the port or a login, and never in the last
-  label of the host: whose domain it is says the file.
+  label of the host: a field may not choose the top-level domain.
 - In the host a value is part of one label: letters, digits and hyphens. Elsewhere it is percent-encoded whole, and
   cannot become "." or ".." as a segment of a path.
 - Nothing of a URL gets into a message but its host and the names of its fields.
