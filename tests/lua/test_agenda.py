@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from support.store import LEASE_MS, NOW_MS, Rec, Scripts, own_timeline
+from support.store import EXEMPT_MS, LEASE_MS, NOW_MS, Rec, Scripts, own_timeline
 
 pytestmark = pytest.mark.script
 
@@ -85,7 +85,7 @@ def test_whatever_lets_a_timeline_wait_puts_it_down(store: Scripts, way: str) ->
         case "revive":
             store.bury(claim, base_ms=NOW_MS + 50)
             store.revive()
-            assert store.waiting()[own_timeline("id-1", T)] == NOW_MS
+            assert store.waiting()[own_timeline("id-1", T)] == EXEMPT_MS
         case "adopt":
             store.adopt(T, "r2")
     route = "r2" if way == "adopt" else "r"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsqdigest.store.schedule import EXEMPT_MS
-from support.store import LEASE_MS, NOW_MS, Claim, Opened, Rec, Scripts, own_timeline
+from support.store import EXEMPT_MS, LEASE_MS, NOW_MS, Claim, Opened, Rec, Scripts, own_timeline
 
 pytestmark = pytest.mark.script
 

@@ -531,7 +531,7 @@ class TimelinesBesideModel(RuleBasedStateMachine):
                 digest_id, {}, body.opened_ms, body.superseded, body.over_capacity, body.next_earliest_ms, self.now_ms,
                 attempts,
             )  # fmt: skip
-            expected = part.model.revive(digest, body.iteration, (dead.route, own), self.now_ms)
+            expected = part.model.revive(digest, body.iteration, (dead.route, own))
             answer = part.store.revive(
                 digest_id, b"t", dead.route, attempts=attempts, opened_ms=body.opened_ms, iteration=body.iteration,
                 superseded=body.superseded, over_capacity=body.over_capacity, next_earliest_ms=body.next_earliest_ms,

@@ -1,6 +1,6 @@
 -- revive: a dead digest is to be sent again, under its own id. It becomes the snapshot of a timeline of its own, which
--- is due at once, also in quiet hours: claimed, opened, closed or buried again like any other, whatever the timeline that
--- it came from does meanwhile. No limit of timelines refuses it, for it was there before.
+-- is due at once, also in quiet hours: claimed, opened, closed or buried again like any other, whatever the timeline
+-- that it came from does meanwhile. No limit of timelines refuses it, for it was there before.
 --
 -- KEYS  as lib/timeline_keys.lua has them, of the timeline of its own, then
 --       15 dead zset   16 dead details hash   17 dead set of this id   18 dead values of this id

@@ -424,7 +424,7 @@ class Model:
         self.count(route, "deleted", len(records))
         return "dropped", len(records)
 
-    def revive(self, digest: Digest, iteration: int, place: Place, now_ms: int) -> tuple[str, int | None]:
+    def revive(self, digest: Digest, iteration: int, place: Place) -> tuple[str, int | None]:
         """`digest` is what was buried but for its records, which are taken from the dead store; `place` its own."""
         own = self.timelines.get(place)
         if own is not None and own.digest:
@@ -432,8 +432,8 @@ class Model:
         if digest.id not in self.dead:
             return "unknown", None
         digest.records = self.dead.pop(digest.id).records
-        self.timelines[place] = Timeline(now_ms, now_ms, now_ms, digest=digest, iteration=iteration)
-        self.put_down(place[0], now_ms)
+        self.timelines[place] = Timeline(EXEMPT_MS, EXEMPT_MS, EXEMPT_MS, digest=digest, iteration=iteration)
+        self.put_down(place[0], EXEMPT_MS)
         self.ever_counted = True
         self.count(place[0], "buried", -len(digest.records))
         self.count(place[0], "snapshots", len(digest.records))
