@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import cast
 
@@ -53,9 +53,11 @@ class Sink:
     def __init__(self) -> None:
         self.sent: list[str] = []
         self.outcomes: list[Outcome] = []
+        self.on_post: Callable[[], None] = lambda: None
 
     async def deliver(self, digest: OutgoingDigest) -> Outcome:
         self.sent.append(digest.timeline)
+        self.on_post()
         return self.outcomes.pop() if self.outcomes else Outcome(Verdict.DELIVERED)
 
     async def close(self) -> None:
@@ -146,9 +148,13 @@ async def test_a_retry_waits_too(store: Store, scheduler: Scheduler, sink: Sink,
     await add(store, b"t", store.clock.now_ms())
     night.ends_ms = 0
     sink.outcomes = [Outcome(Verdict.AGAIN)]
+
+    def night_begins() -> None:
+        night.ends_ms = FAR_MS
+
+    sink.on_post = night_begins
     scheduler.start()
     await until(lambda: bool(sink.sent))
-    night.ends_ms = FAR_MS
     await until(lambda: scheduler.outlets[0].held == 0)
     await add(store, b"urgent", store.clock.now_ms())
     await store.operations.flush("r", "urgent", has_quiet_hours=True)
