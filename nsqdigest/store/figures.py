@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _ROUTES_PER_CALL = 50
 _PAUSE_S = 5.0
-_PLACES_PER_S = 40
+_PLACES_PER_S = 16
 _UNREADABLE = ""
 """Stands for the sink of a dead digest whose details cannot be read."""
 

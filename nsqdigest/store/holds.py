@@ -92,7 +92,8 @@ class Holds:
         self.is_any_muted, self.is_any_snoozed = bool(muted), bool(snoozed)
 
     async def _read(self, partition: int) -> list[Hold]:
-        (flat,) = await self._namespace.send(partition, [[b"HGETALL", self._namespace.tags[partition] + b"holds"]])
+        key = self._namespace.tags[partition] + b"holds"
+        (flat,) = await self._namespace.send_together(partition, [[b"HGETALL", key]])
         now_ms = self._namespace.clock.now_ms()
         found = (_hold_of(field, text) for field, text in zip(flat[::2], flat[1::2], strict=True))
         return [hold for hold in found if hold is not None and hold.until_ms > now_ms]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from nsqdigest.store.operations import Operations
 
 MENDED_TIMELINES = 5000
-_TURN = 0.75
+_TURN = 0.9
 """How long a turn lasts, of the time after which the work is to be done again. Less than the whole: a daemon that is
 alone never asks too early."""
 _NOTHING_LEFT = b"0"
