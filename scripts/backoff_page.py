@@ -28,8 +28,9 @@ from nsqdigest.backoff import (
     Transition,
     longest_recovery_s,
 )
+from scripts import pages
+from scripts.pages import DOCS
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
 CURVE = Curve(base_s=1.0, max_duration_s=30.0, recovery="halve")
 MAX_IN_FLIGHT = 2500
 
@@ -412,22 +413,5 @@ def files() -> dict[Path, str]:
     }
 
 
-def stale() -> list[Path]:
-    return [file for file, content in files().items() if not file.exists() or file.read_text("utf-8") != content]
-
-
-def main(words: list[str]) -> int:
-    if words == ["--check"]:
-        old = stale()
-        for file in old:
-            print(f"{file.relative_to(DOCS.parent)} is stale: make backoff-page")
-        return 1 if old else 0
-    for file, content in files().items():
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(content, "utf-8")
-        print(f"written: {file.relative_to(DOCS.parent)}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(pages.main(sys.argv[1:], files, "backoff-page"))

@@ -24,8 +24,9 @@ from nsqdigest.config.units import format_duration
 from nsqdigest.delivery.sinks.table import KINDS
 from nsqdigest.store.schedule import Plan
 from nsqdigest.trial.simulator import Event, SimulatedDigest, Simulator
+from scripts import pages
+from scripts.pages import DOCS
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
 BERLIN = ZoneInfo("Europe/Berlin")
 STYLE = colours(event=("#59636e", "#9aa4af"), digest=("#0969da", "#58a6ff"), quiet=("#8250df", "#a371f7"))
 _LEFT, _RIGHT, _HEIGHT = 30, 830, 148
@@ -121,7 +122,7 @@ KINDS_OF_POLICY = (
         'growth = "exponential"\ngrowth_steps = 3\nincrement_delay = "0s"',
         """The delay doubles with each digest of a timeline: after the first one twice `minimum_delay`, after the second
         four times, then eight times, `growth_steps` times in all. When a timeline is forgotten it begins anew. So who
-        has a bad day gets fewer mails as it goes on, and a new trouble is told at once.""",
+        has a bad day gets fewer mails as it goes on, and learns of a new trouble at once.""",
         every(minutes=4),
         4,
         mark=timedelta(minutes=30),
@@ -325,21 +326,5 @@ def files() -> dict[Path, str]:
     return {DOCS / "policies.md": page(runs), **pictures}
 
 
-def stale() -> list[Path]:
-    return [file for file, content in files().items() if not file.exists() or file.read_text("utf-8") != content]
-
-
-def main(words: list[str]) -> int:
-    if words == ["--check"]:
-        old = stale()
-        for file in old:
-            print(f"{file.relative_to(DOCS.parent)} is stale: make policies-page")
-        return 1 if old else 0
-    for file, content in files().items():
-        file.write_text(content, "utf-8")
-        print(f"written: {file.relative_to(DOCS.parent)}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(pages.main(sys.argv[1:], files, "policies-page"))

@@ -1,4 +1,4 @@
-"""`nsqdigest holds`: which timelines are snoozed or muted, until when, and who said so."""
+"""`nsqdigest holds`: which timelines are snoozed or muted, until when, and by whom."""
 
 from __future__ import annotations
 

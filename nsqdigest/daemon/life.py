@@ -45,6 +45,8 @@ STORE_RETRY_CAP_MS = 10_000
 SINKS_DRAIN_S = 2.0
 """Deliveries get at least so long, however short the drain: their digests are safe in Redis, but would go out late."""
 DRAIN_LOGGED_EVERY_S = 2.0
+TURN_WITHIN_S = 60.0
+"""A timer waits for Redis within a turn: no longer than a lease, and than a few time-outs of one call."""
 STORE_ENDS_WITHIN_S = 1.0
 """Calls that were sent and have no answer yet get so long before their connections close."""
 GC_YOUNG_OBJECTS = 20_000
@@ -143,8 +145,9 @@ class Daemon:
         raise NsqdigestError(str(failure)) from failure.error
 
     def _makes_progress(self) -> bool:
-        """Whether delivery's timers turn; that the event loop does, shows in being asked."""
-        return time.monotonic() - self.parts.scheduler.turned_s <= self._config.scheduler.lease_ms / 1000
+        """Whether delivery's timers turn, as long as they should; that the event loop does, shows in being asked."""
+        within_s = max(TURN_WITHIN_S, self._config.scheduler.lease_ms / 1000)
+        return self.status.is_draining or time.monotonic() - self.parts.scheduler.turned_s <= within_s
 
     # -- drain or stop
 

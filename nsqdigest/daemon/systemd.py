@@ -3,8 +3,8 @@
 Where no systemd started the process (no NOTIFY_SOCKET) nothing is sent. A message that cannot be sent is no trouble of
 the daemon's: nothing here raises or waits.
 
-The watchdog is fed by progress: the event loop turns, and delivery's timers do. One that hangs for a lease is not fed
-for, and systemd starts the daemon again.
+The watchdog is fed by progress: the event loop turns, and delivery's timers do. Where one of them hangs it is not fed,
+and systemd starts the daemon again.
 """
 
 from __future__ import annotations

@@ -156,8 +156,3 @@ class Plan:
     def release_ms(self, due_ms: int) -> int:
         """When what is due at an instant may be delivered at the earliest: at the end of the quiet hours it is in."""
         return released_ms(due_ms, self.quiet)
-
-    def at_once(self, now_ms: int) -> Schedule:
-        """Whatever the policy, also in quiet hours."""
-        due_ms = now_ms if self.quiet is None else EXEMPT_MS
-        return Schedule(due_ms, due_ms)

@@ -9,7 +9,6 @@ import re
 import socket
 from collections import defaultdict
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -170,29 +169,37 @@ def receiver() -> Any:
         yield receiver
 
 
-async def test_a_tenant_whose_host_is_dead_stops_no_other(
-    nsqd: Nsqd, redis_url: str, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def lookups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of tests lead to this machine."""
     real = socket.getaddrinfo
     monkeypatch.setattr(
         socket,
         "getaddrinfo",
         lambda host, *rest, **how: (look_up if str(host).endswith(".test") else real)(host, *rest, **how),
     )
-    receiver.judge = lambda body: HANG if b'"tenant":"dead"' in body else OK
+
+
+def daemon_of(nsqd: Nsqd, redis_url: str, receiver: Receiver) -> DaemonHere:
+    """Its only sink posts to a host of each tenant."""
     host, port = nsqd.tcp_address
-    url = f"http://{{tenant}}.tenants.test:{receiver.port}/hook"
     text = toml(
         {
             "nsq": {"nsqd_tcp_addresses": [f"{host}:{port}"]},
             "redis": {"url": redis_url, "namespace": "test"},
-            "sinks.hook": {"type": "webhook", "url": url, "allow_http": True, "allow_hosts": ["127.0.0.0/8"],
-                           "concurrency": 4, "timeout": "2s"},
+            "sinks.hook": {"type": "webhook", "url": f"http://{{tenant}}.tenants.test:{receiver.port}/hook",
+                           "allow_http": True, "allow_hosts": ["127.0.0.0/8"], "concurrency": 4, "timeout": "2s"},
             "admin": {"listen": ""},
         },
         [ROUTE],
     )  # fmt: skip
-    daemon = DaemonHere(parse_text(text, "f.toml", {}, KINDS), KINDS)
+    return DaemonHere(parse_text(text, "f.toml", {}, KINDS), KINDS)
+
+
+@pytest.mark.usefixtures("lookups")
+async def test_a_tenant_whose_host_is_dead_stops_no_other(nsqd: Nsqd, redis_url: str, receiver: Receiver) -> None:
+    receiver.judge = lambda body: HANG if b'"tenant":"dead"' in body else OK
+    daemon = daemon_of(nsqd, redis_url, receiver)
     await daemon.start()
     try:
         for number in range(40):
@@ -218,28 +225,12 @@ async def test_a_tenant_whose_host_is_dead_stops_no_other(
         await daemon.drain()
 
 
+@pytest.mark.usefixtures("lookups")
 async def test_a_flood_of_tenants_whose_hosts_are_dead_stops_no_other(
-    nsqd: Nsqd, redis_url: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    nsqd: Nsqd, redis_url: str, receiver: Receiver
 ) -> None:
-    real = socket.getaddrinfo
-    monkeypatch.setattr(
-        socket,
-        "getaddrinfo",
-        lambda host, *rest, **how: (look_up if str(host).endswith(".test") else real)(host, *rest, **how),
-    )
     receiver.judge = lambda body: HANG if b'"tenant":"dead' in body else OK
-    host, port = nsqd.tcp_address
-    text = toml(
-        {
-            "nsq": {"nsqd_tcp_addresses": [f"{host}:{port}"]},
-            "redis": {"url": redis_url, "namespace": "test"},
-            "sinks.hook": {"type": "webhook", "url": f"http://{{tenant}}.tenants.test:{receiver.port}/hook",
-                           "allow_http": True, "allow_hosts": ["127.0.0.0/8"], "concurrency": 4, "timeout": "2s"},
-            "admin": {"listen": ""},
-        },
-        [ROUTE],
-    )  # fmt: skip
-    daemon = DaemonHere(parse_text(text, "f.toml", {}, KINDS), KINDS)
+    daemon = daemon_of(nsqd, redis_url, receiver)
     await daemon.start()
 
     def has_posts(count: int) -> bool:

@@ -13,15 +13,16 @@ from support.tree import load
 pytestmark = pytest.mark.unit
 
 if TYPE_CHECKING:
-    from scripts import backoff_page
+    from scripts import backoff_page, pages
 else:
+    pages = load("scripts.pages")
     backoff_page = load("scripts.backoff_page")
 
 TEXT = "{http://www.w3.org/2000/svg}text"
 
 
 def test_the_page_and_its_pictures_are_what_the_table_and_the_controller_give() -> None:
-    assert backoff_page.stale() == [], "run `make backoff-page`"
+    assert pages.stale(backoff_page.files) == [], "run `make backoff-page`"
 
 
 def test_every_transition_is_a_row() -> None:

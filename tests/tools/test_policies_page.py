@@ -11,13 +11,14 @@ from support.tree import load
 pytestmark = pytest.mark.unit
 
 if TYPE_CHECKING:
-    from scripts import policies_page
+    from scripts import pages, policies_page
 else:
+    pages = load("scripts.pages")
     policies_page = load("scripts.policies_page")
 
 
 def test_the_page_and_its_pictures_are_what_the_simulator_gives() -> None:
-    assert policies_page.stale() == [], "run `make policies-page`"
+    assert pages.stale(policies_page.files) == [], "run `make policies-page`"
 
 
 def test_the_nights_on_which_clocks_change_have_one_digest() -> None:

@@ -8,7 +8,7 @@
     5xx to a recipient, or to        refused: three attempts, then dead
       the content
 
-Invariants: `detail` is in our words, with the codes alone of what the server said; its own text stands in `answer`.
+Invariants: `detail` is in our words, with the server's codes alone; the server's text stands in `answer`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _WORDS = {
 
 
 class Stage(StrEnum):
-    """Where in a conversation it was said, as operators know it."""
+    """The step of a conversation that an answer belongs to, as operators know it."""
 
     GREETING = "greeting"
     HELLO = "EHLO"
@@ -93,7 +93,7 @@ def verdict_of(refusal: Refusal) -> Verdict:
 
 
 def outcome_of(refusal: Refusal, others: str = "") -> Outcome:
-    """`others`: what else is to be said, in our words."""
+    """`others`: what the detail ends in."""
     verdict = verdict_of(refusal)
     wait_s = GREYLISTED_S if verdict is Verdict.AGAIN and refusal.code in _LATER else 0.0
     return Outcome(verdict, shown(refusal) + others, wait_s, refusal.text[:LONGEST_ANSWER])

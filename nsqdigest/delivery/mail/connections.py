@@ -38,7 +38,7 @@ REMEMBERED = 10_000
 """Digests that some of their recipients have taken, at most."""
 
 OnRefused = Callable[[str, str, Refusal], None]
-"""A digest's id, a recipient who will not get it, and what the server said of that while others took the mail."""
+"""A digest's id, a recipient who will not get it although others took the mail, and the server's refusal."""
 
 
 class Taken(NamedTuple):

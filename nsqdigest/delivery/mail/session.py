@@ -1,8 +1,8 @@
 """One connection to a mail server, from its greeting to its end.
 
 Invariants:
-- Certificate and host name are checked, with TLS 1.2 or newer; STARTTLS that the server does not offer is a failure,
-  never done without. A password goes over TLS, or to this machine.
+- Certificate and host name are checked, with TLS 1.2 or newer; without STARTTLS from the server the
+  session fails. A password goes over TLS, or to this machine.
 - Whatever the server does becomes a `Failed` with an outcome. A server may send 32 KiB in an answer, no more.
 - Who cancels a call closes the connection: an answer that comes later belongs to nothing.
 """

@@ -1,5 +1,5 @@
 -- hold: an operator mutes or snoozes a timeline until an instant, or ends that. Muted: records that come are not kept
--- (add is told so of each). Snoozed: nothing of it goes out before that instant.
+-- (each comes to add with a flag). Snoozed: nothing of it goes out before that instant.
 --
 -- KEYS  as lib/timeline_keys.lua has them; then 15 holds hash of the partition
 -- ARGV  1 now (ms, '' = Redis' clock)   2 timeline   3 its field among the holds
