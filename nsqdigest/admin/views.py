@@ -1,0 +1,292 @@
+"""What the daemon answers under `/api`: the shapes of its JSON, read by the page and by the commands.
+
+One place for both sides: `daemon.view` fills these in, `cli` and the page read them. Instants are Unix time in
+milliseconds (`…_ms`), durations seconds (`…_s`); null means that there is none. Names are as publishers and the file
+wrote them: whoever shows them escapes them.
+
+A reader ignores fields that it does not know, so that a page or a command of another version can be used.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Health(StrEnum):
+    WELL = "well"
+    TROUBLE = "trouble"
+    """Somebody should look at it; the daemon takes in events."""
+    FAILING = "failing"
+    """It is not ready: its store or its nsqds are out of reach, or it does not run yet."""
+    DRAINING = "draining"
+
+
+class CheckView(msgspec.Struct, kw_only=True, frozen=True):
+    """A line of `/readyz?verbose`."""
+
+    name: str
+    health: Health
+    detail: str
+
+
+class BackoffView(msgspec.Struct, kw_only=True, frozen=True):
+    state: str
+    """Of `backoff.State`: flowing, waiting, probing, …"""
+    level: int
+    next_probe_ms: int | None = None
+    """Set while it waits."""
+
+
+class ConnectionView(msgspec.Struct, kw_only=True, frozen=True):
+    """An nsqd that has the topic."""
+
+    nsqd: str
+    is_connected: bool
+    rdy: int = 0
+    in_flight: int = 0
+    sources: list[str] = []
+    """Who named it: the file, or nsqlookupds."""
+
+
+class TopicView(msgspec.Struct, kw_only=True, frozen=True):
+    name: str
+    backoff: BackoffView
+    max_in_flight: int
+    in_flight: int
+    depth: int | None
+    """Messages that wait in our channel, over its nsqds; null: no nsqd has said so."""
+    paused_since_ms: int | None
+    connections: list[ConnectionView]
+
+
+class RouteView(msgspec.Struct, kw_only=True, frozen=True):
+    name: str
+    topic: str
+    sink: str
+    policy: str
+    waiting: int
+    leased: int
+    overdue: int
+    oldest_due_s: float
+    open_records: int
+    held: dict[str, int]
+    """Timelines that an operator holds, by kind: snoozed, muted."""
+    paused_since_ms: int | None
+
+
+class SinkView(msgspec.Struct, kw_only=True, frozen=True):
+    name: str
+    type: str
+    state: str
+    """Of `base.reasons.SinkState`."""
+    health: Health
+    detail: str
+    """As in `/readyz?verbose`."""
+    since_ms: int | None
+    backoff: BackoffView
+    sending: int
+    concurrency: int
+    overdue: int
+    oldest_due_s: float
+    dead: int
+    last_delivery_ms: int | None
+    paused_since_ms: int | None
+
+
+class RatesView(msgspec.Struct, kw_only=True, frozen=True):
+    """Per second, of the last minute (of the time since the start, where that is shorter)."""
+
+    events_in: float
+    events_stored: float
+    digests_out: float
+    records_out: float
+    dead_letters: float
+
+
+class StoreView(msgspec.Struct, kw_only=True, frozen=True):
+    redis: str
+    """Its URL without a password."""
+    version: str
+    health: Health
+    detail: str
+    partitions: int
+    figures_ms: int | None
+    """When the figures of routes and dead digests were read."""
+
+
+class DaemonView(msgspec.Struct, kw_only=True, frozen=True):
+    """A daemon that works in the namespace."""
+
+    id: str
+    host: str
+    pid: int
+    version: str
+    config_hash: str
+    is_this: bool
+    differs: bool
+    """Its file says something else than the file of the daemon that answers."""
+    started_ms: int
+    seen_ms: int
+
+
+class StatusView(msgspec.Struct, kw_only=True, frozen=True):
+    """`GET /api/status`."""
+
+    now_ms: int
+    health: Health
+    verdict: str
+    """One sentence, for somebody who has just been woken up."""
+    version: str
+    config: str
+    """The file."""
+    config_hash: str
+    started_ms: int
+    reloaded_ms: int | None
+    has_token: bool
+    """Whether writes are possible at all."""
+    checks: list[CheckView]
+    store: StoreView
+    topics: list[TopicView]
+    routes: list[RouteView]
+    sinks: list[SinkView]
+    rates: RatesView
+    message_age_s: float | None
+    """From nsqd's time to stored, the mean of the last minute; null: nothing came."""
+    event_loop_lag_s: float
+    timelines: int
+    dead_digests: int
+    orphans: dict[str, int]
+    """Records by route, of routes that the file does not have."""
+    daemons: list[DaemonView]
+
+
+class HistoryView(msgspec.Struct, kw_only=True, frozen=True):
+    """`GET /api/history`: the last quarter of an hour, one value for each interval, the newest last. All lists are of
+    one length."""
+
+    now_ms: int
+    interval_s: float
+    events_in: list[float]
+    """Per second, like the next two."""
+    events_stored: list[float]
+    digests_out: list[float]
+    waiting: list[int]
+    overdue: list[int]
+    event_loop_lag_s: list[float]
+    in_flight: list[int]
+    level: list[int]
+    """The highest of all topics and sinks."""
+
+
+class TimelineView(msgspec.Struct, kw_only=True, frozen=True):
+    """A line of `nsqdigest timelines`."""
+
+    route: str
+    timeline: str
+    """As the commands take it."""
+    shown: str
+    state: str
+    """Of `store.listing.State`."""
+    at_ms: int
+    """When it is due; where it is leased, when the lease ends."""
+    records: int
+    digest_id: str
+    """Of the digest under way; ""."""
+
+
+class TimelinesView(msgspec.Struct, kw_only=True, frozen=True):
+    """`GET /api/timelines?route=&text=&state=&limit=`: those that are due first."""
+
+    now_ms: int
+    timelines: list[TimelineView]
+    total: int
+    is_partial: bool
+    """The reading was broken off at its bound: there may be more that the text fits."""
+
+
+class ReasonView(msgspec.Struct, kw_only=True, frozen=True):
+    """A line of an explanation: what the policy says, and the instant that comes of it."""
+
+    text: str
+    at_ms: int | None = None
+
+
+class ExplanationView(msgspec.Struct, kw_only=True, frozen=True):
+    """`nsqdigest explain`."""
+
+    sentence: str
+    """When it goes out, and why then."""
+    due_ms: int | None
+    reasons: list[ReasonView]
+
+
+class RecordView(msgspec.Struct, kw_only=True, frozen=True):
+    key: str
+    timestamp_ms: int
+    value: str
+    """The event's JSON as it came, cut where it is long."""
+    is_cut: bool = False
+
+
+class DeliveryView(msgspec.Struct, kw_only=True, frozen=True):
+    """What became of one attempt, as this daemon remembers it."""
+
+    at_ms: int
+    route: str
+    timeline: str
+    sink: str
+    digest_id: str
+    attempt: int
+    records: int
+    outcome: str
+    """Of `base.reasons.Verdict`."""
+    detail: str
+    """Of a failure: our words, never the receiver's."""
+    took_s: float
+
+
+class TimelineDetailView(msgspec.Struct, kw_only=True, frozen=True):
+    """`GET /api/timeline?route=&timeline=`."""
+
+    now_ms: int
+    timeline: TimelineView
+    iteration: int
+    explanation: ExplanationView
+    records: list[RecordView]
+    """The newest, at most fifty."""
+    deliveries: list[DeliveryView]
+
+
+class DeliveriesView(msgspec.Struct, kw_only=True, frozen=True):
+    """`GET /api/deliveries?sink=&route=&timeline=&limit=`: the newest first."""
+
+    now_ms: int
+    deliveries: list[DeliveryView]
+
+
+class DeadView(msgspec.Struct, kw_only=True, frozen=True):
+    id: str
+    route: str
+    timeline: str
+    sink: str
+    reason: str
+    attempts: int
+    records: int
+    since_ms: int
+
+
+class DeadListView(msgspec.Struct, kw_only=True, frozen=True):
+    """`GET /api/dead?sink=&limit=`: the newest first."""
+
+    now_ms: int
+    dead: list[DeadView]
+    total: int
+
+
+class ErrorView(msgspec.Struct, kw_only=True, frozen=True):
+    """Any answer but 200."""
+
+    error: str
+    """With the remedy."""
