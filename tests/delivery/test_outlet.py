@@ -12,7 +12,7 @@ import pytest
 from nsqdigest.backoff import State
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.delivery import outlet as module
-from nsqdigest.delivery.delivery import Delivery, Lease
+from nsqdigest.delivery.delivery import Delivery
 from nsqdigest.delivery.outlet import Outlet, Pace
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.store.record import StoredRecord
@@ -55,14 +55,6 @@ async def callbacks_of(work: Awaitable[object]) -> int:
 
 
 # -- what others may know
-
-
-@simulated
-async def test_a_lease_is_counted_in_seconds_from_its_question() -> None:
-    lease = Lease(60_000, BEGAN_S - 1)
-    assert lease.left_s == 59
-    lease.renewed(BEGAN_S - 2)
-    assert lease.left_s == 58
 
 
 @simulated

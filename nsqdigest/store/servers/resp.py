@@ -39,11 +39,18 @@ def packed(mixed: Sequence[bytes | str | int]) -> Arguments:
     )
 
 
-def reader(name: bytes, *behind: bytes) -> Callable[[bytes], bytes]:
-    """Encodes a command that has one key and then always the same arguments."""
+def reader(name: bytes, *behind: bytes) -> Callable[[bytes, Sequence[bytes]], list[bytes]]:
+    """Encodes commands that have one key and then always the same arguments: one for each key, of its prefix and a
+    text."""
     before = b"*%d\r\n$%d\r\n%s\r\n$" % (2 + len(behind), len(name), name)
     after = b"".join(b"\r\n$%d\r\n%s" % (len(each), each) for each in behind) + b"\r\n"
-    return lambda key: b"%s%d\r\n%s%s" % (before, len(key), key, after)
+
+    def commands(prefix: bytes, texts: Sequence[bytes]) -> list[bytes]:
+        form = before + b"%d\r\n" + prefix.replace(b"%", b"%%") + b"%s" + after
+        size_bytes = len(prefix)
+        return [form % (size_bytes + len(text), text) for text in texts]
+
+    return commands
 
 
 def script_call(sha: bytes, keys: Words, arguments: Words) -> bytes:
@@ -63,6 +70,12 @@ def encode(command: Command) -> bytes:
             parts += (_head(len(text)), text)
     parts.append(b"\r\n")
     return b"".join(parts)
+
+
+def encode_all(commands: Sequence[Command]) -> Sequence[bytes]:
+    if {*map(type, commands)} == {bytes}:  # a script's call, and what reads a digest, come encoded
+        return commands  # type: ignore[return-value]
+    return [encode(command) for command in commands]
 
 
 def count_of(words: Words) -> int:
