@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nsqdigest.delivery.conclusions import Conclusion
     from nsqdigest.store.digests import Digests
 
-MOST_PER_CALL = 100
+MOST_PER_CALL = 200
 """Redis does nothing else during a call: some milliseconds."""
 _IS_DEAD = frozenset((Ended.DONE, Ended.ALREADY))
 

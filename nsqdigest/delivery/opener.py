@@ -50,7 +50,7 @@ _log = log.get("scheduler")
 
 T = TypeVar("T")
 
-MOST_PER_CALL = 100
+MOST_PER_CALL = 200
 """Redis does nothing else during a call: some milliseconds."""
 SIDE_BY_SIDE = 2
 """Calls on their way: Redis opens the next ones while those before are rendered here."""

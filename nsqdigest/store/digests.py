@@ -211,7 +211,7 @@ class Digests:
             name_from = len(self._namespace.keys[partition, name].index)
             arguments += (name_from, route.capacity if route.merges else 0, len(instants), *instants)
         for (name, token), run in _runs(openings, attrgetter("claim.route", "claim.token")):
-            arguments += (routes[name], token, len(run), *[opening.new_id for opening in run])
+            arguments += (routes[name], token, len(run), *map(str.encode, [opening.new_id for opening in run]))
         now_ms, *answers = await self._namespace.run(partition, "open", keys, [packed(arguments)], durable=True)
         self._namespace.clock.observe(now_ms)
         opened: list[Head | NotOpened] = []
@@ -253,7 +253,15 @@ class Digests:
             name_from = len(self._namespace.keys[partition, name].snapshot)
             arguments += (name_from, route.increment_ms, route.dedupe_window_ms, _MEMORY_PER_CAPACITY * route.capacity)
         for (name, token, kind, posts, after), run in _runs(endings, _how_it_ends):
-            arguments += (routes[name], kind, token, posts, *after, len(run), *[ending.digest_id for ending in run])
+            arguments += (
+                routes[name],
+                kind,
+                token,
+                posts,
+                *after,
+                len(run),
+                *map(str.encode, [ending.digest_id for ending in run]),
+            )
         for ending in endings:
             if ending.kind is End.BURY:
                 arguments.append(ending.details)

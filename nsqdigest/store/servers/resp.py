@@ -84,16 +84,16 @@ def count_of(words: Words) -> int:
 
 
 def _of_texts(texts: Sequence[bytes]) -> list[bytes]:
-    sizes = [len(text) for text in texts]
+    sizes = [*map(len, texts)]
     is_usual = max(sizes, default=0) < len(_HEADS)
     parts = [b""] * (2 * len(texts))
-    parts[::2] = [_HEADS[size] for size in sizes] if is_usual else map(_head, sizes)
+    parts[::2] = map(_HEADS.__getitem__ if is_usual else _head, sizes)
     parts[1::2] = texts
     return parts
 
 
 def _of_prefixed(texts: Sequence[bytes], prefixes: Sequence[bytes]) -> list[bytes]:
-    sizes = [len(text) for text in texts]
+    sizes = [*map(len, texts)]
     step = 2 * len(prefixes)
     parts = [b""] * (step * len(sizes))
     for place, prefix in enumerate(prefixes):
