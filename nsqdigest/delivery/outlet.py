@@ -261,6 +261,8 @@ class Outlet:
                 continue
             self._sending += 1
             self._quiet.clear()
+            if self._ready and self._bulk is not None:
+                self._wake()  # a batch ends at a digest that is still to be read: there are more than were counted on
             try:
                 await self._send(sender, batch)
             except Exception as error:

@@ -200,6 +200,31 @@ async def test_a_digest_wakes_one_sender_however_many_there_are() -> None:
 
 
 @simulated
+async def test_a_batch_wakes_one_sender_however_many_digests_are_in_it() -> None:
+    counts = []
+    for senders in (1, 50):
+        stage = Delivering(ToldDigests(), sinks={"out": (sink := ToldBulkSink(at_once=50))}, limit=senders)
+        await asyncio.sleep(0)
+        counts.append(await callbacks_of(stage.open(*names(50))))
+        assert sink.batches == [names(50)]
+        await stage.stop()
+    assert counts[0] == counts[1]
+
+
+@simulated
+async def test_digests_that_are_still_to_be_read_go_side_by_side_to_a_sink_that_takes_several() -> None:
+    records = [StoredRecord(b"%d" % n, 1, b"{}") for n in range(65)]
+    sink = ToldBulkSink()
+    sink.may_answer.clear()
+    stage = Delivering(ToldDigests(records=dict.fromkeys(names(3), records)), sinks={"out": sink}, limit=3)
+    await stage.open(*names(3))
+    await asyncio.sleep(1)
+    assert stage.outlet.sending == 3
+    sink.may_answer.set()
+    await stage.quiet()
+
+
+@simulated
 async def test_a_digest_that_has_to_wait_for_the_limit_wakes_no_sender() -> None:
     counts = []
     for senders in (1, 50):
