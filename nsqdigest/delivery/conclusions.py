@@ -133,9 +133,10 @@ class Conclusions:
     def _note_success(self, delivered: Sequence[Delivery]) -> None:
         """Of a batch, all of which was accepted."""
         now_s = time.monotonic()
-        for (outlet, epoch), count in Counter([(each.outlet, each.epoch) for each in delivered]).items():
+        claimed = [(each.outlet, each.epoch) for each in delivered]
+        for outlet, epoch in set(claimed):
             outlet.history.delivered([each.opened.id for each in delivered if each.outlet is outlet])
-            if outlet.health.delivered(epoch, now_s, count):
+            if outlet.health.delivered(epoch, now_s, claimed.count((outlet, epoch))):
                 self._on_decision(outlet)
 
     def _lose_probe(self, delivery: Delivery) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -305,7 +305,9 @@ class Outlet:
                 sender.is_overdue = False
                 sender.task.uncancel()
         ended_s = time.monotonic()
-        for verdict, count in Counter([outcome.verdict for outcome in outcomes]).items():
+        verdicts = [outcome.verdict for outcome in outcomes]
+        for verdict in set(verdicts):
+            count = verdicts.count(verdict)
             if verdict not in NOTHING_SENT:
                 self._pace.ended(count, ended_s)
             took_s = [ended_s - began_s] * count
