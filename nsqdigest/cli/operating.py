@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 MOST_LISTED = 10_000
 LONGEST_NAME = 60
 _LONGEST_VALUE = 200
-_HOUR_MS = 3_600_000
 
 
 # -- options
@@ -109,14 +108,10 @@ def typed(name: str) -> str:
 
 
 def span(duration_ms: int) -> str:
-    """How long, as precise as it is of use: 250ms, 4m12s, 3h05m, 2d4h."""
-    from nsqdigest.config.units import format_duration
+    """How long, as precise as it is of use: 250ms, 4m12s, 3h5m, 2d4h."""
+    from nsqdigest.config import units
 
-    if duration_ms >= _HOUR_MS:
-        step_ms = 60_000 if duration_ms < 24 * _HOUR_MS else _HOUR_MS
-    else:
-        step_ms = 1000 if duration_ms >= 1000 else 1
-    return format_duration(duration_ms // step_ms * step_ms)
+    return units.span(duration_ms)
 
 
 def instant(instant_ms: int) -> str:

@@ -32,6 +32,7 @@ _DURATION_WORDS = {
     "h": ("hr", "hrs", "hour", "hours"),
     "d": ("day", "days"),
 }
+_HOUR_MS = DURATION_UNITS_MS["h"]
 _UNIT_OF_WORD = {word: unit for unit, words in _DURATION_WORDS.items() for word in (unit, *words)}
 
 
@@ -42,6 +43,15 @@ def format_duration(duration_ms: int) -> str:
         count, duration_ms = divmod(duration_ms, unit_ms)
         text += f"{count}{unit}" if count else ""
     return text or "0s"
+
+
+def span(duration_ms: int) -> str:
+    """How long, as precise as it is of use: 250ms, 4m12s, 3h5m, 2d4h."""
+    if duration_ms >= _HOUR_MS:
+        step_ms = 60_000 if duration_ms < 24 * _HOUR_MS else _HOUR_MS
+    else:
+        step_ms = 1000 if duration_ms >= 1000 else 1
+    return format_duration(duration_ms // step_ms * step_ms)
 
 
 def format_size(size_bytes: int) -> str:

@@ -153,13 +153,8 @@ class Status:
 
     def checks(self) -> list[Check]:
         checks = [Check("running", not self.is_draining, "draining" if self.is_draining else "yes")]
-        failing_s = self._scheduler.failing_since_s
-        if not self.store_is_ready:
-            checks.append(Check("store", False, "not reached yet"))
-        elif failing_s is not None:
-            checks.append(Check("store", False, f"failing for {time.monotonic() - failing_s:.1f} s"))
-        else:
-            checks.append(Check("store", True, "answers"))
+        why = self.why_store_fails()
+        checks.append(Check("store", not why, why or "answers"))
         checks += [self._check_of(consumer) for consumer in self._consumers]
         checks += [
             self._check_of_paused_route(name) for name in self._sink_of if ("route", name) in self._paused_since_s
@@ -173,6 +168,13 @@ class Status:
             is_well = well > 0 or all(consumer.connected for consumer in self._consumers)
             checks.append(Check("nsqlookupd", is_well, f"{well} of {len(lookupds)} answer"))
         return checks
+
+    def why_store_fails(self) -> str:
+        """ "" where it answers."""
+        failing_s = self._scheduler.failing_since_s
+        if not self.store_is_ready:
+            return "not reached yet"
+        return "" if failing_s is None else f"failing for {time.monotonic() - failing_s:.1f} s"
 
     def _check_of(self, consumer: Consumer) -> Check:
         name, known = f"topic {consumer.topic}", len(consumer.links.addresses)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nsqdigest.store.head import Head
 from nsqdigest.store.keys import own_timeline, shown_timeline
-from nsqdigest.store.listing import State, digest_of, state_of
+from nsqdigest.store.listing import Listed, State, digest_of, state_of
 from nsqdigest.store.newest import newest_records
 from nsqdigest.store.packing import RECORDS_PER_CALL
 from nsqdigest.store.schedule import due_ms, instant_ms, shown_due_ms, unpacked
@@ -60,6 +60,11 @@ class Known(NamedTuple):
     """Both: since the digest before. Those of a digest under way are in its head."""
     remembered: int
     """Records of digests that ended lately: they are not shown again."""
+
+    @property
+    def listed(self) -> Listed:
+        """As in a list. One that is astray is shown as due: upkeep makes it wait."""
+        return Listed(self.place.route, self.place.name, self.state or State.DUE, self.at_ms, self.records, self.digest)
 
 
 class Inspector:
