@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Collection, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from nsqdigest.base.errors import EXIT_NO, NsqdigestError
+from nsqdigest.base.moments import instant
 from nsqdigest.base.screen import columns, padded
 from nsqdigest.base.shown import printable
 from nsqdigest.base.words import listed, nearest
@@ -107,20 +107,6 @@ def typed(name: str) -> str:
     return f"{'-- ' if name.startswith('-') else ''}{shlex.quote(name)}"
 
 
-def span(duration_ms: int) -> str:
-    """How long, as precise as it is of use: 250ms, 4m12s, 3h5m, 2d4h."""
-    from nsqdigest.config import units
-
-    return units.span(duration_ms)
-
-
-def instant(instant_ms: int) -> str:
-    try:
-        return datetime.fromtimestamp(instant_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    except (ValueError, OverflowError, OSError):
-        return "?"  # what no script wrote may be any number
-
-
 def instant_as_json(instant_ms: int) -> str | None:
     """As in a digest: "2026-11-18T09:00:00.123Z"."""
     from nsqdigest.delivery.digest import rfc3339
@@ -129,12 +115,6 @@ def instant_as_json(instant_ms: int) -> str | None:
         return rfc3339(instant_ms)
     except (ValueError, OverflowError, OSError):
         return None
-
-
-def until(instant_ms: int, now_ms: int) -> str:
-    if instant_ms > now_ms:
-        return f"in {span(instant_ms - now_ms)}"
-    return f"{span(now_ms - instant_ms)} ago" if now_ms - instant_ms >= 1000 else "now"
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> list[str]:

@@ -10,10 +10,10 @@ import re
 from typing import Any
 
 from nsqdigest.base.host_names import LONGEST_LABEL, has_bad_length, ip_version, is_name
+from nsqdigest.base.moments import DURATION_UNITS_MS, format_duration
 from nsqdigest.config.model import Address
 from nsqdigest.config.problems import Wrong
 
-DURATION_UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 SIZE_UNITS_BYTES = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
 LONGEST_MS = 3650 * DURATION_UNITS_MS["d"]
 """Ten years: beyond it is a slip, and instants stay exact as doubles."""
@@ -32,26 +32,7 @@ _DURATION_WORDS = {
     "h": ("hr", "hrs", "hour", "hours"),
     "d": ("day", "days"),
 }
-_HOUR_MS = DURATION_UNITS_MS["h"]
 _UNIT_OF_WORD = {word: unit for unit, words in _DURATION_WORDS.items() for word in (unit, *words)}
-
-
-def format_duration(duration_ms: int) -> str:
-    """The shortest notation: `1h30m`."""
-    text = ""
-    for unit, unit_ms in DURATION_UNITS_MS.items():
-        count, duration_ms = divmod(duration_ms, unit_ms)
-        text += f"{count}{unit}" if count else ""
-    return text or "0s"
-
-
-def span(duration_ms: int) -> str:
-    """How long, as precise as it is of use: 250ms, 4m12s, 3h5m, 2d4h."""
-    if duration_ms >= _HOUR_MS:
-        step_ms = 60_000 if duration_ms < 24 * _HOUR_MS else _HOUR_MS
-    else:
-        step_ms = 1000 if duration_ms >= 1000 else 1
-    return format_duration(duration_ms // step_ms * step_ms)
 
 
 def format_size(size_bytes: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from nsqdigest.admin.reading import Asked, NoSuchThing
@@ -38,6 +38,7 @@ from nsqdigest.store.packing import RECORDS_PER_CALL
 from nsqdigest.store.schedule import quiet_of
 
 if TYPE_CHECKING:
+    from nsqdigest.config import Policy
     from nsqdigest.daemon.parts import Parts
     from nsqdigest.daemon.status import Status
     from nsqdigest.delivery.outlet import Outlet
@@ -54,16 +55,24 @@ _LONGEST_DETAIL = 500
 
 
 class Browser:
-    def __init__(self, parts: Parts, status: Status) -> None:
-        config = parts.config
-        self._parts = parts
+    def __init__(self, parts: Callable[[], Parts], status: Status) -> None:
+        """`parts`: of the configuration in force."""
+        self._parts_now = parts
         self._status = status
-        self._namespace = parts.store.namespace
-        self._inspector = Inspector(parts.store.namespace)
-        self._sink_of = {route.name: route.sink for route in config.routes}
-        policies = {route.name: config.policies[route.policy] for route in config.routes}
-        self._increments_ms = {name: policy.increment_delay_ms for name, policy in policies.items()}
-        self._quiet = {name: quiet_of(policy) for name, policy in policies.items()}
+        self._namespace = parts().store.namespace
+        self._inspector = Inspector(self._namespace)
+
+    @property
+    def _parts(self) -> Parts:
+        return self._parts_now()
+
+    @property
+    def _sink_of(self) -> dict[str, str]:
+        return {route.name: route.sink for route in self._parts.config.routes}
+
+    def _policies(self) -> dict[str, Policy]:
+        config = self._parts.config
+        return {route.name: config.policies[route.policy] for route in config.routes}
 
     def _require_store(self) -> None:
         """While Redis is known to be away nobody waits for it."""
@@ -89,8 +98,10 @@ class Browser:
     async def timelines(self, asked: Asked) -> TimelinesView:
         self._require_store()
         names, now_ms = self._routes(asked), self._parts.store.clock.now_ms()
-        increments_ms = {name: self._increments_ms.get(name, 0) for name in names}
-        lister = Lister(self._namespace, increments_ms, now_ms, {name: self._quiet.get(name) for name in names})
+        policies = self._policies()
+        increments_ms = {name: policies[name].increment_delay_ms if name in policies else 0 for name in names}
+        quiet = {name: quiet_of(policies[name]) for name in names if name in policies}
+        lister = Lister(self._namespace, increments_ms, now_ms, quiet)
         wanted = Wanted(asked.text, asked.states)
         listing = await lister.first(asked.limit, wanted, MOST_READ)
         if listing.is_partial and asked.text:
@@ -166,8 +177,10 @@ class Browser:
         )  # fmt: skip
 
     async def _look(self, place: Place) -> Known | None:
-        increment_ms = self._increments_ms.get(place.route, 0)
-        return await self._inspector.look(place, increment_ms, self._quiet.get(place.route))
+        policy = self._policies().get(place.route)
+        if policy is None:
+            return await self._inspector.look(place, 0)
+        return await self._inspector.look(place, policy.increment_delay_ms, quiet_of(policy))
 
     async def _place(self, asked: Asked) -> Place:
         found = await self._inspector.find(asked.timeline, self._routes(asked), asked.digest)

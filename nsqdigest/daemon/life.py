@@ -68,13 +68,13 @@ class Daemon:
         self.parts = build(config, kinds, uniform)
         self.operator = Operator(self.parts)
         self.status = Status(self.parts, self.operator.paused_since_s)
-        self.view = View(self.parts, self.status, self.operator.paused_since_s)
+        self.view = View(lambda: self.parts, self.status, self.operator.paused_since_s)
         self._summary = Summary(self.parts.metrics, lambda: self.parts.store_watch.figures)
         self._systemd = Notifier(self.status.line, self._makes_progress)
         self._drain_log = tasks.Tasks()
         self._admin: AdminServer | None = None
         if config.admin.listen is not None:
-            reads = ReadingApi(self.view, Browser(self.parts, self.status)).routes()
+            reads = ReadingApi(self.view, Browser(lambda: self.parts, self.status)).routes()
             writes = OperatorApi(self.operator, config.admin.token).routes()
             self._admin = AdminServer(config.admin.listen, self.parts.metrics, self.status.checks, [*reads, *writes])
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from nsqdigest.admin.views import Health, SinkView, StatusView, TopicView
 from nsqdigest.backoff import State
+from nsqdigest.base.moments import span
 from nsqdigest.base.reasons import SinkState
 from nsqdigest.base.words import counted, listed
-from nsqdigest.config.units import span
 from nsqdigest.delivery.sink_state import clock_text
 
 LAG_S = 1.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -56,25 +56,36 @@ _TOTALS = {
 """Names of rates, and the metric that counts each over all labels."""
 
 
-class View:
-    def __init__(self, parts: Parts, status: Status, paused_since_s: Mapping[tuple[str, str], float]) -> None:
-        """`paused_since_s`: by kind and name, in Unix time."""
+class _Generation:
+    """What is worked out once of the parts of one configuration."""
+
+    def __init__(self, parts: Parts) -> None:
         config, metrics = parts.config, parts.metrics
+        self.parts = parts
+        self.config_hash = config_hash(config)
+        self.quiet = {route.name: quiet_of(config.policies[route.policy]) for route in config.routes}
+        topics = [consumer.topic for consumer in parts.consumers]
+        self.received = {topic: metrics.number("messages_received_total", topic=topic) for topic in topics}
+        self.ages = [metrics.histogram("message_age_seconds", topic=topic) for topic in topics]
+        self.delivered = [
+            (route.sink, metrics.number("digests_delivered_total", sink=route.sink, route=route.name))
+            for route in config.routes
+        ]
+
+
+class View:
+    def __init__(
+        self, parts: Callable[[], Parts], status: Status, paused_since_s: Mapping[tuple[str, str], float]
+    ) -> None:
+        """`parts`: of the configuration in force; `paused_since_s`: by kind and name, in Unix time."""
         self._parts = parts
         self._status = status
         self._paused_since_s = paused_since_s
-        self._config_hash = config_hash(config)
         self._started_ms = _unix_ms()
-        self._quiet = {route.name: quiet_of(config.policies[route.policy]) for route in config.routes}
-        self._received = {
-            topic.topic: metrics.number("messages_received_total", topic=topic.topic) for topic in parts.consumers
-        }
-        self._ages = [metrics.histogram("message_age_seconds", topic=topic.topic) for topic in parts.consumers]
-        self._delivered = {
-            (route.sink, route.name): metrics.number("digests_delivered_total", sink=route.sink, route=route.name)
-            for route in config.routes
-        }
+        self._known = _Generation(parts())
         self._history = History(self._sample())
+        self.reloaded_s: Callable[[], float | None] = lambda: None
+        """When another file came into force, in Unix time."""
         self.tasks = tasks.Tasks()
 
     def start(self) -> None:
@@ -88,16 +99,24 @@ class View:
             await asyncio.sleep(INTERVAL_S)
             self._history.note(self._sample())
 
+    @property
+    def _generation(self) -> _Generation:
+        parts = self._parts()
+        if parts is not self._known.parts:
+            self._known = _Generation(parts)
+        return self._known
+
     # -- what is remembered
 
     def _sample(self) -> Sample:
-        parts = self._parts
-        metrics, figures = parts.metrics, parts.store_watch.figures.routes.values()
-        counts = {name: metrics.total(metric) for name, metric in _TOTALS.items()}
-        counts |= {f"topic {name}": number.value for name, number in self._received.items()}
-        for (sink, _), number in self._delivered.items():
+        known = self._generation
+        parts = known.parts
+        figures = parts.store_watch.figures.routes.values()
+        counts = {name: parts.metrics.total(metric) for name, metric in _TOTALS.items()}
+        counts |= {f"topic {name}": number.value for name, number in known.received.items()}
+        for sink, number in known.delivered:
             counts[f"sink {sink}"] = counts.get(f"sink {sink}", 0.0) + number.value
-        counts["ages_s"] = sum(ages.total for ages in self._ages)
+        counts["ages_s"] = sum(ages.total for ages in known.ages)
         controllers = [consumer.controller for consumer in parts.consumers]
         controllers += [outlet.controller for outlet in parts.outlets.values()]
         gauges = {
@@ -127,9 +146,10 @@ class View:
     # -- how it is now
 
     def status(self) -> StatusView:
-        parts, config = self._parts, self._parts.config
+        known = self._generation
+        parts, config = known.parts, known.parts.config
         now, now_ms = self._sample(), _unix_ms()
-        rate = self._history.rate(now)
+        rate, reloaded_s = self._history.rate(now), self.reloaded_s()
         checks = {check.name: check for check in self._status.checks()}
         figures = parts.store_watch.figures
         held = parts.store.holds.counts() if parts.store.holds.all else {}
@@ -139,9 +159,9 @@ class View:
             verdict="",
             version=__version__,
             config=config.source,
-            config_hash=self._config_hash,
+            config_hash=known.config_hash,
             started_ms=self._started_ms,
-            reloaded_ms=None,
+            reloaded_ms=None if reloaded_s is None else int(reloaded_s * 1000),
             has_token=config.admin.token is not None,
             checks=[CheckView(name=each.name, health=_health(each), detail=each.detail) for each in checks.values()],
             store=self._store(checks["store"]),
@@ -169,10 +189,10 @@ class View:
         return msgspec.structs.replace(view, health=health, verdict=sentence)
 
     def _store(self, check: Check) -> StoreView:
-        watch, store = self._parts.store_watch, self._parts.store
-        failing_s = self._parts.scheduler.failing_since_s
+        watch, store = self._known.parts.store_watch, self._known.parts.store
+        failing_s = self._known.parts.scheduler.failing_since_s
         return StoreView(
-            redis=self._parts.config.redis.shown_url,
+            redis=self._known.parts.config.redis.shown_url,
             version=watch.version,
             health=_health(check),
             detail=check.detail,
@@ -186,13 +206,13 @@ class View:
         health = _health(check)
         if health is Health.WELL and backoff.level:
             health = Health.TROUBLE
-        depth = self._parts.metrics.value("channel_depth", topic=consumer.topic)
+        depth = self._known.parts.metrics.value("channel_depth", topic=consumer.topic)
         return TopicView(
             name=consumer.topic,
             health=health,
             detail=check.detail,
             backoff=backoff,
-            max_in_flight=self._parts.config.nsq.max_in_flight,
+            max_in_flight=self._known.parts.config.nsq.max_in_flight,
             in_flight=consumer.in_flight,
             depth=None if depth is None else int(depth),
             is_starved=consumer.is_starved,
@@ -202,8 +222,8 @@ class View:
         )
 
     def _route(self, route: Route, held: dict[str, int]) -> RouteView:
-        figures = self._parts.store_watch.figures
-        of, quiet = figures.routes.get(route.name, RouteFigures()), self._quiet[route.name]
+        figures = self._known.parts.store_watch.figures
+        of, quiet = figures.routes.get(route.name, RouteFigures()), self._known.quiet[route.name]
         return RouteView(
             name=route.name,
             topic=route.topic,
@@ -222,7 +242,7 @@ class View:
     def _sink(self, outlet: Outlet, check: Check, rate: float, now_ms: int) -> SinkView:
         backlog, history = self._status.backlog_of(outlet.name), outlet.history
         condition = self._status.condition_of(outlet.name)
-        last_s = self._parts.metrics.value("last_delivery_timestamp_seconds", sink=outlet.name)
+        last_s = self._known.parts.metrics.value("last_delivery_timestamp_seconds", sink=outlet.name)
         return SinkView(
             name=outlet.name,
             type=outlet.settings.type,
