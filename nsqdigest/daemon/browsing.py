@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from nsqdigest.admin.reading import Asked, NoSuchThing
@@ -31,14 +31,14 @@ from nsqdigest.base.errors import Applied, StoreError
 from nsqdigest.base.words import listed
 from nsqdigest.delivery.sink_state import why_of
 from nsqdigest.store.dead import Dead
-from nsqdigest.store.explanation import explain
+from nsqdigest.store.explanation import Terms, explain
 from nsqdigest.store.inspection import Inspector, Known, Place
 from nsqdigest.store.listing import Lister, Listing, Wanted
 from nsqdigest.store.packing import RECORDS_PER_CALL
 from nsqdigest.store.schedule import quiet_of
 
 if TYPE_CHECKING:
-    from nsqdigest.config import Policy
+    from nsqdigest.config import Config
     from nsqdigest.daemon.parts import Parts
     from nsqdigest.daemon.status import Status
     from nsqdigest.delivery.outlet import Outlet
@@ -54,6 +54,22 @@ _LONGEST_VALUE = 4096
 _LONGEST_DETAIL = 500
 
 
+class _Routes:
+    """What is worked out once of the routes of one file."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.sink_of = {route.name: route.sink for route in config.routes}
+        self.terms = {
+            route.name: Terms(config.policies[route.policy], config.sinks[route.sink]) for route in config.routes
+        }
+        self.quiet = {name: quiet_of(terms.policy) for name, terms in self.terms.items()}
+
+    def increment_ms(self, name: str) -> int:
+        """0 of an orphan."""
+        return self.terms[name].policy.increment_delay_ms if name in self.terms else 0
+
+
 class Browser:
     def __init__(self, parts: Callable[[], Parts], status: Status) -> None:
         """`parts`: of the configuration in force."""
@@ -61,18 +77,18 @@ class Browser:
         self._status = status
         self._namespace = parts().store.namespace
         self._inspector = Inspector(self._namespace)
+        self._known = _Routes(parts().config)
 
     @property
     def _parts(self) -> Parts:
         return self._parts_now()
 
     @property
-    def _sink_of(self) -> dict[str, str]:
-        return {route.name: route.sink for route in self._parts.config.routes}
-
-    def _policies(self) -> dict[str, Policy]:
+    def _routes(self) -> _Routes:
         config = self._parts.config
-        return {route.name: config.policies[route.policy] for route in config.routes}
+        if config is not self._known.config:
+            self._known = _Routes(config)
+        return self._known
 
     def _require_store(self) -> None:
         """While Redis is known to be away nobody waits for it."""
@@ -80,35 +96,30 @@ class Browser:
         if why:
             raise StoreError("redis-connection", why, Applied.NO)
 
-    def _routes(self, asked: Asked) -> list[str]:
-        """Those of the file, and those that left something behind."""
-        names = [*self._sink_of, *(each for each in self._orphans if each not in self._sink_of)]
+    def _names(self, asked: Asked) -> list[str]:
+        """Routes of the file, and those that left something behind."""
+        sink_of, orphans = self._routes.sink_of, self._parts.store_watch.figures.orphans
+        names = [*sink_of, *(each for each in orphans if each not in sink_of)]
         if asked.route and asked.route not in names:
             raise NoSuchThing(f'there is no route "{asked.route}"; there {_are(names)}')
         if asked.sink and asked.sink not in self._parts.config.sinks:
             raise NoSuchThing(f'there is no sink "{asked.sink}"; there {_are([*self._parts.config.sinks])}')
-        return [name for name in names if asked.route in ("", name) and asked.sink in ("", self._sink_of.get(name))]
-
-    @property
-    def _orphans(self) -> Iterable[str]:
-        return self._parts.store_watch.figures.orphans
+        return [name for name in names if asked.route in ("", name) and asked.sink in ("", sink_of.get(name))]
 
     # -- timelines
 
     async def timelines(self, asked: Asked) -> TimelinesView:
         self._require_store()
-        names, now_ms = self._routes(asked), self._parts.store.clock.now_ms()
-        policies = self._policies()
-        increments_ms = {name: policies[name].increment_delay_ms if name in policies else 0 for name in names}
-        quiet = {name: quiet_of(policies[name]) for name in names if name in policies}
-        lister = Lister(self._namespace, increments_ms, now_ms, quiet)
+        names, now_ms, routes = self._names(asked), self._parts.store.clock.now_ms(), self._routes
+        lister = Lister(self._namespace, {name: routes.increment_ms(name) for name in names}, now_ms, routes.quiet)
         wanted = Wanted(asked.text, asked.states)
         listing = await lister.first(asked.limit, wanted, MOST_READ)
         if listing.is_partial and asked.text:
             listing = await self._with_exact(listing, asked, names, wanted)
+        holds = self._holds()
         return TimelinesView(
             now_ms=now_ms,
-            timelines=[self._timeline(each) for each in listing.timelines],
+            timelines=[self._timeline(each, holds) for each in listing.timelines],
             total=listing.total,
             is_partial=listing.is_partial,
         )
@@ -121,8 +132,8 @@ class Browser:
         found = [each for each in found if wanted.takes(each)]
         return listing._replace(timelines=[*found, *listing.timelines][: asked.limit], total=listing.total + len(found))
 
-    def _timeline(self, of: Listed) -> TimelineView:
-        hold = self._hold_of(of.route, of.name)
+    def _timeline(self, of: Listed, holds: Mapping[tuple[str, str], Hold]) -> TimelineView:
+        hold = holds.get((of.route, of.name))
         return TimelineView(
             route=of.route,
             timeline=of.shown,
@@ -134,14 +145,14 @@ class Browser:
             digest_records=of.digest.total if of.digest else 0,
             attempts=of.digest.attempts if of.digest else 0,
             is_revived=of.is_revived,
-            is_orphan=of.route not in self._sink_of,
+            is_orphan=of.route not in self._routes.sink_of,
             held="" if hold is None else hold.kind,
         )
 
-    def _hold_of(self, route: str, name: str) -> Hold | None:
-        now_ms = self._parts.store.clock.now_ms()
-        holds = self._parts.store.holds.all
-        return next((h for h in holds if (h.route, h.timeline) == (route, name) and h.until_ms > now_ms), None)
+    def _holds(self) -> dict[tuple[str, str], Hold]:
+        """By route and timeline, as this daemon read them last."""
+        now_ms, holds = self._parts.store.clock.now_ms(), self._parts.store.holds.all
+        return {(hold.route, hold.timeline): hold for hold in holds if hold.until_ms > now_ms}
 
     # -- one of them
 
@@ -153,11 +164,13 @@ class Browser:
             raise NoSuchThing(f'the timeline "{asked.timeline}" went away while it was read')
         records = await self._inspector.records(place, _MOST_RECORDS)
         digest_records = await self._inspector.digest_records(place, _MOST_RECORDS) if known.digest else []
-        hold, explanation = self._hold_of(place.route, place.name), explain(known)
+        holds, route = self._holds(), place.route
+        hold = holds.get((route, place.name))
+        explanation = explain(known, self._routes.terms.get(route), hold, self._status.obstacles(route))
         return TimelineDetailView(
             now_ms=known.now_ms,
-            timeline=self._timeline(known.listed),
-            sink=self._sink_of.get(place.route, ""),
+            timeline=self._timeline(known.listed, holds),
+            sink=self._routes.sink_of.get(route, ""),
             iteration=known.iteration,
             last_digest_id=known.last_id,
             hold=None if hold is None else HoldView(
@@ -177,13 +190,11 @@ class Browser:
         )  # fmt: skip
 
     async def _look(self, place: Place) -> Known | None:
-        policy = self._policies().get(place.route)
-        if policy is None:
-            return await self._inspector.look(place, 0)
-        return await self._inspector.look(place, policy.increment_delay_ms, quiet_of(policy))
+        routes = self._routes
+        return await self._inspector.look(place, routes.increment_ms(place.route), routes.quiet.get(place.route))
 
     async def _place(self, asked: Asked) -> Place:
-        found = await self._inspector.find(asked.timeline, self._routes(asked), asked.digest)
+        found = await self._inspector.find(asked.timeline, self._names(asked), asked.digest)
         if not found:
             raise NoSuchThing(
                 f'there is no timeline "{asked.timeline}"; one that was delivered and got nothing new is forgotten'

@@ -112,6 +112,16 @@ class Status:
         paused_since_s = self._paused_since_s.get(("sink", sink))
         return self._outlets[sink].history.condition(self.backlog_of(sink), paused_since_s, time.time())
 
+    def obstacles(self, route: str) -> list[str]:
+        """What keeps this daemon from delivering what is due of a route."""
+        found = []
+        if ("route", route) in self._paused_since_s:
+            found.append(f"route {route} is {self._check_of_paused_route(route).detail}")
+        sink = self._sink_of.get(route)
+        if sink is not None and (condition := self.condition_of(sink)).is_trouble:
+            found.append(f"sink {sink} is {condition.detail}")
+        return found
+
     # -- one line
 
     def line(self) -> str:

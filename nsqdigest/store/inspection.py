@@ -55,6 +55,8 @@ class Known(NamedTuple):
     """Of the digest that ended last; "" where none has."""
     digest: Head | None
     """Under way."""
+    is_urgent_next: bool
+    """An urgent record came while the digest was under way: the next one follows at once."""
     superseded: int
     dropped_capacity: int
     """Both: since the digest before. Those of a digest under way are in its head."""
@@ -138,6 +140,7 @@ class Inspector:
             _number(fields.get("iteration")),
             fields.get("closed", ""),
             digest,
+            digest is not None and "urgent" in fields,
             _number(losses[0]),
             _number(losses[1]),
             remembered,
