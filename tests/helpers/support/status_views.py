@@ -97,21 +97,25 @@ _GONE = ConnectionView(nsqd="nsqd-4.internal:4150", is_connected=False, sources=
 
 def empty() -> StatusView:
     return status(started_ms=NOW_MS - 4000)
-    BUSY = status(
+
+
+def busy() -> StatusView:
+    return status(
         topics=[
             topic("orders", received_per_s=1204.4, in_flight=312, depth=18, connections=_nsqds(4)),
             topic("logins", received_per_s=38.2, depth=0, in_flight=2, connections=_nsqds(1)),
         ],
         routes=[
-            route("orders", topic="orders", sink="slack", waiting=41_204, leased=7, open_records=182_113, overdue=12,
-                  oldest_due_s=1.4, held={"mute": 2, "snooze": 31}),
-            route("nightly", topic="orders", sink="mail", waiting=310, open_records=4_102, quiet_until_ms=NOW_MS + HOUR_MS),
+            route(
+                "orders", topic="orders", sink="slack", waiting=41_204, leased=7, open_records=182_113, overdue=12,
+                oldest_due_s=1.4, held={"mute": 2, "snooze": 31},
+            ),
+            route("nightly", sink="mail", waiting=310, open_records=4_102, quiet_until_ms=NOW_MS + HOUR_MS),
             route("logins", topic="logins", sink="mail", waiting=3, open_records=3),
         ],
         sinks=[
             sink("slack", delivered_per_s=31.5, sending=7, last_delivery_ms=NOW_MS - 40, waits=12, oldest_due_s=1.4),
-            sink("mail", type="email", delivered_per_s=0.01, last_delivery_ms=NOW_MS - 20 * MINUTE_MS, dead=3,
-                 detail="delivering (3 digests in the dead list)"),
+            sink("mail", type="email", delivered_per_s=0.01, last_delivery_ms=NOW_MS - 20 * MINUTE_MS, dead=3),
         ],
         rates=RatesView(events_in=1242.6, events_stored=1242.4, digests_out=31.5, records_out=1180.2, dead_letters=0),
         message_age_s=0.0184, event_loop_lag_s=0.0121, timelines=41_524, dead_digests=3,
@@ -126,24 +130,29 @@ def empty() -> StatusView:
 def broken() -> StatusView:
     return status(
         topics=[
-            topic("orders", health=Health.TROUBLE, detail="3 of 4 nsqd connected, backoff", depth=1_204_311,
-                  backoff=BackoffView(state="backoff", level=4, next_probe_ms=NOW_MS + 12_400),
-                  connections=[*_nsqds(3), _GONE]),
-            topic("logins", health=Health.FAILING, detail="no nsqd is known, and no nsqlookupd answers", connections=[]),
-            topic("audit", health=Health.TROUBLE, detail="1 of 1 nsqd connected, paused since 07:20",
-                  backoff=BackoffView(state="paused", level=0), paused_since_ms=NOW_MS - 40 * MINUTE_MS),
+            topic(
+                "orders", health=Health.TROUBLE, depth=1_204_311, connections=[*_nsqds(3), _GONE],
+                backoff=BackoffView(state="backoff", level=4, next_probe_ms=NOW_MS + 12_400),
+            ),
+            topic("logins", health=Health.FAILING, connections=[], detail="no nsqd is known, and no nsqlookupd answers"),
+            topic(
+                "audit", health=Health.TROUBLE, backoff=BackoffView(state="paused", level=0),
+                paused_since_ms=NOW_MS - 40 * MINUTE_MS,
+            ),
         ],
         routes=[
-            route("orders", topic="orders", sink="slack", waiting=41_204, open_records=182_113, overdue=214,
-                  oldest_due_s=2_460.0),
-            route("nightly", topic="orders", sink="mail", waiting=310, open_records=4_102, overdue=3, oldest_due_s=80.0,
-                  paused_since_ms=NOW_MS - 3 * MINUTE_MS),
+            route("orders", sink="slack", waiting=41_204, open_records=182_113, overdue=214, oldest_due_s=2_460.0),
+            route(
+                "nightly", sink="mail", waiting=310, open_records=4_102, overdue=3, oldest_due_s=80.0,
+                paused_since_ms=NOW_MS - 3 * MINUTE_MS,
+            ),
         ],
         sinks=[
-            sink("slack", health=Health.TROUBLE, state="refusing", since_ms=NOW_MS - 48 * MINUTE_MS, why="403", waits=214,
-                 detail="refusing since 07:12 (214 digests wait: 403)", oldest_due_s=2_460.0, buried=8, dead=8,
-                 backoff=BackoffView(state="backoff", level=5, next_probe_ms=NOW_MS + 21_000),
-                 last_delivery_ms=NOW_MS - 49 * MINUTE_MS),
+            sink(
+                "slack", health=Health.TROUBLE, state="refusing", since_ms=NOW_MS - 48 * MINUTE_MS, why="403",
+                waits=214, oldest_due_s=2_460.0, buried=8, dead=8, last_delivery_ms=NOW_MS - 49 * MINUTE_MS,
+                backoff=BackoffView(state="backoff", level=5, next_probe_ms=NOW_MS + 21_000),
+            ),
             sink("mail", type="email", last_delivery_ms=NOW_MS - 20 * MINUTE_MS),
         ],
         checks=[CheckView(name="nsqlookupd", health=Health.FAILING, detail="0 of 2 answer")],
@@ -154,15 +163,11 @@ def broken() -> StatusView:
 
 
 def redis_away() -> StatusView:
-    return status(
-        store=msgspec.structs.replace(
-            STORE, health=Health.FAILING, detail="failing for 41.2 s", failing_since_ms=NOW_MS - 41_200
-        ),
-        topics=[
-            topic(health=Health.TROUBLE, backoff=BackoffView(state="backoff", level=3, next_probe_ms=NOW_MS + 4_000))
-        ],
-        started_ms=NOW_MS - HOUR_MS,
+    store = msgspec.structs.replace(
+        STORE, health=Health.FAILING, detail="failing for 41.2 s", failing_since_ms=NOW_MS - 41_200
     )
+    backoff = BackoffView(state="backoff", level=3, next_probe_ms=NOW_MS + 4_000)
+    return status(store=store, topics=[topic(health=Health.TROUBLE, backoff=backoff)], started_ms=NOW_MS - HOUR_MS)
 
 
 VIEWS = {"empty": empty, "busy": busy, "broken": broken, "redis-away": redis_away}
