@@ -70,8 +70,10 @@ class Daemon:
         self._drain_log = tasks.Tasks()
         self._admin: AdminServer | None = None
         if config.admin.listen is not None:
-            api = OperatorApi(self.operator, config.admin.token).routes()
-            self._admin = AdminServer(config.admin.listen, self.parts.metrics, self.status.checks, api)
+            api = OperatorApi(self.operator).routes()
+            self._admin = AdminServer(
+                config.admin.listen, self.parts.metrics, self.status.checks, api, config.admin.token
+            )
 
     # -- start
 
