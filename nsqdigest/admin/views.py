@@ -52,6 +52,9 @@ class ConnectionView(msgspec.Struct, kw_only=True, frozen=True):
 
 class TopicView(msgspec.Struct, kw_only=True, frozen=True):
     name: str
+    health: Health
+    detail: str
+    """As in `/readyz?verbose`."""
     backoff: BackoffView
     max_in_flight: int
     in_flight: int
@@ -127,6 +130,8 @@ class StoreView(msgspec.Struct, kw_only=True, frozen=True):
     version: str
     health: Health
     detail: str
+    failing_since_ms: int | None
+    """null: it answers, or was not reached yet since the start."""
     partitions: int
     figures_ms: int | None
     """When the figures of routes and dead digests were read."""

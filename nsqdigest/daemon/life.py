@@ -23,6 +23,7 @@ from typing import Any
 
 from nsqdigest import __version__
 from nsqdigest.admin.operator import OperatorApi
+from nsqdigest.admin.reading import ReadingApi
 from nsqdigest.admin.server import AdminServer
 from nsqdigest.backoff import PROBE_MESSAGE_WITHIN_S, longest_recovery_s, retry_wait_ms
 from nsqdigest.base import log, tasks
@@ -30,11 +31,13 @@ from nsqdigest.base.errors import NsqdigestError, StoreError
 from nsqdigest.base.words import counted
 from nsqdigest.config import Config
 from nsqdigest.consumer import most_held_bytes
+from nsqdigest.daemon.browsing import Browser
 from nsqdigest.daemon.operator import Operator
 from nsqdigest.daemon.parts import Parts, Uniform, build, curve_of
 from nsqdigest.daemon.status import Status
 from nsqdigest.daemon.summary import Summary
 from nsqdigest.daemon.systemd import Notifier
+from nsqdigest.daemon.view import View
 from nsqdigest.delivery.sinks.kind import SinkKinds
 from nsqdigest.delivery.sinks.table import KINDS
 from nsqdigest.nsq.publisher import Bounds
@@ -65,14 +68,16 @@ class Daemon:
         self.parts = build(config, kinds, uniform)
         self.operator = Operator(self.parts)
         self.status = Status(self.parts, self.operator.paused_since_s)
+        self.view = View(lambda: self.parts, self.status, self.operator.paused_since_s)
         self._summary = Summary(self.parts.metrics, lambda: self.parts.store_watch.figures)
         self._systemd = Notifier(self.status.line, self._makes_progress)
         self._drain_log = tasks.Tasks()
         self._admin: AdminServer | None = None
         if config.admin.listen is not None:
-            api = OperatorApi(self.operator).routes()
+            reads = ReadingApi(self.view, Browser(lambda: self.parts, self.status)).routes()
+            writes = OperatorApi(self.operator).routes()
             self._admin = AdminServer(
-                config.admin.listen, self.parts.metrics, self.status.checks, api, config.admin.token
+                config.admin.listen, self.parts.metrics, self.status.checks, [*reads, *writes], config.admin.token
             )
 
     # -- start
@@ -96,6 +101,7 @@ class Daemon:
         parts.lag.start()
         parts.depths.start()
         self._summary.start()
+        self.view.start()
         tune_garbage_collection()
         listen = self._config.admin.listen
         _log.info(
@@ -140,6 +146,7 @@ class Daemon:
                 *parts.lag.tasks,
                 *parts.depths.tasks,
                 *self._summary.tasks,
+                *self.view.tasks,
                 *self._systemd.tasks,
                 *(task for consumer in parts.consumers for task in consumer.tasks),
             )
@@ -195,6 +202,7 @@ class Daemon:
         parts = self.parts
         await self._drain_log.stop()
         await self._summary.stop()
+        await self.view.stop()
         await self._systemd.stop()
         await parts.policy_changes.stop()
         await parts.lag.stop()

@@ -112,6 +112,16 @@ class Status:
         paused_since_s = self._paused_since_s.get(("sink", sink))
         return self._outlets[sink].history.condition(self.backlog_of(sink), paused_since_s, time.time())
 
+    def obstacles(self, route: str) -> list[str]:
+        """What keeps this daemon from delivering what is due of a route."""
+        found = []
+        if ("route", route) in self._paused_since_s:
+            found.append(f"route {route} is {self._check_of_paused_route(route).detail}")
+        sink = self._sink_of.get(route)
+        if sink is not None and (condition := self.condition_of(sink)).is_trouble:
+            found.append(f"sink {sink} is {condition.detail}")
+        return found
+
     # -- one line
 
     def line(self) -> str:
@@ -153,13 +163,8 @@ class Status:
 
     def checks(self) -> list[Check]:
         checks = [Check("running", not self.is_draining, "draining" if self.is_draining else "yes")]
-        failing_s = self._scheduler.failing_since_s
-        if not self.store_is_ready:
-            checks.append(Check("store", False, "not reached yet"))
-        elif failing_s is not None:
-            checks.append(Check("store", False, f"failing for {time.monotonic() - failing_s:.1f} s"))
-        else:
-            checks.append(Check("store", True, "answers"))
+        why = self.why_store_fails()
+        checks.append(Check("store", not why, why or "answers"))
         checks += [self._check_of(consumer) for consumer in self._consumers]
         checks += [
             self._check_of_paused_route(name) for name in self._sink_of if ("route", name) in self._paused_since_s
@@ -173,6 +178,13 @@ class Status:
             is_well = well > 0 or all(consumer.connected for consumer in self._consumers)
             checks.append(Check("nsqlookupd", is_well, f"{well} of {len(lookupds)} answer"))
         return checks
+
+    def why_store_fails(self) -> str:
+        """ "" where it answers."""
+        failing_s = self._scheduler.failing_since_s
+        if not self.store_is_ready:
+            return "not reached yet"
+        return "" if failing_s is None else f"failing for {time.monotonic() - failing_s:.1f} s"
 
     def _check_of(self, consumer: Consumer) -> Check:
         name, known = f"topic {consumer.topic}", len(consumer.links.addresses)

@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING
 from nsqdigest.backoff import State
 from nsqdigest.base import log, tasks
 from nsqdigest.base.reasons import NOTHING_SENT, Verdict
+from nsqdigest.delivery.digest import Names
 from nsqdigest.delivery.sink_state import SinkHistory
 from nsqdigest.delivery.sinks.base import BulkSink, Outcome, OutgoingDigest, Sink
 from nsqdigest.delivery.verdicts import Health
+from nsqdigest.store.head import Head
 
 if TYPE_CHECKING:
     from nsqdigest.backoff import Controller
@@ -45,9 +47,15 @@ _FENCE_GRACE_S = 5.0
 """A sink that outlives its own time-out by so much is ended from outside."""
 _WATCH_S = 1.0
 _PACE_WINDOW_S = 0.02
+REMEMBERED_ATTEMPTS = 1000
 
 Render = Callable[["Delivery"], Awaitable[bool]]
 """Reads the records of a digest whose turn has come into its body. Returns whether it is to be sent."""
+
+
+Attempt = tuple[float, float, Names, Head, Outcome]
+"""When it ended (Unix time), how many seconds it took, what it was of, and its outcome. Made for each digest, so it has
+only what is there already."""
 
 
 class Pace:
@@ -94,6 +102,8 @@ class Outlet:
         self._bulk = sink if isinstance(sink, BulkSink) else None
         self.controller = controller
         self.health = Health(controller)
+        self.attempts: deque[Attempt] = deque(maxlen=REMEMBERED_ATTEMPTS)
+        """What became of the last ones, for people; the newest last."""
         self.history = SinkHistory()
         self.held = 0
         """Claimed for this sink, and not concluded."""
@@ -297,13 +307,16 @@ class Outlet:
             if sender.is_overdue and sender.task is not None:
                 sender.is_overdue = False
                 sender.task.uncancel()
-        ended_s = time.monotonic()
+        ended_s, at_s = time.monotonic(), time.time()
+        took_s = ended_s - began_s
+        self.attempts += [
+            (at_s, took_s, each.names, each.opened, outcome) for each, outcome in zip(ready, outcomes, strict=True)
+        ]
         for verdict in {outcome.verdict for outcome in outcomes}:
             count = sum(outcome.verdict is verdict for outcome in outcomes)
             if verdict not in NOTHING_SENT:
                 self._pace.ended(count, ended_s)
-            took_s = [ended_s - began_s] * count
-            self._metrics.observe("delivery_seconds", *took_s, sink=self.name, outcome=verdict)
+            self._metrics.observe("delivery_seconds", *[took_s] * count, sink=self.name, outcome=verdict)
         self._conclusions.sent(list(zip(ready, outcomes, strict=True)))
 
     async def _is_ready(self, delivery: Delivery) -> bool:

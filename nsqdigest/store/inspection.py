@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nsqdigest.store.head import Head
 from nsqdigest.store.keys import own_timeline, shown_timeline
-from nsqdigest.store.listing import State, digest_of, state_of
+from nsqdigest.store.listing import Listed, State, digest_of, state_of
 from nsqdigest.store.newest import newest_records
 from nsqdigest.store.packing import RECORDS_PER_CALL
 from nsqdigest.store.schedule import due_ms, instant_ms, shown_due_ms, unpacked
@@ -55,11 +55,18 @@ class Known(NamedTuple):
     """Of the digest that ended last; "" where none has."""
     digest: Head | None
     """Under way."""
+    is_urgent_next: bool
+    """An urgent record came while the digest was under way: the next one follows at once."""
     superseded: int
     dropped_capacity: int
     """Both: since the digest before. Those of a digest under way are in its head."""
     remembered: int
     """Records of digests that ended lately: they are not shown again."""
+
+    @property
+    def listed(self) -> Listed:
+        """As in a list. One that is astray is shown as due: upkeep makes it wait."""
+        return Listed(self.place.route, self.place.name, self.state or State.DUE, self.at_ms, self.records, self.digest)
 
 
 class Inspector:
@@ -133,6 +140,7 @@ class Inspector:
             _number(fields.get("iteration")),
             fields.get("closed", ""),
             digest,
+            digest is not None and "urgent" in fields,
             _number(losses[0]),
             _number(losses[1]),
             remembered,

@@ -20,6 +20,7 @@ const HIDDEN_EVERY_S = 20;
 const FIRST_RETRY_S = 1;
 const LONGEST_RETRY_S = 15;
 const GUESSED_TOO_OFTEN_S = 60;
+const BUSY = 429;
 const STALE_AFTER_S = 8;
 
 const elements = Object.fromEntries(["top", "main", "bottom", "announcer", "icon"].map((id) => [id, document.getElementById(id)]));
@@ -111,7 +112,8 @@ async function askForView() {
         answers.set(path, { value: await source.get(path), atMs: Date.now(), error: "" });
       } catch (error) {
         if (!(error instanceof source.Refusal)) throw error;
-        if (error.isAboutToken) throw error;
+        if (error.status === 401) throw error;
+        if (error.status === BUSY && had) return;
         answers.set(path, { value: error.status === 404 ? null : had?.value, atMs: Date.now(), error: error.message });
       }
     }),

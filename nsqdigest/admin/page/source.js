@@ -8,10 +8,6 @@ export class Refusal extends Error {
     super(text);
     this.status = status;
   }
-
-  get isAboutToken() {
-    return this.status === 401 || this.status === 429;
-  }
 }
 
 let token = "";
