@@ -18,6 +18,7 @@ from http import HTTPStatus
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from nsqdigest.admin.door import Door
 from nsqdigest.admin.guard import Asked, Brake, Guard, Refused
@@ -87,10 +88,28 @@ class Gate:
             return _refusal(asked, refused)
         if not asked.is_of_api:
             return await handler(request)
+        body = await _body(request)
+        if isinstance(body, web.Response):
+            return body
         answer = await _fenced(request, handler)
         if asked.is_write:
-            _log.info("admin.write", path=asked.path, client=address, status=answer.status, what=await _what(request))
+            _log.info("admin.write", path=asked.path, client=address, status=answer.status, what=_what(body))
         return answer
+
+
+class ServerLog:
+    """What aiohttp logs, in our words: a traceback for each client that sends garbage would only fill the log."""
+
+    def __init__(self, count: Callable[[Reason], None]) -> None:
+        self._count = count
+
+    def debug(self, *_: object, **__: object) -> None: ...
+
+    def exception(self, message: str, *_: object, exc_info: BaseException | None = None) -> None:
+        if isinstance(exc_info, HttpProcessingError):
+            self._count(Reason.MALFORMED)
+        elif not isinstance(exc_info, OSError):
+            _log.error("admin.request.bug", error=exc_info or message, exc_info=exc_info)
 
 
 def _asked(request: web.Request) -> Asked:
@@ -108,15 +127,21 @@ def _asked(request: web.Request) -> Asked:
     )
 
 
-async def _fenced(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """What the handler answers, or raises, as JSON."""
+async def _body(request: web.Request) -> bytes | web.Response:
+    """All of it, or a refusal. The request keeps it for its handler."""
     try:
         async with asyncio.timeout(BODY_WITHIN_S):
-            await request.read()
+            return await request.read()
     except TimeoutError:
         return error(HTTPStatus.REQUEST_TIMEOUT, f"the body did not come within {BODY_WITHIN_S:g} s")
+    except (OSError, web.RequestPayloadError):
+        return error(HTTPStatus.BAD_REQUEST, "the body is broken off, or its framing is wrong")
     except web.HTTPRequestEntityTooLarge:
         return error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has more than {MOST_BODY_BYTES:,} bytes")
+
+
+async def _fenced(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """What the handler answers, or raises, as JSON."""
     try:
         async with asyncio.timeout(ANSWER_WITHIN_S):
             return await handler(request)
@@ -138,10 +163,10 @@ async def _fenced(request: web.Request, handler: Handler) -> web.StreamResponse:
         return error(HTTPStatus.INTERNAL_SERVER_ERROR, "this failed by a mistake of the program; its log has more")
 
 
-async def _what(request: web.Request) -> object:
-    """The body of a write, which is small and in the cache of the request. It has no secrets."""
+def _what(body: bytes) -> object:
+    """Of a write: it has no secrets."""
     try:
-        return msgspec.json.decode(await request.read())
+        return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 

@@ -21,7 +21,6 @@ import hmac
 import ipaddress
 import re
 from collections import OrderedDict
-from enum import StrEnum
 from typing import NamedTuple
 
 from nsqdigest.base.host_names import is_host, is_ip
@@ -90,7 +89,11 @@ class Guard:
         )
 
     def _needs_token(self, asked: Asked) -> bool:
-        return asked.is_of_api and (asked.is_write or not self._is_loopback or asked.is_passed_on)
+        """One that is shown where none is needed is looked at, too: so who typed it learns whether it is right."""
+        if not asked.is_of_api:
+            return False
+        is_shown = self._token is not None and (asked.authorization or "").lower().startswith("bearer ")
+        return asked.is_write or not self._is_loopback or asked.is_passed_on or is_shown
 
     def _of_host(self, asked: Asked) -> Refused | None:
         host = _host_of(asked.hosts[0]) if len(asked.hosts) == 1 else None
@@ -101,8 +104,8 @@ class Guard:
         return Refused(
             403,
             Reason.HOST,
-            f"{printable(host, _LONGEST_SHOWN)} is not the name of this machine for itself: open the page as "
-            "http://localhost or by its IP address; a proxy in front has to send such a Host header (docs/operating.md)",
+            f"{printable(host, _LONGEST_SHOWN)} is no name of this machine for itself: open http://localhost "
+            "or by its IP address; a proxy in front has to send such a Host header (docs/operating.md)",
         )
 
     def _of_token(self, asked: Asked, *, may_try: bool) -> Refused | None:
@@ -120,15 +123,15 @@ class Guard:
             )
         if not may_try:
             return Refused(
-                429, Reason.TOO_MANY_TOKENS, "too many wrong tokens came from this address: wait a minute, then try again"
+                429,
+                Reason.TOO_MANY_TOKENS,
+                "too many wrong tokens came from this address: wait a minute, then try again",
             )
         scheme, _, shown = asked.authorization.partition(" ")
-        shown_bytes = shown.strip().encode(errors="surrogateescape")  # a header may hold any bytes
+        shown_bytes = shown.strip().encode("utf-8", "surrogateescape")  # a header may hold any bytes
         if scheme.lower() == "bearer" and hmac.compare_digest(shown_bytes, self._token):
             return None
-        return Refused(
-            401, Reason.TOKEN_WRONG, "the token is wrong: authorization: Bearer TOKEN, that of admin.token"
-        )
+        return Refused(401, Reason.TOKEN_WRONG, "the token is wrong: authorization: Bearer TOKEN, that of admin.token")
 
 
 def _of_page(asked: Asked) -> Refused | None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
-from typing import Annotated, Any, Literal, Protocol, TypeVar
+from typing import Annotated, Literal, Protocol, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -26,6 +26,7 @@ from nsqdigest.base.words import nearest
 
 Kind = Literal["topic", "route", "sink"]
 MOST_IDS = 100
+_TARGET = '{"kind": "topic", "name": "…"}'
 
 
 class Target(msgspec.Struct, forbid_unknown_fields=True):
@@ -71,10 +72,10 @@ class OperatorApi:
 
     def routes(self) -> list[web.RouteDef]:
         return [
-            web.post("/api/pause", _handler(Target, self._pause)),
-            web.post("/api/resume", _handler(Target, self._resume)),
-            web.post("/api/flush", _handler(Timeline, self._flush)),
-            web.post("/api/dead/replay", _handler(Digests, self._replay)),
+            web.post("/api/pause", _handler(Target, _TARGET, self._pause)),
+            web.post("/api/resume", _handler(Target, _TARGET, self._resume)),
+            web.post("/api/flush", _handler(Timeline, '{"route": "…", "timeline": "…"}', self._flush)),
+            web.post("/api/dead/replay", _handler(Digests, '{"ids": ["…"]}', self._replay)),
         ]
 
     async def _pause(self, target: Target) -> web.Response:
@@ -95,7 +96,8 @@ class OperatorApi:
         state = await self._operated.flush(wanted.route, wanted.timeline, wanted.digest)
         if not state:
             return error(
-                HTTPStatus.NOT_FOUND, "there is no such timeline: one that was delivered and got nothing new is forgotten"
+                HTTPStatus.NOT_FOUND,
+                "there is no such timeline: one that was delivered and got nothing new is forgotten",
             )
         return answer_json({"route": wanted.route, "timeline": wanted.timeline, "state": state})
 
@@ -112,20 +114,12 @@ class OperatorApi:
         return error(HTTPStatus.NOT_FOUND, f'there is no {kind} "{name}"; {hint}')
 
 
-def _handler(kind: type[T], act: Callable[[T], Awaitable[web.Response]]) -> Handler:
+def _handler(kind: type[T], example: str, act: Callable[[T], Awaitable[web.Response]]) -> Handler:
     async def handle(request: web.Request) -> web.Response:
         try:
             wanted = msgspec.json.decode(await request.read(), type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-            return error(HTTPStatus.BAD_REQUEST, f"the body is no {_example(kind)}: {problem}")
+            return error(HTTPStatus.BAD_REQUEST, f"the body is no {example}: {problem}")
         return await act(wanted)
 
     return handle
-
-
-def _example(kind: type[Any]) -> str:
-    return {
-        Target: '{"kind": "topic", "name": "…"}',
-        Timeline: '{"route": "…", "timeline": "…"}',
-        Digests: '{"ids": ["…"]}',
-    }[kind]

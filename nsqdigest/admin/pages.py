@@ -25,9 +25,7 @@ class _File(NamedTuple):
 
 
 def routes() -> list[web.RouteDef]:
-    return [
-        web.get("/" if name == _FIRST else f"/page/{name}", _handler(file)) for name, file in _files().items()
-    ]
+    return [web.get("/" if name == _FIRST else f"/page/{name}", _handler(file)) for name, file in _files().items()]
 
 
 def _files() -> dict[str, _File]:

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from nsqdigest.admin import pages
 from nsqdigest.admin.door import Door
-from nsqdigest.admin.gate import MOST_BODY_BYTES, Gate
+from nsqdigest.admin.gate import MOST_BODY_BYTES, Gate, ServerLog
 from nsqdigest.admin.guard import Guard
 from nsqdigest.base.errors import Unreachable
 from nsqdigest.base.metrics import Metrics
@@ -45,7 +45,7 @@ delay it. (aiohttp waits that long twice.)"""
 
 
 _LINGERS_S = 1.0
-"""Of a request that was answered before its body came, so much longer is the body read: who sends it gets the answer."""
+"""Where the answer came before the body, the body is read for so long: who sends it gets the answer."""
 
 
 class AdminServer:
@@ -70,7 +70,11 @@ class AdminServer:
         self._door = Door(self._protocol, self._gate.count)
         self._gate.attach(application, self._door)
         self._runner = web.AppRunner(
-            application, access_log=None, shutdown_timeout=CLIENTS_END_WITHIN_S, lingering_time=_LINGERS_S
+            application,
+            access_log=None,
+            shutdown_timeout=CLIENTS_END_WITHIN_S,
+            lingering_time=_LINGERS_S,
+            logger=ServerLog(self._gate.count),
         )
         self._server: asyncio.Server | None = None
 

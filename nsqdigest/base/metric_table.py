@@ -214,7 +214,7 @@ METRICS: dict[str, Declared] = {
     # -- the daemon
     "event_loop_lag_seconds": _gauge((), "The longest delay of the event loop in the last 15 s."),
     "http_refusals_total": _counter(
-        ("reason",), "Requests to admin.listen that were refused, and connections closed, by reason.", reason=HttpRefusal
+        ("reason",), "Requests to admin.listen refused, and connections to it closed, by reason.", reason=HttpRefusal
     ),
     "log_lines_dropped_total": _counter((), "Log lines dropped because the reader of the log fell behind."),
     "build_info": _gauge(("version", "python"), "1, with the versions of nsqdigest and Python as labels."),

@@ -113,6 +113,8 @@ class HttpRefusal(StrEnum):
     TOO_MANY_TOKENS = "too-many-tokens"
     """That were wrong, from one address."""
     CONTENT_TYPE = "content-type"
+    MALFORMED = "malformed"
+    """No HTTP, or HTTP that two servers might read differently."""
     TOO_SLOW = "too-slow"
     TOO_MUCH = "too-much"
     """More bytes than any request has."""

@@ -1,8 +1,8 @@
 """What an operator may do to a running daemon: pause and resume a topic, a route or a sink, flush a timeline, send
 dead digests again.
 
-Comes from `admin.operator` over HTTP; goes to the consumer of the topic, the scheduler or the store. A pause lasts until
-`resume` or the end of the process. `paused_since_s` is what `status` shows of it.
+Comes from `admin.operator` over HTTP; goes to the consumer of the topic, the scheduler or the store. A pause lasts
+until `resume` or the end of the process. `paused_since_s` is what `status` shows of it.
 """
 
 from __future__ import annotations
