@@ -147,9 +147,11 @@ class DaemonView(msgspec.Struct, kw_only=True, frozen=True):
     config_hash: str
     is_this: bool
     differs: bool
-    """Its file says something else than the file of the daemon that answers."""
+    """Its file says something else than the file of the daemon that answers, [admin] and [log] aside. False of another
+    version, whose hash cannot be compared."""
     started_ms: int
     seen_ms: int
+    """When it checked in last; it does so every 20 s at least."""
 
 
 class StatusView(msgspec.Struct, kw_only=True, frozen=True):

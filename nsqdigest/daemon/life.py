@@ -34,7 +34,8 @@ from nsqdigest.consumer import most_held_bytes
 from nsqdigest.daemon.browsing import Browser
 from nsqdigest.daemon.operator import Operator
 from nsqdigest.daemon.parts import Parts, Uniform, build, curve_of
-from nsqdigest.daemon.status import Status
+from nsqdigest.daemon.registry import Registry
+from nsqdigest.daemon.status import Status, config_hash
 from nsqdigest.daemon.summary import Summary
 from nsqdigest.daemon.systemd import Notifier
 from nsqdigest.daemon.view import View
@@ -68,7 +69,8 @@ class Daemon:
         self.parts = build(config, kinds, uniform)
         self.operator = Operator(self.parts)
         self.status = Status(self.parts, self.operator.paused_since_s)
-        self.view = View(lambda: self.parts, self.status, self.operator.paused_since_s)
+        self.registry = Registry(self.parts.store.namespace, lambda: config_hash(self.parts.config), uniform)
+        self.view = View(lambda: self.parts, self.status, self.operator.paused_since_s, self.registry)
         self._summary = Summary(self.parts.metrics, lambda: self.parts.store_watch.figures)
         self._systemd = Notifier(self.status.line, self._makes_progress)
         self._drain_log = tasks.Tasks()
@@ -102,6 +104,7 @@ class Daemon:
         parts.depths.start()
         self._summary.start()
         self.view.start()
+        self.registry.start()
         tune_garbage_collection()
         listen = self._config.admin.listen
         _log.info(
@@ -147,6 +150,7 @@ class Daemon:
                 *parts.depths.tasks,
                 *self._summary.tasks,
                 *self.view.tasks,
+                *self.registry.tasks,
                 *self._systemd.tasks,
                 *(task for consumer in parts.consumers for task in consumer.tasks),
             )
@@ -203,6 +207,7 @@ class Daemon:
         await self._drain_log.stop()
         await self._summary.stop()
         await self.view.stop()
+        await self.registry.stop()
         await self._systemd.stop()
         await parts.policy_changes.stop()
         await parts.lag.stop()

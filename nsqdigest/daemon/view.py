@@ -20,6 +20,7 @@ from nsqdigest.admin.views import (
     BackoffView,
     CheckView,
     ConnectionView,
+    DaemonView,
     Health,
     HistoryView,
     RatesView,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from nsqdigest.config import Route
     from nsqdigest.consumer import Consumer
     from nsqdigest.daemon.parts import Parts
+    from nsqdigest.daemon.registry import Registry
     from nsqdigest.daemon.status import Status
     from nsqdigest.delivery.outlet import Outlet
 
@@ -75,12 +77,17 @@ class _Generation:
 
 class View:
     def __init__(
-        self, parts: Callable[[], Parts], status: Status, paused_since_s: Mapping[tuple[str, str], float]
+        self,
+        parts: Callable[[], Parts],
+        status: Status,
+        paused_since_s: Mapping[tuple[str, str], float],
+        registry: Registry,
     ) -> None:
         """`parts`: of the configuration in force; `paused_since_s`: by kind and name, in Unix time."""
         self._parts = parts
         self._status = status
         self._paused_since_s = paused_since_s
+        self._registry = registry
         self._started_ms = _unix_ms()
         self._known = _Generation(parts())
         self._history = History(self._sample())
@@ -183,10 +190,26 @@ class View:
             timelines=sum(of.waiting + of.leased for of in figures.routes.values()),
             dead_digests=sum(figures.dead.values()),
             orphans=dict(figures.orphans),
-            daemons=[],
+            daemons=self._daemons(known.config_hash),
         )
         health, sentence = verdict(view)
         return msgspec.structs.replace(view, health=health, verdict=sentence)
+
+    def _daemons(self, own_hash: str) -> list[DaemonView]:
+        return [
+            DaemonView(
+                id=each.id,
+                host=each.told.host,
+                pid=each.told.pid,
+                version=each.told.version,
+                config_hash=each.told.config_hash,
+                is_this=is_this,
+                differs=each.told.version == __version__ and each.told.config_hash != own_hash,
+                started_ms=each.told.started_ms,
+                seen_ms=each.seen_ms,
+            )
+            for each, is_this in self._registry.all()
+        ]
 
     def _store(self, check: Check) -> StoreView:
         watch, store = self._known.parts.store_watch, self._known.parts.store

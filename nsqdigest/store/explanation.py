@@ -90,9 +90,11 @@ def _sentence(known: Known, at_ms: int, cause: str, obstacles: Sequence[str]) ->
         return f"Nothing waits in it; it is forgotten {when}. What comes before goes out then at the earliest."
     if at_ms > known.now_ms:
         return f"It goes out {when}{because}."
+    late_ms = known.now_ms - at_ms
+    due = f"has been due for {span(late_ms)} (since {instant(at_ms)})" if late_ms >= 1000 else "is due now"
     if obstacles:
-        return f"It is due since {instant(at_ms)}{because}, and is not delivered: {listed(obstacles)}."
-    return f"It is due {when}{because}: the next daemon that has room takes it."
+        return f"It {due}{because}, and is not delivered: {listed(obstacles)}."
+    return f"It {due}{because}: the next daemon that has room takes it."
 
 
 def _leased(known: Known) -> Explanation:
@@ -137,9 +139,9 @@ def _origin(known: Known, policy: Policy, plan: Plan) -> Iterator[_Step]:
     if not number and policy.immediate and base_ms == bound_ms:
         yield _Step("its first event, which goes out at once (immediate)", base_ms)
     elif plan.has_calendar and base_ms == bound_ms:
-        crons = listed(f'"{cron}"' for cron in policy.at)
-        text = f"the calendar {crons} ({policy.zone}) names this instant after {after}"
-        yield _Step(text, base_ms, f"at the next instant of its calendar after {after}")
+        crons = listed((f'"{cron}"' for cron in policy.at), "or")
+        text = f"the first instant of at = {crons} ({policy.zone}) after {after}"
+        yield _Step(text, base_ms, f"the first instant of its calendar after {after}")
     elif bound_ms == from_ms + max(delay_ms, policy.maximum_delay_ms):
         yield _Step(_beginning(known, from_ms), from_ms)
         yield _Step(
@@ -205,7 +207,7 @@ def _of_retry(known: Known, digest: Head, sink: SinkSettings) -> Iterator[_Step]
         )
         yield _Step(text, known.base_ms, f"as attempt {digest.attempt:,} of its digest")
     else:
-        yield _Step("it was not sent yet, and is to be", known.base_ms, "as its digest is open")
+        yield _Step("it was not sent yet, and is to be", known.base_ms, "with a digest that was opened and not sent")
     if known.records:
         came = f"{counted(known.records, 'record')} that came since wait for the digest after it"
         yield _Step(f"{came}, and do not postpone this one", known.base_ms)
