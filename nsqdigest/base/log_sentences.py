@@ -157,6 +157,8 @@ SENTENCES: Mapping[str, Sentence] = {
     "daemon.store.ready": "Redis {version} is ready at {redis} ({partitions:partition})",
     "daemon.store.advice": "{advice}",
     "daemon.store.waiting": "waiting for Redis at {redis}, next try in {again_s:s}: {error}",
+    "admin.write": "{client} asked for {path} with the token, and got {status}",
+    "admin.refused": "requests to admin.listen are refused, or their connections closed: {reason}",
     "daemon.operator.paused": "an operator paused {kind} {name}",
     "daemon.operator.resumed": "an operator resumed {kind} {name}",
     "daemon.policy.changed": (

@@ -16,6 +16,7 @@ from nsqdigest.base.reasons import (
     BuryReason,
     ConnectionLoss,
     DeadLetterReason,
+    HttpRefusal,
     LookupProblem,
     SinkState,
     SkipReason,
@@ -212,6 +213,9 @@ METRICS: dict[str, Declared] = {
     "orphan_records": _gauge((), "Records of routes that the file no longer has; nobody delivers them."),
     # -- the daemon
     "event_loop_lag_seconds": _gauge((), "The longest delay of the event loop in the last 15 s."),
+    "http_refusals_total": _counter(
+        ("reason",), "Requests to admin.listen refused, and connections to it closed, by reason.", reason=HttpRefusal
+    ),
     "log_lines_dropped_total": _counter((), "Log lines dropped because the reader of the log fell behind."),
     "build_info": _gauge(("version", "python"), "1, with the versions of nsqdigest and Python as labels."),
     "config_info": _gauge(("hash",), "1, with a hash of the configuration as label: equal settings, equal hash."),

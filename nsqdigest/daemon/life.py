@@ -77,8 +77,10 @@ class Daemon:
         self._admin: AdminServer | None = None
         if config.admin.listen is not None:
             reads = ReadingApi(self.view, Browser(lambda: self.parts, self.status)).routes()
-            writes = OperatorApi(self.operator, config.admin.token).routes()
-            self._admin = AdminServer(config.admin.listen, self.parts.metrics, self.status.checks, [*reads, *writes])
+            writes = OperatorApi(self.operator).routes()
+            self._admin = AdminServer(
+                config.admin.listen, self.parts.metrics, self.status.checks, [*reads, *writes], config.admin.token
+            )
 
     # -- start
 
