@@ -66,7 +66,8 @@ class Opener:
         conclusions: Conclusions,
     ) -> None:
         self._digests = digests
-        self._lease_ms = lease_ms
+        self.lease_ms = lease_ms
+        """Of a lease that is renewed."""
         self._uniform = uniform
         self._conclusions = conclusions
         self._average_bytes: dict[str, float] = {}
@@ -285,7 +286,7 @@ class Opener:
 
     async def _renewed(self, delivery: Delivery) -> bool:
         asked_at_s = time.monotonic()
-        if not await self._digests.renew(delivery.claim, self._lease_ms):
+        if not await self._digests.renew(delivery.claim, self.lease_ms):
             return False
         delivery.lease.renewed(asked_at_s)
         return True
