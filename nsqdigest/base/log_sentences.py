@@ -164,7 +164,7 @@ SENTENCES: Mapping[str, Sentence] = {
     ),
     "daemon.policy.waiting": "what a changed policy moves in partition {partition} of Redis waits: {error}",
     "daemon.reloaded": "{config} is reloaded: {changes}",
-    "daemon.reload.unchanged": "{config} is read again, and says what it said before",
+    "daemon.reload.unchanged": "{config} is read again: nothing of it has changed",
     "daemon.reload.problem": "{problem}",
     "daemon.reload.refused": "{config} is not taken: {why}; what was loaded at {in_force_since} stays in force",
     "daemon.reload.failed": (

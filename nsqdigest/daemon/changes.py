@@ -1,4 +1,5 @@
-"""What differs between the configuration in force and another one, and what each difference needs (pure).
+"""What differs between the configuration in force and another one, and what each difference needs. It looks at nothing
+but the two.
 
     in place    the part that uses it gets the new value between two batches, or two claims
     lookupds    the nsqlookupds are asked anew; no connection to an nsqd ends
@@ -12,13 +13,13 @@ options it is. Invariants: every option of the other tables has its line in `NEE
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from nsqdigest.base.words import counted
 from nsqdigest.config import Address, Config, Secret
-from nsqdigest.config.options import POLICY, ROUTE, SECTIONS, TLS, Option
+from nsqdigest.config.options import POLICY, ROUTE, SECTIONS, TLS, Kinds, Option, Section
 from nsqdigest.config.problems import show
 from nsqdigest.config.units import format_duration, format_size
 
@@ -126,7 +127,7 @@ class Changes:
 
     @property
     def text(self) -> str:
-        """For people: "routes: + alerts, ~ events (policy "default" → "calm"); sinks: slack rebuilt (url)"."""
+        """For people: `sinks: ~ slack rebuilt (url); routes: + alerts, ~ events (policy "default" → "calm")`."""
         options = [each for need in Need for each in self.options[need]]
         parts = [", ".join(_first(map(str, options)))]
         for table, names, verb in (
@@ -134,11 +135,14 @@ class Changes:
             ("topics", self.topics, ""),
         ):  # fmt: skip
             parts.append(f"{table}: {_names_text(names, verb)}" if names else "")
+        if self.options[Need.CONSUMERS]:
+            parts.append("all topics connect anew")
         return "; ".join(filter(None, parts)) or "nothing"
 
 
-def compare(before: Config, after: Config, *, new_tls_files: bool = False) -> Changes:
-    """`new_tls_files`: the files of [nsq.tls] have other contents than those that connections were made with."""
+def compare(before: Config, after: Config, kinds: Kinds, *, new_tls_files: bool = False) -> Changes:
+    """`kinds`: those that they were read with. `new_tls_files`: the files of [nsq.tls] have other contents than those
+    that connections were made with."""
     options: dict[Need, list[Change]] = {need: [] for need in Need}
     for section, declared in SECTIONS.items():
         was, now = getattr(before, section), getattr(after, section)
@@ -146,12 +150,12 @@ def compare(before: Config, after: Config, *, new_tls_files: bool = False) -> Ch
             if (change := _difference(section, option, was, now)) is not None:
                 options[NEEDS[change.path]].append(change)
     options[Need.CONSUMERS] += _tls_changes(before, after, new_files=new_tls_files)
-    policies = {option.field: option for option in POLICY.options}
-    routes = {option.field: option for option in ROUTE.options}
+    policies, routes = {"": _by_field(POLICY)}, {"": _by_field(ROUTE)}
+    sinks = {name: _by_field(kind.section) for name, kind in kinds.items()}
     return Changes(
         options={need: tuple(found) for need, found in options.items()},
         policies=_compared(before.policies, after.policies, policies),
-        sinks=_compared(before.sinks, after.sinks, {}),
+        sinks=_compared(before.sinks, after.sinks, sinks, shows_values=False),
         routes=_compared(
             {route.name: route for route in before.routes}, {route.name: route for route in after.routes}, routes
         ),
@@ -185,43 +189,46 @@ def _tls_changes(before: Config, after: Config, *, new_files: bool) -> list[Chan
     return changes or ([Change("nsq.tls (new contents of its files)", "", "")] if new_files else [])
 
 
-def _compared(before: Mapping[str, Any], after: Mapping[str, Any], options: Mapping[str, Option]) -> Names:
+def _by_field(section: Section) -> dict[str, Option]:
+    return {option.field: option for option in section.options}
+
+
+def _compared(
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    options: Mapping[str, Mapping[str, Option]],
+    *,
+    shows_values: bool = True,
+) -> Names:
+    """`options`: by type, and by attribute. Values of sinks are not shown: in a header or a URL there may be a secret."""
+    changed = {name: (before[name], after[name]) for name in after if name in before and before[name] != after[name]}
     return Names(
         tuple(name for name in after if name not in before),
         tuple(name for name in before if name not in after),
-        {
-            name: _fields_changed(before[name], after[name], options)
-            for name in after
-            if name in before and before[name] != after[name]
-        },
+        {name: _of_fields(*both, options, shows_values=shows_values) for name, both in changed.items()},
     )
 
 
-def _fields_changed(was: Any, now: Any, options: Mapping[str, Option]) -> tuple[Change, ...]:
-    """Of a sink the names alone: values may be secrets, or URLs that hold one."""
+def _of_fields(
+    was: Any, now: Any, options: Mapping[str, Mapping[str, Option]], *, shows_values: bool
+) -> tuple[Change, ...]:
+    kind = getattr(now, "type", "")
     if type(was) is not type(now):
-        return (Change("type", was.type, now.type),)
-    changed = []
-    for field in fields(was):
-        old, new = getattr(was, field.name), getattr(now, field.name)
-        if old != new:
-            option = options.get(field.name)
-            key = _key_of(field.name)
-            changed.append(Change(key, "", "") if option is None else _change(key, option, old, new))
-    return tuple(changed)
-
-
-def _key_of(field: str) -> str:
-    for unit in ("_ms", "_bytes"):
-        field = field.removesuffix(unit)
-    return field
+        return (Change("type", was.type, kind),)
+    return tuple(
+        _change(option.key, option, getattr(was, field), getattr(now, field))
+        if shows_values
+        else Change(option.key, "", "")
+        for field, option in options[kind].items()
+        if getattr(was, field) != getattr(now, field)
+    )
 
 
 def _change(path: str, option: Option, old: Any, new: Any) -> Change:
     if option.read.hidden or isinstance(old, Secret) or isinstance(new, Secret):
         return Change(path, "", "")
     before, after = (_shown(value, option.read.suffix) for value in (old, new))
-    return Change(path, before, after) if before != after else Change(path, "", "")
+    return Change(path, before, after) if before != after and before and after else Change(path, "", "")
 
 
 def _shown(value: Any, unit: str) -> str:
@@ -258,5 +265,6 @@ def _first(texts: Iterable[str], most: int = 2 * _SHOWN) -> list[str]:
 
 def refusal(changes: Collection[Change]) -> str:
     """Why a file is not taken that needs a restart: every place of it at once."""
-    what = counted(len(changes), "option")
-    return f"{what} cannot change without a restart: {'; '.join(map(str, changes))}"
+    what, them = counted(len(changes), "option"), "it" if len(changes) == 1 else "them"
+    places = ", ".join(map(str, changes))
+    return f"{what} cannot change without a restart: {places}; restart the daemon, or write {them} as before"

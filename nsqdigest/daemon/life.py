@@ -188,7 +188,7 @@ class Daemon:
 
     def changes_to(self, config: Config) -> Changes:
         before, other_files = self.config, tls_files.fingerprint(config.nsq.tls) != self.parts.tls_files
-        changes = compare(before, config, new_tls_files=other_files)
+        changes = compare(before, config, self._kinds, new_tls_files=other_files)
         # Until Redis has answered nothing of it is in use, so that a wrong URL can be mended.
         fixed = [each for each in changes.need_restart if self._is_started or not each.path.startswith("redis.")]
         if fixed:

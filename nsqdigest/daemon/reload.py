@@ -122,8 +122,9 @@ class Reloads:
         except ConfigError as error:
             for problem in error.problems:
                 _log.error("daemon.reload.problem", problem=problem)
-            more = f", and {counted(len(error.problems) - 1, 'more problem')}" if len(error.problems) > 1 else ""
-            return self._refused(ReloadOutcome.REFUSED, f"{error.problems[0]}{more}")
+            count = len(error.problems)
+            first = "" if count == 1 else f"{counted(count, 'problem')}, the first: "
+            return self._refused(ReloadOutcome.REFUSED, f"{first}{error.problems[0]}")
         except NsqdigestError as error:
             return self._refused(ReloadOutcome.REFUSED, str(error))
         try:
@@ -131,8 +132,9 @@ class Reloads:
         except Exception as error:
             is_ours = isinstance(error, NsqdigestError)
             return self._refused(ReloadOutcome.FAILED, f"{type(error).__name__}: {error}", None if is_ours else error)
+        known = {(advice.path, advice.problem) for advice in self._daemon.parts.config.warnings}
         for advice in config.warnings:
-            if advice not in self._daemon.parts.config.warnings:
+            if (advice.path, advice.problem) not in known:
                 _log.warning("config.advice", advice=advice)
         self._daemon.take(parts)
         self._taken(changes)
