@@ -200,7 +200,7 @@ def _compared(
     *,
     shows_values: bool = True,
 ) -> Names:
-    """`options`: by type, and by attribute. Values of sinks are not shown: in a header or a URL there may be a secret."""
+    """`options`: by type, and by attribute. Values of sinks are not shown: a header or a URL may hold a secret."""
     changed = {name: (before[name], after[name]) for name in after if name in before and before[name] != after[name]}
     return Names(
         tuple(name for name in after if name not in before),

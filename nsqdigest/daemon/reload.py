@@ -83,7 +83,7 @@ class Reloads:
         self.loaded_at_s = time.time()
         """When the configuration in force was loaded, in Unix time."""
         self.reloaded_at_s: float | None = None
-        """The same where that was by a reload."""
+        """When another file came into force; None: the one of the start is."""
         self.failed_at_s: float | None = None
         """When the last reload was refused; None: it was good, or there was none."""
         self.trouble = ""

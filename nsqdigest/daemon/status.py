@@ -204,7 +204,7 @@ class Status:
 
     def _check_of_config(self) -> Check:
         reloads, now_s = self._reloads, time.time()
-        loaded = f"loaded {clock_text(reloads.loaded_at_s, now_s)}"
+        loaded = f"{'loaded' if reloads.reloaded_at_s is None else 'reloaded'} {clock_text(reloads.loaded_at_s, now_s)}"
         if reloads.failed_at_s is None:
             return Check("config", True, f"{self._source}, {loaded}")
         failed = f"the reload of {clock_text(reloads.failed_at_s, now_s)} was not taken: {reloads.trouble}"

@@ -121,6 +121,7 @@ class Departures:
         await _until_stored(after)
         after.policy_changes.start()
         await self.end()
+        after.metrics.know(known_labels(after.config))  # what ended may have set its gauges once more
 
     async def _follow(self, consumer: Consumer, successor: Consumer | None, until_s: float) -> None:
         """Only then its successor begins: no more than max_in_flight messages of a topic are worked on."""

@@ -9,7 +9,7 @@ import pytest
 
 from nsqdigest.config import Config, parse_text
 from nsqdigest.config.options import SECTIONS, TABLES, TLS
-from nsqdigest.daemon.changes import NEEDS, Changes, Need, Names, compare, refusal
+from nsqdigest.daemon.changes import NEEDS, Changes, Names, Need, compare, refusal
 from nsqdigest.delivery.sinks.table import KINDS
 
 pytestmark = pytest.mark.unit
@@ -115,7 +115,8 @@ def test_a_long_list_is_cut() -> None:
 def test_a_sink_of_another_type_and_a_changed_one() -> None:
     hook = 'type = "webhook"\nurl = "https://hooks.example.com/secret-path"'
     assert "sinks: ~ out rebuilt (type log → webhook)" in between(SMALL, SMALL.replace('type = "log"', hook)).text
-    changed = SMALL.replace('type = "log"', hook + '\nsecret = "env:KEY"\nheaders = {x-key = "s3cret"}\nconcurrency = 2')
+    more = '\nsecret = "env:KEY"\nheaders = {x-key = "s3cret"}\nconcurrency = 2'
+    changed = SMALL.replace('type = "log"', hook + more)
     changes = compare(read(SMALL.replace('type = "log"', hook)), read(changed, {"KEY": SECRET}), KINDS)
     assert changes.text == "sinks: ~ out rebuilt (secret, headers, concurrency)"
 
