@@ -66,7 +66,7 @@ class AdminServer:
         application.router.add_get("/readyz", self._readyz)
         application.router.add_get("/metrics", self._metrics_text)
         application.router.add_routes([*pages.routes(), *api])
-        self._gate = Gate(Guard(token, is_loopback=is_loopback(listen.host)), metrics)
+        self._gate = Gate(self._guard_of(token), metrics)
         self._door = Door(self._protocol, self._gate.count)
         self._gate.attach(application, self._door)
         self._runner = web.AppRunner(
@@ -77,6 +77,13 @@ class AdminServer:
             logger=ServerLog(self._gate.count),
         )
         self._server: asyncio.Server | None = None
+
+    def _guard_of(self, token: Secret | None) -> Guard:
+        return Guard(token, is_loopback=is_loopback(self._listen.host))
+
+    def take(self, token: Secret | None) -> None:
+        """From now on it is that of another configuration."""
+        self._gate.guard = self._guard_of(token)
 
     async def start(self) -> None:
         await self._runner.setup()

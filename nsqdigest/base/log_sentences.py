@@ -165,7 +165,15 @@ SENTENCES: Mapping[str, Sentence] = {
         "policy {policy} of route {route} has changed: {sooner:timeline} sooner, {later:timeline} later"
     ),
     "daemon.policy.waiting": "what a changed policy moves in partition {partition} of Redis waits: {error}",
-    "daemon.reload.unavailable": "HUP changes nothing",
+    "daemon.reloaded": "{config} is reloaded: {changes}",
+    "daemon.reload.unchanged": "{config} is read again: nothing of it has changed",
+    "daemon.reload.problem": "{problem}",
+    "daemon.reload.refused": "{config} is not taken: {why}; what was loaded at {in_force_since} stays in force",
+    "daemon.reload.failed": (
+        "{config} is not taken, since a part of it cannot be built: {error}; what was loaded at {in_force_since} stays "
+        "in force"
+    ),
+    "daemon.reload.ignored": "HUP changes nothing: the daemon ends",
     "daemon.part.ended": "{part} ended by itself, so the daemon ends: {error}",
     "daemon.loop.error": "the event loop reports {what}: {error}",
     "daemon.state": _state_of,
@@ -232,6 +240,7 @@ SENTENCES: Mapping[str, Sentence] = {
     "scheduler.digest.values_missing": "Redis has lost {missing:record} of a digest of timeline {timeline:name}",
     "scheduler.sink.answered": "sink {sink} answered: {answer}",
     "scheduler.sink.stopped": "sink {sink} is stopped: {detail}",
+    "scheduler.sink.left": "sink {sink} as it was before the reload is closed after {after_s:s}",
     "scheduler.sink.backoff": _backed_off("sink {sink}", "gets nothing"),
     "scheduler.sink.probing": "sink {sink} is probed with a single digest",
     "scheduler.sink.ramping": _ramps("sink {sink}"),
