@@ -134,9 +134,7 @@ def broken() -> StatusView:
                 "orders", health=Health.TROUBLE, depth=1_204_311, connections=[*_nsqds(3), _GONE],
                 backoff=BackoffView(state="backoff", level=4, next_probe_ms=NOW_MS + 12_400),
             ),
-            topic(
-                "logins", health=Health.FAILING, connections=[], detail="no nsqd is known, and no nsqlookupd answers"
-            ),
+            topic("logins", health=Health.FAILING, connections=[], detail="no nsqd is known, no nsqlookupd answers"),
             topic(
                 "audit", health=Health.TROUBLE, backoff=BackoffView(state="paused", level=0),
                 paused_since_ms=NOW_MS - 40 * MINUTE_MS,
