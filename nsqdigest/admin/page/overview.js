@@ -3,7 +3,7 @@
 import { chart } from "./charts.js";
 import { h } from "./dom.js";
 import { button, controller, empty, facts, notice, panel, probe, state, table } from "./parts.js";
-import { count, counted, duration, instant, name, rate, said, stamp } from "./words.js";
+import { count, counted, duration, instant, name, rate, said, stamp, visible } from "./words.js";
 
 export const title = "Overview";
 
@@ -215,7 +215,7 @@ function pausing(kind, each, act) {
   if (!act.isPossible) return null;
   const isPaused = each.paused_since_ms !== null;
   const verb = isPaused ? "Resume" : "Pause";
-  return button(verb, `${verb} ${kind} ${each.name}`, () => act.pause(kind, each.name, !isPaused));
+  return button(verb, `${verb} ${kind} ${visible(each.name)}`, () => act.pause(kind, each.name, !isPaused));
 }
 
 export function link(view, filters, text) {
