@@ -405,7 +405,9 @@ async def test_the_page_and_all_that_it_names_are_served(admin: Admin) -> None:
         ahead += [f"page/{name}" for name in re.findall(r'from "\./([^"]+)"', text)]
     assert {"/page/main.js", "/page/style.css", "/page/timeline.js", "/page/dialog.js"} <= seen
     for health in Health:
-        assert (await admin.ask(f"/page/icon-{health}.svg"))[2]["content-type"].startswith("image/svg+xml")
+        headers = (await admin.ask(f"/page/icon-{health}.svg"))[2]
+        assert headers["content-type"].startswith("image/svg+xml")
+        assert headers["cache-control"] == "max-age=86400"
 
 
 def page_files() -> list[Traversable]:

@@ -83,7 +83,7 @@ class World:
 
     def publish(self, to: str, *timelines: str, **more: Any) -> None:
         events = [{"to": to, "timeline": timeline, "id": f"{timeline}-1", **more} for timeline in timelines]
-        self.stage.nsqds[0].publish_many(TOPIC, [json.dumps(event).encode() for event in events])
+        self.stage.nsqds[0].publish_many(TOPIC, [json.dumps(event, ensure_ascii=False).encode() for event in events])
 
     async def fill(self) -> None:
         self.publish("quick", "user:42", "user:43", HOSTILE)
@@ -149,10 +149,10 @@ async def visit(page: Page, fragment: str, wanted: str) -> None:
 
 
 async def examine(page: Page, name: str) -> None:
-    """Light, dark and on a phone: nothing for axe to complain of, nothing beyond the edge, and a picture of each."""
+    """By day on a desk, by night on a phone: nothing for axe to complain of, nothing beyond the edge; and pictures."""
     if not await page.run("'axe' in window"):
         await page.run(AXE.read_text("utf-8") + ";0")
-    for look, width, dark in (("light", DESK, False), ("dark", DESK, True), ("phone", PHONE, False)):
+    for look, width, dark in (("desk", DESK, False), ("phone", PHONE, True)):
         await page.resize(width, 900)
         await page.look(dark=dark)
         found = await page.run("axe.run({resultTypes: ['violations']}).then(({violations}) => violations)")
@@ -227,7 +227,9 @@ async def test_one_that_is_not_there_is_named(page: Page) -> None:
     await page.until("document.querySelector('.notice.failing')")
 
 
-async def test_deliveries_of_all_sinks_and_of_one(page: Page) -> None:
+async def test_deliveries_of_all_sinks_and_of_one(page: Page, world: World) -> None:
+    world.publish("quick", "delivered:1")
+    world.publish("down", "refused:1")
     await visit(page, "#/deliveries", "delivered")
     await page.until_text("503", "#main")
     await examine(page, "deliveries")
@@ -318,6 +320,7 @@ async def test_the_daemon_away_and_back(page: Page, world: World) -> None:
         assert "hook" in await page.text("#main")
         assert (await page.run("document.title")).startswith("? ")
         assert await page.run("document.getElementById('icon').getAttribute('href')") == "page/icon-away.svg"
+        await page.until("document.querySelector('.banner img').naturalWidth > 0")
         await examine(page, "daemon-away")
     finally:
         world.daemon.start()
