@@ -8,8 +8,10 @@ that refuses each digest so that it is dead. A test that breaks something mends 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +108,6 @@ class World:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Browser]:
-    import os
-
     try:
         find_browser()
         if not AXE.exists():
@@ -328,11 +328,14 @@ async def test_the_daemon_away_and_back(page: Page, world: World) -> None:
 
 
 async def test_left_open_it_does_not_grow(page: Page) -> None:
+    def has_asked(before: int) -> bool:
+        return len(page.requests) > before
+
     async def refreshed(times: int) -> float:
         for _ in range(times):
             asked = len(page.requests)
             await page.run("document.dispatchEvent(new Event('visibilitychange'))")
-            await until(lambda asked=asked: len(page.requests) > asked, PATIENCE_S)
+            await until(partial(has_asked, asked), PATIENCE_S)
             await page.run("new Promise(requestAnimationFrame)")
         await page.call("HeapProfiler.collectGarbage")
         return float((await page.call("Memory.getDOMCounters"))["nodes"])
