@@ -48,6 +48,8 @@ class ConnectionView(msgspec.Struct, kw_only=True, frozen=True):
     in_flight: int = 0
     sources: list[str] = []
     """Who named it: the file, or nsqlookupds."""
+    seen_ms: int | None = None
+    """When one of them did last."""
 
 
 class TopicView(msgspec.Struct, kw_only=True, frozen=True):

@@ -139,6 +139,16 @@ def _connected_nsqd(fields: Fields) -> str:
     return f"nsqd {{nsqd}} of topic {{topic}} is {'connected' if fields['connected'] else 'not connected'}"
 
 
+def _topic_state(fields: Fields) -> str:
+    behind = "" if fields["depth"] is None else ", {depth:message} in nsqd"
+    return f"topic {{topic}}: {{state}} (level {{backoff_level}}), {{in_flight:event}} in flight{behind}"
+
+
+def _other_daemon(fields: Fields) -> str:
+    file = ", with another file" if fields["differs"] else ""
+    return f"another daemon, {{version}}, runs on {{host}} with pid {{pid}}{file}"
+
+
 SENTENCES: Mapping[str, Sentence] = {
     # -- the daemon
     "config.advice": "{advice}",
@@ -166,10 +176,19 @@ SENTENCES: Mapping[str, Sentence] = {
     ),
     "daemon.policy.waiting": "what a changed policy moves in partition {partition} of Redis waits: {error}",
     "daemon.reload.unavailable": "HUP changes nothing",
+    "daemon.registry.failed": "this daemon could not make itself known to others: {error}",
     "daemon.part.ended": "{part} ended by itself, so the daemon ends: {error}",
     "daemon.loop.error": "the event loop reports {what}: {error}",
     "daemon.state": _state_of,
     "daemon.state.nsqd": _connected_nsqd,
+    "daemon.state.verdict": "{verdict}",
+    "daemon.state.topic": _topic_state,
+    "daemon.state.route": (
+        "route {route}: {waiting:timeline} waiting, {leased} leased, {overdue} overdue, the oldest by "
+        "{oldest_due_s:s}; {open_records:record}"
+    ),
+    "daemon.state.sink": "sink {sink}: {state}; {waits:digest} due, {dead} dead, {sending} being sent",
+    "daemon.state.other": _other_daemon,
     "daemon.state.connection": "nsqd {nsqd} has RDY {rdy} for topic {topic}, {in_flight} in flight",
     "log.lines_dropped": "{lines:line} of this log were dropped",
     # -- discovery and connections

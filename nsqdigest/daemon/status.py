@@ -1,4 +1,4 @@
-"""The state of a daemon for its operator: the checks of `/readyz`, the log lines of USR2, the gauges.
+"""The state of a daemon for its operator: the checks of `/readyz`, the gauges, what a sink is like.
 
 Invariants:
 - All of it is read from memory when somebody asks, and nothing waits. Figures of Redis and nsqd are collected
@@ -133,33 +133,6 @@ class Status:
         waits = sum(of.waiting for of in self._watch.figures.routes.values())
         done = f"{counted(int(events), 'event')} in, {counted(int(digests), 'digest')} out"
         return f"{'; '.join(troubles) or 'well'}; {done}, {counted(waits, 'timeline')} waiting"
-
-    # -- USR2
-
-    def log_state(self) -> None:
-        for check in self.checks():
-            _log.info(
-                "daemon.state", check=check.name, well=check.is_well and not check.is_trouble, detail=check.detail
-            )
-        for consumer in self._consumers:
-            for address in consumer.links.addresses:
-                entry = consumer.links.entry(address)
-                _log.info(
-                    "daemon.state.nsqd",
-                    topic=consumer.topic,
-                    nsqd=str(address),
-                    sources=", ".join(entry.sources),
-                    seen_s_ago=round(time.monotonic() - entry.seen_s, 1),
-                    connected=address in consumer.links.connected,
-                )
-            for connection in consumer.connections:
-                _log.info(
-                    "daemon.state.connection",
-                    topic=consumer.topic,
-                    nsqd=str(connection.address),
-                    rdy=connection.rdy,
-                    in_flight=connection.in_flight,
-                )
 
     # -- /readyz
 

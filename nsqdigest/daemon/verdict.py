@@ -6,7 +6,7 @@ is a trouble. Names are as the file and publishers wrote them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from nsqdigest.admin.views import Health, SinkView, StatusView, TopicView
@@ -20,7 +20,10 @@ LAG_S = 1.0
 """An event loop that is so late delays everything."""
 LATE_S = 60.0
 """Events that are stored so long after they were published are behind."""
+_OWN_WORDS = {"nsqlookupd": "is out of reach", "config": "was not reloaded"}
+"""Of checks that no part of the view stands for."""
 _OTHERS_SHOWN = 2
+_NAMES_SHOWN = 4
 
 
 class Trouble(NamedTuple):
@@ -46,14 +49,18 @@ def verdict(view: StatusView) -> tuple[Health, str]:
     if not troubles:
         return Health.WELL, _well(view)
     worst, *others = sorted(troubles, key=lambda each: each.health is not Health.FAILING)
-    text = worst.sentence
-    shown = [f"{each.subject} {each.text}" for each in others[:_OTHERS_SHOWN]]
-    if shown:
-        more = len(others) - len(shown)
-        text += f". Also: {'; '.join(shown)}" + (f"; and {counted(more, 'trouble')} more" if more else "")
-    else:
-        text += "; everything else is well"
+    if not others:
+        return worst.health, f"{worst.sentence}; everything else is well"
+    text = f"{worst.sentence}. Also: " + "; ".join(f"{each.subject} {each.text}" for each in others[:_OTHERS_SHOWN])
+    if more := [each.subject for each in others[_OTHERS_SHOWN:]]:
+        text += f"; and trouble with {_several(more, 'other')}"
     return worst.health, text
+
+
+def _several(names: Sequence[str], what: str) -> str:
+    """All of them, or the first and how many more."""
+    more = len(names) - _NAMES_SHOWN
+    return listed(names if more <= 1 else [*names[:_NAMES_SHOWN], counted(more, what)])
 
 
 def _troubles(view: StatusView) -> Iterator[Trouble]:
@@ -61,43 +68,51 @@ def _troubles(view: StatusView) -> Iterator[Trouble]:
     if view.store.health is not Health.WELL:
         yield Trouble(view.store.health, "Redis", _of_store(view))
     for topic in view.topics:
-        if topic.health is not Health.WELL:
+        if topic.health is not Health.WELL and topic.paused_since_ms is None:
             yield Trouble(topic.health, f"topic {topic.name}", _of_topic(topic, view))
     for check in view.checks:
-        if check.name == "nsqlookupd" and check.health is not Health.WELL:
-            yield Trouble(check.health, "nsqlookupd", f"is out of reach: {check.detail}")
-    yield from _of_sinks(view)
+        if check.health is not Health.WELL and check.name in _OWN_WORDS:
+            yield Trouble(check.health, check.name, f"{_OWN_WORDS[check.name]}: {check.detail}")
+    for state in (SinkState.STOPPED, SinkState.REFUSING, SinkState.BEHIND, SinkState.DELIVERING):
+        yield from _of_sinks(view, state)
     yield from _of_work(view)
-    yield from _of_routes(view)
+    yield from _of_operators(view)
+    for name, records in view.orphans.items():
+        text = f"is not in the file: nobody delivers its {counted(records, 'record')}"
+        yield Trouble(Health.TROUBLE, f"route {name}", text)
 
 
-def _of_sinks(view: StatusView) -> Iterator[Trouble]:
-    for state in (SinkState.STOPPED, SinkState.REFUSING, SinkState.BEHIND, SinkState.DELIVERING, SinkState.PAUSED):
-        for sink in view.sinks:
-            if sink.state == state and sink.health is not Health.WELL:
-                yield Trouble(sink.health, f"sink {sink.name}", _of_sink(sink, view.now_ms))
+def _of_sinks(view: StatusView, state: SinkState) -> Iterator[Trouble]:
+    for sink in view.sinks:
+        if sink.state == state and sink.health is not Health.WELL:
+            yield Trouble(sink.health, f"sink {sink.name}", _of_sink(sink, view.now_ms))
 
 
 def _of_work(view: StatusView) -> Iterator[Trouble]:
     if view.event_loop_lag_s >= LAG_S:
-        yield Trouble(Health.TROUBLE, "the event loop", f"is {span(int(view.event_loop_lag_s * 1000))} late: too much "
-                      "work for one processor, or the machine stands still at times")  # fmt: skip
+        late = span(int(view.event_loop_lag_s * 1000))
+        why = "too much work for one processor, or the machine stands still at times"
+        yield Trouble(Health.TROUBLE, "the event loop", f"is {late} late: {why}")
     if view.message_age_s is not None and view.message_age_s >= LATE_S:
         late = span(int(view.message_age_s * 1000))
         yield Trouble(Health.TROUBLE, "intake", f"is behind: events are stored {late} after they were published")
 
 
-def _of_routes(view: StatusView) -> Iterator[Trouble]:
+def _of_operators(view: StatusView) -> Iterator[Trouble]:
+    """What somebody paused, and perhaps forgot."""
+    for topic in view.topics:
+        if topic.paused_since_ms is not None:
+            health = topic.health if topic.health is Health.FAILING else Health.TROUBLE
+            waits = f"; {counted(topic.depth, 'event')} wait in nsqd" if topic.depth else ""
+            yield Trouble(
+                health, f"topic {topic.name}", f"is paused since {_clock(topic.paused_since_ms, view)}{waits}"
+            )
     for route in view.routes:
         if route.paused_since_ms is not None:
             waits = f"; {_waiting(route.overdue, route.oldest_due_s)}" if route.overdue else ""
-            yield Trouble(
-                Health.TROUBLE, f"route {route.name}", f"is paused since {_clock(route.paused_since_ms, view)}{waits}"
-            )
-    for name, records in view.orphans.items():
-        yield Trouble(
-            Health.TROUBLE, f"route {name}", f"is not in the file: nobody delivers its {counted(records, 'record')}"
-        )
+            text = f"is paused since {_clock(route.paused_since_ms, view)}{waits}"
+            yield Trouble(Health.TROUBLE, f"route {route.name}", text)
+    yield from _of_sinks(view, SinkState.PAUSED)
 
 
 def _of_store(view: StatusView) -> str:
@@ -109,11 +124,8 @@ def _of_store(view: StatusView) -> str:
 
 
 def _of_topic(topic: TopicView, view: StatusView) -> str:
-    if topic.paused_since_ms is not None:
-        waits = f"; {counted(topic.depth, 'event')} wait in nsqd" if topic.depth else ""
-        return f"is paused since {_clock(topic.paused_since_ms, view)}{waits}"
     if topic.health is Health.FAILING:
-        return f"has no nsqd: {topic.detail}"
+        return f"is cut off: {topic.detail}"
     probe = ""
     if topic.backoff.next_probe_ms is not None:
         probe = f", the next probe comes in {span(max(0, topic.backoff.next_probe_ms - view.now_ms))}"
@@ -155,12 +167,13 @@ def _well(view: StatusView) -> str:
     waits = sum(route.waiting for route in view.routes)
     text = f"All is well: {does}, {counted(waits, 'timeline')} {'waits' if waits == 1 else 'wait'}"
     if quiet := [route.name for route in view.routes if route.quiet_until_ms is not None]:
-        text += f"; quiet hours hold {listed(quiet) if len(quiet) <= _OTHERS_SHOWN else counted(len(quiet), 'route')}"
+        text += f"; quiet hours hold {_several(quiet, 'other')}"
     if view.dead_digests:
         text += f"; {counted(view.dead_digests, 'digest')} in the dead list"
     differing = sum(daemon.differs for daemon in view.daemons)
     if differing:
-        text += f"; {differing:,} of {counted(len(view.daemons), 'daemon')} has another file"
+        has = "has" if differing == 1 else "have"
+        text += f"; {differing:,} of {counted(len(view.daemons), 'daemon')} {has} another file"
     return text
 
 

@@ -32,6 +32,7 @@ from nsqdigest.admin.views import (
 )
 from nsqdigest.backoff import State
 from nsqdigest.base import tasks
+from nsqdigest.daemon import state_log
 from nsqdigest.daemon.history import INTERVAL_S, History, Sample
 from nsqdigest.daemon.status import config_hash
 from nsqdigest.daemon.verdict import verdict
@@ -152,6 +153,9 @@ class View:
 
     # -- how it is now
 
+    def log_state(self) -> None:
+        state_log.write(self.status())
+
     def status(self) -> StatusView:
         known = self._generation
         parts, config = known.parts, known.parts.config
@@ -241,7 +245,7 @@ class View:
             is_starved=consumer.is_starved,
             received_per_s=round(rate, 3),
             paused_since_ms=self._paused_ms("topic", consumer.topic),
-            connections=_connections(consumer),
+            connections=_connections(consumer, now_ms),
         )
 
     def _route(self, route: Route, held: dict[str, int]) -> RouteView:
@@ -309,17 +313,19 @@ def _backoff(controller: Controller, now_ms: int) -> BackoffView:
     return BackoffView(state=decision.state, level=decision.level, next_probe_ms=next_ms)
 
 
-def _connections(consumer: Consumer) -> list[ConnectionView]:
-    open_now = {str(each.address): each for each in consumer.connections}
-    found = [
-        ConnectionView(
-            nsqd=nsqd,
-            is_connected=nsqd in open_now,
-            rdy=open_now[nsqd].rdy if nsqd in open_now else 0,
-            in_flight=open_now[nsqd].in_flight if nsqd in open_now else 0,
-            sources=list(consumer.links.entry(address).sources),
+def _connections(consumer: Consumer, now_ms: int) -> list[ConnectionView]:
+    open_now = {connection.address: connection for connection in consumer.connections}
+    found = []
+    for address in consumer.links.addresses:
+        entry, connection = consumer.links.entry(address), open_now.get(address)
+        found.append(
+            ConnectionView(
+                nsqd=str(address),
+                is_connected=connection is not None,
+                rdy=connection.rdy if connection else 0,
+                in_flight=connection.in_flight if connection else 0,
+                sources=list(entry.sources),
+                seen_ms=now_ms - int((time.monotonic() - entry.seen_s) * 1000),
+            )
         )
-        for address in consumer.links.addresses
-        for nsqd in (str(address),)
-    ]
     return sorted(found, key=lambda each: each.nsqd)
