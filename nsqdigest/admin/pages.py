@@ -3,6 +3,7 @@
 Invariants:
 - What is served is what was read at the start: a path of a request is looked up in a table, and never opened.
 - A browser keeps a file as long as its ETag is the same, and asks each time: after an upgrade it shows the new page.
+  Icons it keeps without asking: that of a daemon that is away has to be there when the daemon is not.
 """
 
 from __future__ import annotations
@@ -16,12 +17,17 @@ from aiohttp import web
 
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _FIRST = "index.html"
+_KEPT_S = 86_400
 
 
 class _File(NamedTuple):
     body: bytes
     content_type: str
     etag: str
+
+    @property
+    def keeping(self) -> str:
+        return f"max-age={_KEPT_S}" if self.content_type.startswith("image/") else "no-cache"
 
 
 def routes() -> list[web.RouteDef]:
@@ -40,7 +46,7 @@ def _files() -> dict[str, _File]:
 
 def _handler(file: _File) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def handle(request: web.Request) -> web.Response:
-        headers = {"cache-control": "no-cache", "etag": f'"{file.etag}"'}
+        headers = {"cache-control": file.keeping, "etag": f'"{file.etag}"'}
         wanted = request.if_none_match or ()
         if any(each.value in (file.etag, "*") for each in wanted):
             return web.Response(status=304, headers=headers)

@@ -8,11 +8,14 @@ import logging
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from importlib import resources
+from importlib.resources.abc import Traversable
 
 import aiohttp
+import msgspec
 import pytest
 from aiohttp import web
 
+from nsqdigest.admin import views
 from nsqdigest.admin.operator import Kind, OperatorApi
 from nsqdigest.admin.server import AdminServer, Check
 from nsqdigest.admin.views import Health
@@ -402,12 +405,18 @@ async def test_the_page_and_all_that_it_names_are_served(admin: Admin) -> None:
         ahead += [f"page/{name}" for name in re.findall(r'from "\./([^"]+)"', text)]
     assert {"/page/main.js", "/page/style.css", "/page/timeline.js", "/page/dialog.js"} <= seen
     for health in Health:
-        assert (await admin.ask(f"/page/icon-{health}.svg"))[2]["content-type"].startswith("image/svg+xml")
+        headers = (await admin.ask(f"/page/icon-{health}.svg"))[2]
+        assert headers["content-type"].startswith("image/svg+xml")
+        assert headers["cache-control"] == "max-age=86400"
 
 
-async def test_nothing_of_it_comes_from_elsewhere() -> None:
-    for entry in resources.files("nsqdigest.admin").joinpath("page").iterdir():
-        text = entry.read_text("utf-8").replace("http://www.w3.org/2000/svg", "")
+def page_files() -> list[Traversable]:
+    return list(resources.files("nsqdigest.admin").joinpath("page").iterdir())
+
+
+def test_nothing_of_it_comes_from_elsewhere() -> None:
+    for file in page_files():
+        text = file.read_text("utf-8").replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"https?://|innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|style=|data:", text)
 
 
@@ -434,3 +443,12 @@ async def test_no_other_file_is_served(admin: Admin, path: str) -> None:
     assert (await reader.read()).startswith((b"HTTP/1.1 404 ", b"HTTP/1.1 400 "))
     writer.close()
     await writer.wait_closed()
+
+
+def test_every_field_that_the_page_reads_is_declared() -> None:
+    declared = {field for each in vars(views).values() if isinstance(each, type) and issubclass(each, msgspec.Struct)
+                for field in each.__struct_fields__}  # fmt: skip
+    texts = [file.read_text("utf-8") for file in page_files() if file.name.endswith(".js")]
+    read = {name for text in texts for name in re.findall(r"[.{,]\s?([a-z]+(?:_[a-z]+)+)\b", text)}
+    assert read
+    assert read - declared == set()

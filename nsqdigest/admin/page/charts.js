@@ -56,8 +56,8 @@ export function chart(title, series, intervalS, show) {
   );
 }
 
-function drawn(values, top, kind, isFilled) {
-  if (values.length < 2) return null;
+function drawn(given, top, kind, isFilled) {
+  const values = given.length === 1 ? [...given, ...given] : given;
   const step = WIDTH / (values.length - 1);
   const points = values.map((value, place) => {
     const y = HEIGHT - 1 - (Math.max(0, value) / top) * (HEIGHT - 5);

@@ -44,7 +44,7 @@ function listed(found, nowMs, act) {
         { title: "Attempts", class: "number", cell: (each) => count(each.attempts) },
         { title: "Records", class: "number", cell: (each) => count(each.records) },
         { title: "Digest", cell: (each) => h("code", null, each.id) },
-        { title: "", class: "action", cell: (each) => act.isPossible && button("Send again", `Send digest ${each.id} again`, () => act.replay([each.id])) },
+        { title: "", class: "action", cell: (each) => act.isPossible && button("Send again", `Send again: digest ${each.id}`, () => act.replay([each.id])) },
       ],
       dead,
       (each) => each.id,

@@ -15,6 +15,7 @@ import * as timelines from "./timelines.js";
 import { clock, count, counted, duration, said, stamp, visible } from "./words.js";
 
 const VIEWS = { "": overview, timelines, timeline, deliveries, dead };
+const HEALTHS = ["well", "trouble", "failing", "draining", "away"];
 const STATUS_EVERY_S = 2;
 const HIDDEN_EVERY_S = 20;
 const FIRST_RETRY_S = 1;
@@ -159,7 +160,7 @@ function iconOf(now) {
 
 function verdict() {
   if (trouble?.isLocked) return trouble.status === 403 ? "The daemon refuses to show this" : "This needs the token";
-  if (trouble) return "The daemon does not answer";
+  if (trouble) return trouble.status ? "The daemon cannot say how it is" : "The daemon does not answer";
   return status ? visible(status.verdict) : "Asking the daemon …";
 }
 
@@ -223,8 +224,8 @@ function sub(nowMs) {
     const triesIn = Math.max(0, (nextTryMs - Date.now()) / 1000);
     return [
       `Since ${clock(trouble.sinceMs + offsetMs)}. `,
-      trouble.text && [trouble.text, ". "],
-      isAsking ? "Asking now." : `Asks again in ${duration(Math.ceil(triesIn)).replace(".0 s", " s")}.`,
+      trouble.text && `It answers: ${trouble.text}. `,
+      isAsking || triesIn < 1 ? "Asking now." : `Asks again in ${counted(triesIn, "second")}.`,
       answeredMs !== null && [h("br"), `What stands below is from ${clock(answeredMs + offsetMs)}.`],
     ];
   }
@@ -270,8 +271,8 @@ function bottom(nowMs) {
   if (!status) return null;
   const ageS = answeredMs === null ? 0 : (Date.now() - answeredMs) / 1000;
   return [
-    h("p", null, ageS > STALE_AFTER_S ? `As of ${clock(answeredMs + offsetMs)}` : `Live, ${clock(nowMs)}`),
-    h("p", null, "Settings ", h("code", null, status.config_hash), `, ${counted(status.daemons.length, "daemon")} in this namespace`),
+    h("p", null, trouble || ageS > STALE_AFTER_S ? `As of ${clock(answeredMs + offsetMs)}` : `Live, ${clock(nowMs)}`),
+    h("p", null, "Settings ", h("code", null, status.config_hash)),
     !status.has_token &&
       h("p", null, "Read only: to pause, deliver or send again from here, write ", h("code", null, 'token = "env:NSQDIGEST_TOKEN"'), " under ", h("code", null, "[admin]"), " in the file, and restart the daemon."),
   ];
@@ -293,5 +294,6 @@ document.addEventListener("visibilitychange", () => {
 setInterval(() => {
   if (!document.hidden) render();
 }, 1000);
+for (const each of HEALTHS) new Image().src = iconOf(each); // while the daemon is there to be asked
 render();
 ask();

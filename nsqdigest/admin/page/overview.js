@@ -3,7 +3,7 @@
 import { chart } from "./charts.js";
 import { h } from "./dom.js";
 import { button, controller, empty, facts, notice, panel, probe, state, table } from "./parts.js";
-import { count, counted, duration, instant, name, rate, said, stamp } from "./words.js";
+import { count, counted, duration, instant, name, rate, said, stamp, visible } from "./words.js";
 
 export const title = "Overview";
 
@@ -111,6 +111,7 @@ function topics(status, nowMs, act) {
 function topicState(topic, nowMs) {
   const parts = [controller(topic.backoff)];
   if (topic.paused_since_ms !== null) parts.push(since(topic.paused_since_ms, nowMs));
+  else if (topic.health !== "well") parts.push(h("span", { class: "hint" }, said(topic.detail)));
   if (topic.is_starved) parts.push(h("span", { class: "hint" }, "max_in_flight limits it"));
   return parts;
 }
@@ -149,7 +150,7 @@ function sinks(status, nowMs, act) {
       "Sinks: where digests go",
       [
         { title: "Sink", cell: (sink) => [link("#/deliveries", { sink: sink.name }, name(sink.name)), " ", h("span", { class: "hint" }, sink.type)] },
-        { title: "State", cell: (sink) => [state(sink.health, sink.state), h("span", { class: "hint" }, said(sink.detail))] },
+        { title: "State", cell: (sink) => [state(sink.health, sink.state), sink.detail !== sink.state && h("span", { class: "hint" }, said(sink.detail))] },
         { title: "Breaker", cell: (sink) => [controller(sink.backoff), sink.backoff.level > 0 && ` level ${count(sink.backoff.level)}`] },
         { title: "Next probe", class: "number", cell: (sink) => probe(sink.backoff, nowMs) },
         { title: "Sending", class: "number", cell: (sink) => `${count(sink.sending)} of ${count(sink.concurrency)}` },
@@ -215,7 +216,7 @@ function pausing(kind, each, act) {
   if (!act.isPossible) return null;
   const isPaused = each.paused_since_ms !== null;
   const verb = isPaused ? "Resume" : "Pause";
-  return button(verb, `${verb} ${kind} ${each.name}`, () => act.pause(kind, each.name, !isPaused));
+  return button(verb, `${verb} ${kind} ${visible(each.name)}`, () => act.pause(kind, each.name, !isPaused));
 }
 
 export function link(view, filters, text) {
@@ -251,7 +252,7 @@ function daemons(status, nowMs) {
           "Daemons of this namespace",
           [
             { title: "Daemon", cell: (daemon) => [name(`${daemon.host}:${daemon.pid}`), daemon.is_this && h("span", { class: "hint" }, "this one")] },
-            { title: "File", cell: (daemon) => (daemon.differs ? state("trouble", "differs") : state("well", "the same")) },
+            { title: "File", cell: (daemon) => fileState(daemon, status.version) },
             { title: "Settings", cell: (daemon) => h("code", null, daemon.config_hash) },
             { title: "Version", cell: (daemon) => name(daemon.version) },
             { title: "Started", class: "number", cell: (daemon) => instant(daemon.started_ms, nowMs) },
@@ -262,6 +263,12 @@ function daemons(status, nowMs) {
         )
       : empty("No daemon has checked in yet."),
   );
+}
+
+function fileState(daemon, version) {
+  if (daemon.differs) return state("trouble", "differs");
+  if (daemon.version !== version) return state("away", "not comparable");
+  return state("well", "the same");
 }
 
 function store(status, nowMs) {

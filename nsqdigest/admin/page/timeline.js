@@ -4,7 +4,7 @@ import { h } from "./dom.js";
 import { listed } from "./deliveries.js";
 import { button, empty, facts, notice, panel, table } from "./parts.js";
 import { timelineState } from "./timelines.js";
-import { block, count, counted, instant, name, said, stamp } from "./words.js";
+import { block, count, counted, instant, name, said, stamp, visible } from "./words.js";
 
 export const title = "Timeline";
 
@@ -35,7 +35,7 @@ function head(found, nowMs, act) {
       "div",
       { class: "heading" },
       h("h2", { id: "of-timeline" }, name(each.shown)),
-      act.isPossible && !each.is_orphan && button("Deliver now", `Deliver timeline ${each.shown} now`, () => act.flush(each)),
+      act.isPossible && !each.is_orphan && button("Deliver now", `Deliver now: timeline ${visible(each.shown)}`, () => act.flush(each)),
     ),
     hold && notice("trouble", `${hold.kind === "mute" ? "Muted" : "Snoozed"} by `, name(hold.by), ", ends ", instant(hold.until_ms, nowMs), "."),
     facts([

@@ -7,6 +7,8 @@ import { h } from "./dom.js";
 const UNSEEN =
   /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}]|(?! )\p{Zs}|[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u2d7f\u3164\ufe00-\ufe0f\uffa0\u{e0100}-\u{e01ef}]/gu;
 
+const MAY_SCROLL = 150; // characters, on a phone; what scrolls can be reached by the keyboard
+
 function escaped(character) {
   const code = character.codePointAt(0);
   return code < 0x10000 ? `\\u${code.toString(16).padStart(4, "0")}` : `\\u{${code.toString(16)}}`;
@@ -28,8 +30,9 @@ export function said(text) {
 
 /** Text of several lines. */
 export function block(text) {
-  const lines = String(text).split("\n").map(visible);
-  return h("pre", { class: "block", dir: "ltr" }, h("bdi", null, lines.join("\n")));
+  const shown = String(text).split("\n").map(visible).join("\n");
+  const scrolls = shown.length > MAY_SCROLL ? { tabindex: 0, role: "group", "aria-label": "Event" } : {};
+  return h("pre", { class: "block", dir: "ltr", ...scrolls }, h("bdi", null, shown));
 }
 
 export function count(number) {

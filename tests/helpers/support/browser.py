@@ -166,8 +166,10 @@ class Page:
         )
 
     async def look(self, *, dark: bool) -> None:
-        scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
-        await self.call("Emulation.setEmulatedMedia", features=scheme)
+        """Without motion: what is looked at has arrived."""
+        features = {"prefers-color-scheme": "dark" if dark else "light", "prefers-reduced-motion": "reduce"}
+        told = [{"name": name, "value": value} for name, value in features.items()]
+        await self.call("Emulation.setEmulatedMedia", features=told)
 
     async def run(self, script: str) -> Any:
         """The value of an expression, awaited if it is a promise."""
@@ -176,8 +178,8 @@ class Page:
             raise AssertionError(f"{script[:200]}: {told['exceptionDetails']}")
         return told["result"].get("value")
 
-    async def until(self, script: str, timeout_s: float = 10.0, what: str = "") -> Any:
-        return await until(lambda: self.run(script), timeout_s, what or script)
+    async def until(self, script: str, timeout_s: float = 10.0, what: str = "") -> None:
+        await until(lambda: self.run(f"Boolean({script})"), timeout_s, what or script)
 
     async def text(self, selector: str = "body") -> str:
         return str(await self.run(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"))
@@ -188,7 +190,7 @@ class Page:
         async def looks() -> bool:
             return does(await self.text(selector))
 
-        await until(looks, 10.0, f"{wanted!r} in {selector}")
+        await until(looks, 15.0, f"{wanted!r} in {selector}")
 
     async def press(self, key: str) -> None:
         codes = {"Tab": 9, "Enter": 13, "Escape": 27}
