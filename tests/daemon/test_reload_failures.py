@@ -143,4 +143,4 @@ async def test_a_file_that_cannot_be_read_in_time_is_refused(file: File, monkeyp
     monkeypatch.setattr(reload, "READ_WITHIN_S", 0.0)
     async with running(file) as daemon:
         await reloaded(daemon)
-        assert daemon.reloads.trouble == "the file could not be read within 0 s"
+        assert daemon.reloads.trouble == "it could not be read within 0 s"
