@@ -11,13 +11,14 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsqdigest.base.errors import Applied, StoreError
 from nsqdigest.delivery import verdicts
-from nsqdigest.delivery.delivery import PUT_BACK_ONLY, Delivery, DeliveryRoute, Lease
+from nsqdigest.delivery.delivery import PUT_BACK_ONLY, Delivery, DeliveryRoute
 from nsqdigest.store.answers import Claimed
 from nsqdigest.store.damage import one_by_one
 from nsqdigest.store.digests import new_token
@@ -128,19 +129,19 @@ class Claims:
     def _deliveries(
         self, served: Served, claims: Sequence[Claim], looks: Mapping[int, _Look], asked_at_s: float
     ) -> list[Delivery]:
-        found = []
+        found = list[Delivery]()
         for look in looks.values():
             theirs = [claim for claim in claims if served.routes[claim.route].outlet is look.outlet]
             if self._holds.is_any_snoozed:
                 put_off = {claim: later for claim in theirs if (later := self._put_off(claim)) is not None}
-                found += [_delivery(served, claim, PUT_BACK_ONLY, asked_at_s) for claim in put_off.values()]
+                found += _held(served, put_off.values(), PUT_BACK_ONLY, asked_at_s)
                 theirs = [claim for claim in theirs if claim not in put_off]
-            epochs = dict.fromkeys(theirs, look.epoch)
             if look.is_probe and theirs:
                 probe, others = verdicts.choose_probe(theirs, look.outlet.health.failed_last)
                 look.outlet.controller.began(look.epoch, time.monotonic(), asked_at_s + served.lease_s)
-                epochs = {probe: look.epoch, **dict.fromkeys(others, PUT_BACK_ONLY)}
-            found += [_delivery(served, claim, epoch, asked_at_s) for claim, epoch in epochs.items()]
+                found += _held(served, others, PUT_BACK_ONLY, asked_at_s)
+                theirs = [probe]
+            found += _held(served, theirs, look.epoch, asked_at_s)
         return found
 
     def _put_off(self, claim: Claim) -> Claim | None:
@@ -161,8 +162,8 @@ class Claims:
         async def claim_of(some: Sequence[str]) -> Claimed:
             budgets = [(name, numbers[id(served.routes[name].outlet)]) for name in some]
             claimed = await self._claim(served, of, budgets, room)
-            for claim in claimed.claims:
-                room[numbers[id(served.routes[claim.route].outlet)]] -= 1
+            for route, count in Counter([claim.route for claim in claimed.claims]).items():
+                room[numbers[id(served.routes[route].outlet)]] -= count
             answered.append(claimed)
             return claimed
 
@@ -222,7 +223,7 @@ class Claims:
             for claim in claims:
                 put_off = self._put_off(claim) if self._holds.is_any_snoozed else None
                 epoch = _epoch_of_lost(served, claim) if put_off is None else PUT_BACK_ONLY
-                found.append(_delivery(served, put_off or claim, epoch, now_s))
+                found += _held(served, [put_off or claim], epoch, now_s)
             if claims or now_s >= lost.until_s:
                 of.lost.remove(lost)
         return found
@@ -235,11 +236,12 @@ class Claims:
         return [claim for claims in done for claim in claims]
 
 
-def _delivery(served: Served, claim: Claim, epoch: int, asked_at_s: float) -> Delivery:
-    route = served.routes[claim.route]
-    route.outlet.held += 1
-    # A lease of its own: so are its renewals.
-    return Delivery(claim, route, Lease(served.settings.lease_ms, asked_at_s), epoch)
+def _held(served: Served, claims: Iterable[Claim], epoch: int, asked_at_s: float) -> list[Delivery]:
+    until_s = asked_at_s + served.lease_s
+    deliveries = [Delivery(claim, served.routes[claim.route], until_s, epoch) for claim in claims]
+    for outlet, count in Counter([each.outlet for each in deliveries]).items():
+        outlet.held += count
+    return deliveries
 
 
 def _epoch_of_lost(served: Served, claim: Claim) -> int:
