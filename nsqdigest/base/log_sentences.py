@@ -179,10 +179,7 @@ SENTENCES: Mapping[str, Sentence] = {
     "daemon.reload.unchanged": "{config} is read again: nothing of it has changed",
     "daemon.reload.problem": "{problem}",
     "daemon.reload.refused": "{config} is not taken: {why}; what was loaded at {in_force_since} stays in force",
-    "daemon.reload.failed": (
-        "{config} is not taken, since a part of it cannot be built: {error}; what was loaded at {in_force_since} stays "
-        "in force"
-    ),
+    "daemon.reload.failed": ("{config} cannot be taken: {error}; what was loaded at {in_force_since} stays in force"),
     "daemon.reload.ignored": "HUP changes nothing: the daemon ends",
     "daemon.registry.failed": "this daemon could not make itself known to others: {error}",
     "daemon.part.ended": "{part} ended by itself, so the daemon ends: {error}",

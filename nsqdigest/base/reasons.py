@@ -129,4 +129,4 @@ class ReloadOutcome(StrEnum):
     REFUSED = "refused"
     """The file has mistakes, or something of it cannot change without a restart."""
     FAILED = "failed"
-    """A part could not be built."""
+    """The file could not be read in time, or a part could not be built."""

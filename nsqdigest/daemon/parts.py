@@ -113,7 +113,7 @@ def build(
     scheduler = Scheduler(config.scheduler, routes, store, metrics, uniform, on_store_back=store_is_back)
     publisher = Publisher(options, metrics)
     dead_letters = DeadLetters(publisher, config.nsq.dead_letter_topic, config.nsq.channel)
-    lines = _lines(config, plans, store, metrics)
+    lines = {topic: _line(config, topic, plans, store, metrics) for topic in topics_of(config)}
     make = _ConsumerMaker(config, options, lines, dead_letters, scheduler, metrics, uniform)
     consumers = tuple(map(make, topics_of(config)))
     discovery = _discovery(config, consumers, metrics, uniform)
@@ -156,7 +156,12 @@ def rebuild(before: Parts, config: Config, changes: Changes, kinds: SinkKinds = 
     dead_letters = before.dead_letters
     if reconnects:
         dead_letters = DeadLetters(publisher, config.nsq.dead_letter_topic, config.nsq.channel)
-    lines = _lines(config, plans, store, metrics)
+    lines = {
+        topic: before.lines[topic]
+        if _of_line(before.config, topic) == _of_line(config, topic)
+        else _line(config, topic, plans, store, metrics)
+        for topic in topics_of(config)
+    }
     make = _ConsumerMaker(config, options, lines, dead_letters, before.scheduler, metrics, uniform)
     kept = {} if reconnects else {consumer.topic: consumer for consumer in before.consumers}
     consumers = tuple(kept.get(topic) or make(topic) for topic in topics_of(config))
@@ -199,11 +204,14 @@ def looks_every_s(config: Config) -> float:
 # -- intake
 
 
-def _lines(config: Config, plans: Plans, store: Store, metrics: Metrics) -> dict[str, Line]:
-    return {
-        topic: line_of(topic, intake_routes(config, topic, plans), config.limits, store.timelines, metrics)
-        for topic in topics_of(config)
-    }
+def _line(config: Config, topic: str, plans: Plans, store: Store, metrics: Metrics) -> Line:
+    return line_of(topic, intake_routes(config, topic, plans), config.limits, store.timelines, metrics)
+
+
+def _of_line(config: Config, topic: str) -> object:
+    """All that the line of a topic is made of; None where it has no route."""
+    routes = [(number, each) for number, each in enumerate(config.routes) if each.topic == topic]
+    return (config.limits, [(*route, config.policies[route[1].policy]) for route in routes]) if routes else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,11 +61,11 @@ class Reloaded(Protocol):
     def prepare(self, config: Config, changes: Changes) -> Parts:
         """Raises where a part cannot be built."""
 
-    def take(self, parts: Parts) -> None:
-        """Lets them take the place of those in force."""
+    def take(self, parts: Parts) -> Parts:
+        """Lets them take the place of those in force, and returns the latter."""
 
-    async def see_off(self) -> None:
-        """Returns when what has no use any more has ended."""
+    async def see_off(self, before: Parts) -> None:
+        """Returns when what of them has no use any more has ended."""
 
     def reloading(self) -> None:
         """A reload begins. `ready` follows."""
@@ -119,26 +119,26 @@ class Reloads:
         try:
             config = await self._config()
             changes = self._daemon.changes_to(config)
+            parts = self._daemon.prepare(config, changes)
         except ConfigError as error:
             for problem in error.problems:
                 _log.error("daemon.reload.problem", problem=problem)
             count = len(error.problems)
             first = "" if count == 1 else f"{counted(count, 'problem')}, the first: "
             return self._refused(ReloadOutcome.REFUSED, f"{first}{error.problems[0]}")
-        except NsqdigestError as error:
+        except NeedsRestart as error:
             return self._refused(ReloadOutcome.REFUSED, str(error))
-        try:
-            parts = self._daemon.prepare(config, changes)
+        except NsqdigestError as error:
+            return self._refused(ReloadOutcome.FAILED, str(error))
         except Exception as error:
-            is_ours = isinstance(error, NsqdigestError)
-            return self._refused(ReloadOutcome.FAILED, f"{type(error).__name__}: {error}", None if is_ours else error)
+            return self._refused(ReloadOutcome.FAILED, f"{type(error).__name__}: {error}", error)
         known = {(advice.path, advice.problem) for advice in self._daemon.parts.config.warnings}
         for advice in config.warnings:
             if (advice.path, advice.problem) not in known:
                 _log.warning("config.advice", advice=advice)
-        self._daemon.take(parts)
+        before = self._daemon.take(parts)
         self._taken(changes)
-        await self._daemon.see_off()
+        await self._daemon.see_off(before)
         self._log_taken(config, changes, time.monotonic() - began_s)
         return ReloadOutcome.APPLIED if changes.is_any else ReloadOutcome.UNCHANGED
 
@@ -147,7 +147,7 @@ class Reloads:
             async with asyncio.timeout(READ_WITHIN_S):
                 return await asyncio.wrap_future(threads.start(self._read, "reload"))
         except TimeoutError:
-            raise NsqdigestError(f"the file could not be read within {READ_WITHIN_S:g} s") from None
+            raise NsqdigestError(f"it could not be read within {READ_WITHIN_S:g} s") from None
 
     def _taken(self, changes: Changes) -> None:
         self.loaded_at_s = time.time()

@@ -237,8 +237,8 @@ class Claims:
 
 
 def _held(served: Served, claims: Iterable[Claim], epoch: int, asked_at_s: float) -> list[Delivery]:
-    routes, until_s = served.routes, asked_at_s + served.lease_s
-    deliveries = [Delivery(claim, routes[claim.route], until_s, epoch) for claim in claims]
+    until_s = asked_at_s + served.lease_s
+    deliveries = [Delivery(claim, served.routes[claim.route], until_s, epoch) for claim in claims]
     for outlet, count in Counter([each.outlet for each in deliveries]).items():
         outlet.held += count
     return deliveries

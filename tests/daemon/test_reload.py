@@ -7,12 +7,14 @@ import json
 import re
 import signal
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nsqdigest.base.reasons import ReloadOutcome
+from support.certificates import Certificates
 from support.daemon import Daemon
 from support.ports import HOST
 from support.publishing import Background
@@ -149,6 +151,26 @@ def test_ten_good_and_ten_bad_files_under_load_lose_nothing_and_end_no_connectio
     assert daemon.metric("config_last_reload_successful") == 1
 
 
+def test_every_part_is_rebuilt_under_load_and_nothing_is_lost_or_comes_twice(stage: Stage) -> None:
+    nsqd = stage.nsqd()
+    daemon = running(stage, {"nsq": {"max_in_flight": 500}})
+    wait_until(lambda: connections(nsqd), PATIENCE_S, "the nsqd")
+    load = Background(stage.publisher(nsqd), EVENTS // 2, per_s=2_000)
+    with load:
+        for number in range(4):
+            wait_until(partial(load.reached, number / 5), PATIENCE_S)
+            before = connections(nsqd)
+            change(daemon, "nsq", heartbeat_interval=f"{3 + number}s")
+            change(daemon, "sinks.hook", headers={"x-number": str(number)})
+            change(daemon, "scheduler", lease=f"{15 - number}s")
+            daemon.reload()
+            wait_until(lambda: connections(nsqd) and not connections(nsqd) & before, PATIENCE_S, "other connections")  # noqa: B023
+    stage.wait_until_all_is_delivered()
+    stage.check(quiet=True)
+    assert {post.headers.get("x-number") for post in stage.receivers[0].posts} >= {"0", "3"}
+    assert nsqd.channel_stats(TOPIC, CHANNEL)["timeout_count"] == 0
+
+
 # -- each kind of change
 
 
@@ -282,6 +304,24 @@ def test_another_channel_drains_the_consumers_and_connects_anew(stage: Stage) ->
     wait_until(lambda: ids(stage.receivers[0]) == {"ada"}, PATIENCE_S, "the digest")
     assert daemon.metric("nsqd_connections_lost_total") == 0
     stage.check_logs()
+
+
+def test_renewed_files_of_tls_are_taken_although_the_file_names_the_same_ones(stage: Stage, tmp_path: Path) -> None:
+    made = Certificates(tmp_path / "certificates")
+    nsqd = stage.nsqd(f"--tls-cert={made.server.cert_file}", f"--tls-key={made.server.key_file}")
+    trusted = tmp_path / "ca.pem"
+    trusted.write_bytes(made.ca_file.read_bytes())
+    daemon = running(stage, {"nsq.tls": {"ca_file": str(trusted)}})
+    wait_until(lambda: connections(nsqd), PATIENCE_S, "the nsqd")
+    before = connections(nsqd)
+    daemon.reload("unchanged")
+    assert connections(nsqd) == before
+    trusted.write_bytes(made.ca_file.read_bytes() + made.other_ca_file.read_bytes())
+    daemon.reload()
+    wait_until(lambda: connections(nsqd) and not connections(nsqd) & before, PATIENCE_S, "a new connection")
+    trusted.write_text("no certificate", encoding="utf-8")
+    daemon.reload("refused")
+    assert "holds no certificates" in state_line(daemon, "config")
 
 
 def test_the_token_the_log_and_pauses(stage: Stage) -> None:
