@@ -213,6 +213,7 @@ METRICS: dict[str, Declared] = {
     # -- the daemon
     "event_loop_lag_seconds": _gauge((), "The longest delay of the event loop in the last 15 s."),
     "log_lines_dropped_total": _counter((), "Log lines dropped because the reader of the log fell behind."),
+    "start_time_seconds": _gauge((), "Unix time when the daemon began to count: all counters were 0 then."),
     "build_info": _gauge(("version", "python"), "1, with the versions of nsqdigest and Python as labels."),
     "config_info": _gauge(("hash",), "1, with a hash of the configuration as label: equal settings, equal hash."),
 }  # fmt: skip

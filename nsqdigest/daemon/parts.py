@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -70,6 +71,7 @@ class Parts:
 def build(config: Config, kinds: SinkKinds = KINDS, uniform: Uniform = random.uniform) -> Parts:
     """`kinds`: those that the configuration was read with."""
     metrics = Metrics(known_labels(config))
+    metrics.set("start_time_seconds", time.time())
     plans = plans_of(config)
     options = options_of(config.nsq)
     store_is_back = StoreIsBack()
