@@ -5,7 +5,7 @@
 .NOTPARALLEL:
 .PHONY: help setup setup-demo setup-dev setup-bench setup-servers install demo test test-lowest lint mutants prove bench \
 	bench-delivery bench-fleet bench-planner bench-timelines bench-transport bench-http bench-mail backoff-page metrics-page \
-	policies-page example-file mail-picture river clean
+	policies-page dashboard docs example-file mail-picture river clean
 
 VENV := .venv
 LOWEST_VENV := .venv-lowest
@@ -37,7 +37,7 @@ setup-bench:
 setup-servers:
 	@scripts/setup-redis $(VENV) oldest
 	@scripts/setup-valkey
-	@scripts/setup-promtool
+	@scripts/setup-prometheus
 	@scripts/go-build servers $(NSQ)/nsqd $(NSQ)/nsqlookupd
 
 install:
@@ -88,6 +88,9 @@ policies-page: setup-dev ## write docs/policies.md and its pictures from the sim
 
 metrics-page: setup-dev ## write docs/metrics.md from the table of metrics
 	$(VENV)/bin/python -m scripts.metrics_page
+
+dashboard: setup-dev ## write config/grafana-dashboard.json from the rows and panels in scripts/dashboard.py
+	$(VENV)/bin/python -m scripts.dashboard $(ARGS)
 
 example-file: setup-dev ## write config/nsqdigest.toml from the declared options
 	$(VENV)/bin/python -m scripts.example_file

@@ -114,7 +114,8 @@ CASES = [
          "nsqdigest_backoff_state{a,topic='events',state='backoff'} 0x40", "25m"),
     # 6,000 messages at 10 a second; a depth that grows at a steady rate; one that stands still.
     Case("NsqdigestBehind", "nsqdigest_channel_depth{a,topic='events'} 6000x40\n"
-         "nsqdigest_channel_depth{b,topic='events'} 6000x40\nnsqdigest_messages_finished_total{a,topic='events'} 0+300x40\n"
+         "nsqdigest_channel_depth{b,topic='events'} 6000x40\n"
+         "nsqdigest_messages_finished_total{a,topic='events'} 0+300x40\n"
          "nsqdigest_messages_finished_total{b,topic='events'} 0+300x40", "20m", [TOPIC]),
     Case("NsqdigestBehind", "nsqdigest_channel_depth{a,topic='events'} 0+600x60\n"
          "nsqdigest_messages_finished_total{a,topic='events'} 0+600x60", "20m", [TOPIC]),
@@ -184,12 +185,11 @@ CASES = [
 ]  # fmt: skip
 
 
-def promtool_test(case: Case) -> dict[str, Any]:
+def promtool_test(case: Case, severity: str) -> dict[str, Any]:
     rows = [
         row.partition("} ")
         for row in re.sub(r"\{([ab])(?=[,}])", r'{job="nsqdigest",instance="\1"', case.series).splitlines()
     ]
-    severity = next(rule["labels"]["severity"] for rule in ALERTS if rule["alert"] == case.alert)
     return {
         "interval": "1m",
         "input_series": [{"series": name + "}", "values": values} for name, _, values in rows],
@@ -203,18 +203,6 @@ def promtool_test(case: Case) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(scope="module")
-def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Without annotations, which promtool would want repeated in each case."""
-    groups = yaml.safe_load(RULES.read_text("utf-8"))
-    for group in groups["groups"]:
-        for rule in group["rules"]:
-            del rule["annotations"]
-    path = tmp_path_factory.mktemp("rules") / "rules.yml"
-    path.write_text(json.dumps(groups), "utf-8")  # JSON is YAML, too
-    return path
-
-
 def ran(promtool: Path, *words: str) -> tuple[int, str]:
     done = subprocess.run([promtool, *words], capture_output=True, text=True, timeout=60, check=False)
     return done.returncode, done.stdout + done.stderr
@@ -225,13 +213,15 @@ def test_prometheus_takes_the_rules(promtool: Path) -> None:
     assert code == 0, said
 
 
-@pytest.mark.parametrize("alert", NAMES)
-def test_there_is_a_case_that_fires_and_one_that_does_not(alert: str) -> None:
-    assert {bool(case.fires) for case in CASES if case.alert == alert} == {True, False}
-
-
-def test_each_fires_when_it_should_and_only_then(rules: Path, promtool: Path, tmp_path: Path) -> None:
-    test = {"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": [promtool_test(case) for case in CASES]}
+@pytest.mark.parametrize("rule", ALERTS, ids=NAMES)
+def test_it_fires_when_it_should_and_only_then(rule: dict[str, Any], promtool: Path, tmp_path: Path) -> None:
+    cases = [case for case in CASES if case.alert == rule["alert"]]
+    assert {bool(case.fires) for case in cases} == {True, False}, "a case that fires and one that does not"
+    # Without annotations, which promtool would want repeated in each case. JSON is YAML, too.
+    alone = {name: part for name, part in rule.items() if name != "annotations"}
+    (tmp_path / "rules.yml").write_text(json.dumps({"groups": [{"name": "one", "rules": [alone]}]}), "utf-8")
+    tests = [promtool_test(case, rule["labels"]["severity"]) for case in cases]
+    test = {"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": tests}
     (tmp_path / "test.yml").write_text(json.dumps(test), "utf-8")
     code, said = ran(promtool, "test", "rules", str(tmp_path / "test.yml"))
     assert code == 0, said
