@@ -49,12 +49,15 @@ demo: setup-demo install ## run the whole of it on this machine for about 30 s (
 test: setup install ## run the tests against real servers (ARGS="-k claim -x" goes to pytest)
 	NSQDIGEST_TEST_INSTALLED=1 $(VENV)/bin/$(PYTEST) $(ARGS)
 
-lint: setup-dev ## check style, types, unused code and the shell scripts
+lint: setup-dev docs ## check style, types, unused code, the shell scripts and the links of docs/
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
 	$(VENV)/bin/vulture
 	for script in .ci/run scripts/lib.sh $$(grep -l -d skip '^#!.*bash' scripts/*); do bash -n "$$script" || exit 1; done
+
+docs: setup-dev ## build the site of docs/ into site/; a warning is an error
+	$(VENV)/bin/properdocs build --strict --quiet
 
 mutants: setup ## break the package in many ways, one at a time; the tests are to notice (ARGS="events", ARGS="--list")
 	$(VENV)/bin/python -m scripts.mutants $(ARGS)
@@ -114,5 +117,5 @@ bench-timelines: setup-bench setup-servers install ## measure what timelines cos
 	$(VENV)/bin/python -m bench.timelines $(ARGS)
 
 clean: ## remove all that make has made
-	rm -rf $(VENV) $(LOWEST_VENV) .servers .hypothesis .pytest_cache .mypy_cache .ruff_cache dist
+	rm -rf $(VENV) $(LOWEST_VENV) site .servers .hypothesis .pytest_cache .mypy_cache .ruff_cache dist
 	find . -path ./.git -prune -o -name __pycache__ -type d -exec rm -rf {} +

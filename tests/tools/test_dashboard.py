@@ -17,11 +17,11 @@ from support.stage import TOPIC, Stage
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from scripts import dashboard
+    from scripts import dashboard, pages
 else:
     from support.tree import load
 
-    dashboard = load("scripts.dashboard")
+    dashboard, pages = load("scripts.dashboard"), load("scripts.pages")
 
 BOARD: dict[str, Any] = json.loads(dashboard.FILE.read_text("utf-8"))
 PANELS = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
@@ -40,7 +40,7 @@ def has_value(series: list[dict[str, Any]]) -> bool:
 
 @pytest.mark.unit
 def test_the_file_is_what_the_script_gives() -> None:
-    assert dashboard.pages.stale(dashboard.files) == [], "run `make dashboard`"
+    assert pages.stale(dashboard.files) == [], "run `make dashboard`"
 
 
 @pytest.mark.unit
@@ -112,8 +112,8 @@ def test_every_query_shows_something_and_the_first_burial_ever_fires(
     publisher = stage.publisher(stage.nsqds[0], timelines=5)
     publisher.publish(20)
     wait_until(lambda: daemon.metric("digests_buried_total", sink="second") >= 5, PATIENCE_S, "digests to be buried")
-    alert = wait_until(
-        lambda: next((a for a in prometheus.alerts() if a["labels"]["alertname"] == "NsqdigestDigestsBuried"), None),
+    (alert,) = wait_until(
+        lambda: [a for a in prometheus.alerts() if a["labels"]["alertname"] == "NsqdigestDigestsBuried"],
         PATIENCE_S,
         "the alert",
     )
