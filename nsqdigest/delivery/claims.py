@@ -11,13 +11,14 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsqdigest.base.errors import Applied, StoreError
 from nsqdigest.delivery import verdicts
-from nsqdigest.delivery.delivery import PUT_BACK_ONLY, Delivery, DeliveryRoute, Lease
+from nsqdigest.delivery.delivery import PUT_BACK_ONLY, Delivery, DeliveryRoute
 from nsqdigest.store.answers import Claimed
 from nsqdigest.store.damage import one_by_one
 from nsqdigest.store.digests import new_token
@@ -112,19 +113,19 @@ class Claims:
         return _Look(outlet, outlet.is_probing, outlet.controller.decision.epoch, budget)
 
     def _deliveries(self, claims: Sequence[Claim], looks: Mapping[int, _Look], asked_at_s: float) -> list[Delivery]:
-        found = []
+        found = list[Delivery]()
         for look in looks.values():
             theirs = [claim for claim in claims if self._routes[claim.route].outlet is look.outlet]
             if self._holds.is_any_snoozed:
                 put_off = {claim: later for claim in theirs if (later := self._put_off(claim)) is not None}
-                found += [self._delivery(claim, PUT_BACK_ONLY, asked_at_s) for claim in put_off.values()]
+                found += self._held(put_off.values(), PUT_BACK_ONLY, asked_at_s)
                 theirs = [claim for claim in theirs if claim not in put_off]
-            epochs = dict.fromkeys(theirs, look.epoch)
             if look.is_probe and theirs:
                 probe, others = verdicts.choose_probe(theirs, look.outlet.health.failed_last)
                 look.outlet.controller.began(look.epoch, time.monotonic(), asked_at_s + self._lease_s)
-                epochs = {probe: look.epoch, **dict.fromkeys(others, PUT_BACK_ONLY)}
-            found += [self._delivery(claim, epoch, asked_at_s) for claim, epoch in epochs.items()]
+                found += self._held(others, PUT_BACK_ONLY, asked_at_s)
+                theirs = [probe]
+            found += self._held(theirs, look.epoch, asked_at_s)
         return found
 
     def _put_off(self, claim: Claim) -> Claim | None:
@@ -132,11 +133,12 @@ class Claims:
         until_ms = self._holds.put_off_ms(claim.route, claim.timeline)
         return None if until_ms is None else claim._replace(due_ms=until_ms)
 
-    def _delivery(self, claim: Claim, epoch: int, asked_at_s: float) -> Delivery:
-        route = self._routes[claim.route]
-        route.outlet.held += 1
-        # A lease of its own: so are its renewals.
-        return Delivery(claim, route, Lease(self._settings.lease_ms, asked_at_s), epoch)
+    def _held(self, claims: Iterable[Claim], epoch: int, asked_at_s: float) -> list[Delivery]:
+        routes, until_s = self._routes, asked_at_s + self._lease_s
+        deliveries = [Delivery(claim, routes[claim.route], until_s, epoch) for claim in claims]
+        for outlet, count in Counter([each.outlet for each in deliveries]).items():
+            outlet.held += count
+        return deliveries
 
     # -- the calls
 
@@ -148,8 +150,8 @@ class Claims:
 
         async def claim_of(some: Sequence[str]) -> Claimed:
             claimed = await self._claim(of, [(name, numbers[id(self._routes[name].outlet)]) for name in some], room)
-            for claim in claimed.claims:
-                room[numbers[id(self._routes[claim.route].outlet)]] -= 1
+            for route, count in Counter([claim.route for claim in claimed.claims]).items():
+                room[numbers[id(self._routes[route].outlet)]] -= count
             answered.append(claimed)
             return claimed
 
@@ -206,7 +208,7 @@ class Claims:
             for claim in claims:
                 put_off = self._put_off(claim) if self._holds.is_any_snoozed else None
                 epoch = self._epoch_of_lost(claim) if put_off is None else PUT_BACK_ONLY
-                found.append(self._delivery(put_off or claim, epoch, now_s))
+                found += self._held([put_off or claim], epoch, now_s)
             if claims or now_s >= lost.until_s:
                 of.lost.remove(lost)
         return found

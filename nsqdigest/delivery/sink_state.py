@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -78,9 +78,11 @@ class SinkHistory:
     """Digests that wait for another attempt, and until when."""
     _aside: dict[str, _Aside] = field(default_factory=dict)
 
-    def delivered(self, digest_id: str) -> None:
-        self._retries.pop(digest_id, None)
-        self._aside.pop(digest_id, None)
+    def delivered(self, digest_ids: Iterable[str]) -> None:
+        if self._retries or self._aside:
+            for digest_id in digest_ids:
+                self._retries.pop(digest_id, None)
+                self._aside.pop(digest_id, None)
         self.refusing_since_s, self.buried_since, self.why = None, 0, ""
 
     def failed(self, digest_id: str, why: str, now_s: float, again_s: float, *, is_of_sink: bool = True) -> None:
