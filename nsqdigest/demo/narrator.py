@@ -205,7 +205,7 @@ class Narrator:
         return True
 
     def digest_again(self) -> None:
-        self.note("that digest came again, with the same id and the same bytes: its receiver has it already")
+        self.note("that digest came again with the same id and bytes: its receiver has it already")
         self.keep_frame()
 
     # -- the daemon's log

@@ -97,7 +97,7 @@ def count(said: str, name: str) -> int:
 
 def a_daemon_was_killed_and_another_took_over(said: str) -> bool:
     """In this order, and each on a page of its own."""
-    story = ("the page: http://", "▶ kill -9: ", "daemon 2 runs: ", "the page: http://", "that digest came again, with")
+    story = ("the page: http://", "▶ kill -9: ", "daemon 2 runs: ", "the page: http://", "that digest came again with")
     place = 0
     for said_then in story:
         place = said.find(said_then, place) + 1

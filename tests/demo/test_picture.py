@@ -80,7 +80,12 @@ def test_the_picture_in_the_docs_is_of_a_demo_that_lost_nothing() -> None:
     for said in ("times fewer interruptions.", "Redis was away for 4 s", "killed with kill -9.", "Lost: 0."):
         assert said in last
     everything = " ".join(row for rows in frames for row in rows)
-    for said in ("have become one message:", "▶ kill -9:", "with the same id and the same bytes", "at most 64 → 0 → 1"):
+    for said in (
+        "have become one message:",
+        "▶ kill -9:",
+        "that digest came again with the same id and bytes",
+        "at most 64 → 0 → 1",
+    ):
         assert said in everything
 
 
