@@ -40,7 +40,8 @@ class Operated(Protocol):
 
 
 class OperatorApi:
-    def __init__(self, operated: Operated, token: Secret | None) -> None:
+    def __init__(self, operated: Operated, token: Callable[[], Secret | None]) -> None:
+        """`token`: that of the configuration in force."""
         self._operated = operated
         self._token = token
 
@@ -72,11 +73,12 @@ class OperatorApi:
         return handle
 
     def _refusal(self, request: web.Request) -> web.Response | None:
-        if self._token is None:
+        token = self._token()
+        if token is None:
             return _answer(403, error="writes are refused: admin.token is not set in the file of this daemon")
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")
         shown_bytes = shown.strip().encode(errors="surrogateescape")  # a header may hold any bytes
-        if scheme.lower() != "bearer" or not hmac.compare_digest(shown_bytes, self._token.reveal().encode()):
+        if scheme.lower() != "bearer" or not hmac.compare_digest(shown_bytes, token.reveal().encode()):
             return _answer(401, error="the token is missing or wrong: authorization: Bearer TOKEN, that of admin.token")
         if request.content_type != "application/json":
             return _answer(415, error="content-type is not application/json")

@@ -98,3 +98,14 @@ class SinkState(StrEnum):
     REFUSING = "refusing"
     PAUSED = "paused"
     STOPPED = "stopped"
+
+
+class ReloadOutcome(StrEnum):
+    """What became of a reload."""
+
+    APPLIED = "applied"
+    UNCHANGED = "unchanged"
+    REFUSED = "refused"
+    """The file has mistakes, or something of it cannot change without a restart."""
+    FAILED = "failed"
+    """The file could not be read in time, or a part could not be built."""

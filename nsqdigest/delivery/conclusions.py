@@ -208,7 +208,7 @@ class Conclusions:
             "scheduler.sink.stopped",
             **delivery.log_fields,
             detail=outcome.detail,
-            hint="the receiver answered 410 Gone: its digests wait until the daemon is restarted",
+            hint="the receiver answered 410 Gone: its digests wait until the daemon is reloaded or restarted",
         )
         self._on_decision(outlet)
 

@@ -22,9 +22,10 @@ PUT_BACK_ONLY = -1
 """No epoch: of a claim that is only to be put back."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class DeliveryRoute:
-    """What delivery knows of a route."""
+    """What delivery knows of a route. Of an earlier configuration it goes on as it is for what is under way, but for
+    the plan: the next digest is due by the present one."""
 
     settings: Route
     plan: Plan

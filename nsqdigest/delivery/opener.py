@@ -67,7 +67,8 @@ class Opener:
         conclusions: Conclusions,
     ) -> None:
         self._digests = digests
-        self._lease_ms = lease_ms
+        self.lease_ms = lease_ms
+        """Of a lease that is renewed."""
         self._uniform = uniform
         self._conclusions = conclusions
         self._average_bytes: dict[str, float] = {}
@@ -293,9 +294,9 @@ class Opener:
 
     async def _renewed(self, delivery: Delivery) -> bool:
         asked_at_s = time.monotonic()
-        if not await self._digests.renew(delivery.claim, self._lease_ms):
+        if not await self._digests.renew(delivery.claim, self.lease_ms):
             return False
-        delivery.leased_until_s = asked_at_s + self._lease_ms / 1000
+        delivery.leased_until_s = asked_at_s + self.lease_ms / 1000
         return True
 
     def _put(self, outlet: Outlet, deliveries: Sequence[Delivery]) -> None:

@@ -93,7 +93,7 @@ class Outlet:
         self.timeout_s = settings.timeout_ms / 1000
         self.sink = sink
         self.aim = aim
-        self._most_senders = senders or settings.concurrency
+        self.most_senders = senders or settings.concurrency
         self._bulk = sink if isinstance(sink, BulkSink) else None
         self._at_once = self._bulk.at_once if self._bulk is not None else 1
         self.controller = controller
@@ -163,7 +163,7 @@ class Outlet:
         self._metrics = metrics
         if self._tasks:
             return
-        self._senders = [_Sender() for _ in range(self._most_senders)]
+        self._senders = [_Sender() for _ in range(self.most_senders)]
         for number, sender in enumerate(self._senders):
             sender.task = tasks.start(self._send_on(sender), f"sender {number} of {self.name}")
         watch = tasks.start(self._watch(), f"watch of {self.name}")
@@ -173,6 +173,14 @@ class Outlet:
         """What waits goes back unsent; what is being sent goes on."""
         self._is_draining = True
         self.put_back_ready()
+
+    def follow(self, before: Outlet) -> None:
+        """It takes the place of another one, which takes nothing more."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something that was claimed for it, or is being claimed, is not concluded."""
+        return bool(self.held or self.reserved or self._sending)
 
     async def quiet(self) -> None:
         """Until nothing is being sent."""

@@ -4,7 +4,7 @@
     behind       nothing failed, but something is overdue for long
     refusing     no digest was accepted since one failed
     paused       an operator paused it
-    stopped      its receiver answered 410: nothing is sent until the daemon starts anew
+    stopped      its receiver answered 410: nothing is sent until a reload or a restart
 
 The one furthest down the list wins. A sink whose digests go to many places can deliver to most of them: it stays
 delivering, and says which digests wait and why. Invariants: a sink in trouble says since when, and a digest is counted
@@ -104,6 +104,11 @@ class SinkHistory:
     def stopped(self, why: str, now_s: float) -> None:
         self._trouble(why, now_s)
         self.stopped_since_s = now_s
+
+    def freed(self) -> None:
+        """It is tried again after its receiver answered 410."""
+        self.stopped_since_s = self.refusing_since_s = None
+        self.buried_since, self.why = 0, ""
 
     def _trouble(self, why: str, now_s: float) -> None:
         self.why = why

@@ -86,7 +86,10 @@ class Digests:
     def __init__(self, namespace: Namespace, routes: Mapping[str, StoreRoute]) -> None:
         self._namespace = namespace
         self._routes = routes
-        self._quiet = {name: route.quiet for name, route in routes.items() if route.quiet is not None}
+        self.routes_changed()
+
+    def routes_changed(self) -> None:
+        self._quiet = {name: route.quiet for name, route in self._routes.items() if route.quiet is not None}
         """Routes whose policy has quiet hours."""
 
     @property

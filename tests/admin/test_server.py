@@ -52,7 +52,7 @@ class Admin:
         self.metrics = Metrics()
         self.paused = Paused()
         self.address = Address(HOST, free_port())
-        api = OperatorApi(self.paused, token).routes()
+        api = OperatorApi(self.paused, lambda: token).routes()
         self.server = AdminServer(self.address, self.metrics, lambda: self.checks, api)
 
     async def ask(

@@ -59,6 +59,7 @@ class Node:
         )
         """It makes connections. (To lend and take one back, as it does that, costs as much as an exchange.)"""
         self._timeout_s = timeout_s
+        self._most = connections
         self._free = asyncio.Semaphore(connections)
         self._idle: list[_Connection] = []
         self._made: list[_Connection] = []
@@ -68,6 +69,12 @@ class Node:
 
     def __str__(self) -> str:
         return self.name
+
+    def allow(self, connections: int) -> None:
+        """At least so many from now on."""
+        for _ in range(self._most, connections):
+            self._free.release()
+        self._most = max(self._most, connections)
 
     async def exchange(self, commands: Sequence[Command]) -> list[Any]:
         """One round trip. Returns one answer for each command, in their order: an error where it was refused."""
