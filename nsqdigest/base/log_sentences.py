@@ -275,7 +275,7 @@ SENTENCES: Mapping[str, Sentence] = {
         "{timelines:timeline} of partition {partition} taken up: Redis' answer to their claim was lost"
     ),
     "scheduler.lease.ran_out": (
-        "{timelines:timeline} of partition {partition} wait again: their daemon has gone, or hung"
+        "the lease of {timelines:timeline} in partition {partition} ran out: a daemon has gone, or hung"
     ),
     # -- the store
     "store.damaged": "keys of the namespace are damaged: {error}",

@@ -218,6 +218,7 @@ METRICS: dict[str, Declared] = {
         ("reason",), "Requests to admin.listen refused, and connections to it closed, by reason.", reason=HttpRefusal
     ),
     "log_lines_dropped_total": _counter((), "Log lines dropped because the reader of the log fell behind."),
+    "start_time_seconds": _gauge((), "Unix time when the daemon began to count: all counters were 0 then."),
     "build_info": _gauge(("version", "python"), "1, with the versions of nsqdigest and Python as labels."),
     "config_info": _gauge(("hash",), "1, with a hash of the configuration as label: equal settings, equal hash."),
     "config_reloads_total": _counter(

@@ -15,6 +15,7 @@ Invariants:
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -102,7 +103,9 @@ def build(
 ) -> Parts:
     """`kinds`: those that the configuration was read with. `metrics`: of a daemon that has not begun to work yet."""
     fingerprint = tls_files.fingerprint(config.nsq.tls)
-    metrics = metrics or Metrics(known_labels(config))
+    if metrics is None:
+        metrics = Metrics(known_labels(config))
+        metrics.set("start_time_seconds", time.time())
     plans = plans_of(config)
     options = options_of(config.nsq)
     store_is_back = StoreIsBack()
