@@ -41,7 +41,7 @@ from nsqdigest.daemon.parts import Parts, Uniform, build, curve_of, rebuild
 from nsqdigest.daemon.registry import Registry
 from nsqdigest.daemon.reload import NeedsRestart, Reloads, reader_of
 from nsqdigest.daemon.status import Status, config_hash
-from nsqdigest.daemon.succession import Departures, all_of, take_over
+from nsqdigest.daemon.succession import Replaced, all_of, take_over
 from nsqdigest.daemon.summary import Summary
 from nsqdigest.daemon.systemd import Notifier
 from nsqdigest.daemon.view import View
@@ -73,7 +73,7 @@ class Daemon:
         self._uniform = uniform
         self._failures = tasks.Failures()
         self.parts = build(config, kinds, uniform)
-        self._departures = Departures()
+        self._replaced = Replaced()
         self._other_parts = asyncio.Event()
         """Set when `parts` is another one."""
         self._is_started = False
@@ -215,7 +215,7 @@ class Daemon:
     def take(self, parts: Parts) -> Parts:
         before = self.parts
         if self._is_started:
-            self._departures.note(before, parts)
+            self._replaced.note(before, parts)
         self.parts = parts
         self._other_parts.set()
         if self._is_started:
@@ -228,9 +228,9 @@ class Daemon:
             self._admin.take(parts.config.admin.token)
         return before
 
-    async def see_off(self, before: Parts) -> None:
+    async def end_replaced(self, before: Parts) -> None:
         if before.store is self.parts.store:
-            await self._departures.see_off(before, self.parts)
+            await self._replaced.end_replaced(before, self.parts)
             self._other_parts.set()  # there are other tasks by now
         else:  # nothing but its store was in use
             await before.store.close(0)
@@ -266,7 +266,7 @@ class Daemon:
     @property
     def _consumers(self) -> list[Consumer]:
         """Also those that a reload ends just now."""
-        return [*self.parts.consumers, *self._departures.consumers]
+        return [*self.parts.consumers, *self._replaced.consumers]
 
     async def _log_drain(self, until_s: float) -> None:
         while True:
@@ -297,7 +297,7 @@ class Daemon:
         await self.view.stop()
         await self.registry.stop()
         await self._systemd.stop()
-        await self._departures.end()
+        await self._replaced.end()
         await parts.policy_changes.stop()
         await parts.lag.stop()
         await parts.depths.stop()

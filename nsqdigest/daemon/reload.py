@@ -3,7 +3,7 @@
     read      the file, as `check` does, in a thread: it may stand on a disk that hangs
     prepare   what differs, whether that can change while the daemon runs, and the parts that are new
     take      the new parts take the place of the others, in one turn of the event loop
-    see off   what has no use any more ends, as in a drain
+    end       what has no use any more ends, as in a drain
 
 Invariants:
 - All or nothing: up to `take` nothing of the configuration in force is touched, so whatever fails leaves it in force.
@@ -64,7 +64,7 @@ class Reloaded(Protocol):
     def take(self, parts: Parts) -> Parts:
         """Lets them take the place of those in force, and returns the latter."""
 
-    async def see_off(self, before: Parts) -> None:
+    async def end_replaced(self, before: Parts) -> None:
         """Returns when what of them has no use any more has ended."""
 
     def reloading(self) -> None:
@@ -138,7 +138,7 @@ class Reloads:
                 _log.warning("config.advice", advice=advice)
         before = self._daemon.take(parts)
         self._taken(changes)
-        await self._daemon.see_off(before)
+        await self._daemon.end_replaced(before)
         self._log_taken(config, changes, time.monotonic() - began_s)
         return ReloadOutcome.APPLIED if changes.is_any else ReloadOutcome.UNCHANGED
 

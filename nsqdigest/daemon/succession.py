@@ -5,7 +5,7 @@ batch, no claim and no request comes in between. Invariants:
 
 - A part that both have goes on: its connections, its backoff, its history and its pauses stay.
 - First the store knows the routes, then delivery has them, then intake: no record is filed that nobody could deliver.
-- What ends is given to `Departures` before anything changes, so that a daemon that ends at any point ends that, too.
+- What ends is given to `Replaced` before anything changes, so that a daemon that ends at any point ends that, too.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def _take_in(before: Parts, after: Parts, paused: Paused) -> None:
             consumer.pause()
 
 
-class Departures:
-    """What a reload leaves behind: it ends beside everything else, and what waits for that begins then."""
+class Replaced:
+    """Parts that a reload replaced, until they have ended; what waits for that begins then."""
 
     def __init__(self) -> None:
         self.consumers: list[Consumer] = []
@@ -103,7 +103,7 @@ class Departures:
         if before.publisher is not after.publisher:
             self._ends.append(before.publisher.close)
 
-    async def see_off(self, before: Parts, after: Parts) -> None:
+    async def end_replaced(self, before: Parts, after: Parts) -> None:
         """Returns when all of it has ended but for the sinks, which the scheduler ends. It may be cancelled anywhere:
         what has not ended by then is still here."""
         if before.discovery is not after.discovery:

@@ -41,7 +41,7 @@ BEFORE = [
 TAKING = [
     (Metrics, "know"), (Store, "change"), (Controller, "change"), (Scheduler, "change"), (Consumer, "change"),
     (succession, "looks_every_s"), (succession, "wakes_of"), (Operator, "take"), (Status, "take"),
-    (succession.Departures, "see_off"),
+    (succession.Replaced, "end_replaced"),
 ]  # fmt: skip
 
 
@@ -162,4 +162,4 @@ async def test_reloads_leave_nothing_behind(stage: Stage, file: File) -> None:
             await there_and_back()
         after = await there_and_back()
         assert after == before
-        assert (daemon._departures.consumers, daemon._departures._ends) == ([], [])
+        assert (daemon._replaced.consumers, daemon._replaced._ends) == ([], [])
