@@ -5,7 +5,7 @@
 .NOTPARALLEL:
 .PHONY: help setup setup-demo setup-dev setup-bench setup-servers install demo test test-lowest lint mutants prove bench \
 	bench-delivery bench-fleet bench-planner bench-timelines bench-transport bench-http bench-mail backoff-page metrics-page \
-	policies-page example-file mail-picture river clean
+	policies-page example-file mail-picture page-picture river clean
 
 VENV := .venv
 LOWEST_VENV := .venv-lowest
@@ -95,6 +95,9 @@ example-file: setup-dev ## write config/nsqdigest.toml from the declared options
 
 mail-picture: setup-dev ## write docs/pictures/mail.png (needs Chromium)
 	$(VENV)/bin/python -m scripts.mail_picture
+
+page-picture: setup install ## write docs/pictures/page.png and page-dark.png (needs Chromium; takes three minutes)
+	PYTHONPATH=tests/helpers $(VENV)/bin/python -m scripts.page_picture
 
 river: setup install ## write the way of one event and of one digest into docs/how-it-works.md, traced at run time
 	$(VENV)/bin/python -m scripts.river --write

@@ -55,9 +55,9 @@ class AdminServer:
         metrics: Metrics,
         checks: Callable[[], list[Check]],
         api: Iterable[web.RouteDef] = (),
-        token: Secret | None = None,
+        token: Callable[[], Secret | None] = lambda: None,
     ) -> None:
-        """`api`: what is under /api/. `token`: that of `admin.token`."""
+        """`api`: what is under /api/. `token` returns `admin.token` as it is now."""
         self._listen = listen
         self._metrics = metrics
         self._checks = checks

@@ -79,7 +79,11 @@ class Daemon:
             reads = ReadingApi(self.view, Browser(lambda: self.parts, self.status)).routes()
             writes = OperatorApi(self.operator).routes()
             self._admin = AdminServer(
-                config.admin.listen, self.parts.metrics, self.status.checks, [*reads, *writes], config.admin.token
+                config.admin.listen,
+                self.parts.metrics,
+                self.status.checks,
+                [*reads, *writes],
+                lambda: self._config.admin.token,
             )
 
     # -- start

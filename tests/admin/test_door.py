@@ -66,7 +66,7 @@ class Served:
         self.goes_on = asyncio.Event()
         api = [web.get("/api/slow", self.slow), web.post("/api/slow", self.slow), web.get("/api/large", self.large)]
         checks = [Check("running", True, "yes")]
-        self.server = AdminServer(self.address, self.metrics, lambda: checks, api, Secret(TOKEN))
+        self.server = AdminServer(self.address, self.metrics, lambda: checks, api, lambda: Secret(TOKEN))
         self.peers: list[Peer] = []
         self.slow_ones = 0
 

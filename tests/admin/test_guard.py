@@ -15,8 +15,8 @@ pytestmark = pytest.mark.unit
 TOKEN = "a-long-enough-token"
 BEARER = f"Bearer {TOKEN}"
 OURS = "127.0.0.1:4180"
-LOCAL, OPEN = Guard(Secret(TOKEN), is_loopback=True), Guard(Secret(TOKEN), is_loopback=False)
-WITHOUT = Guard(None, is_loopback=True)
+LOCAL, OPEN = (Guard(lambda: Secret(TOKEN), is_loopback=is_loopback) for is_loopback in (True, False))
+WITHOUT = Guard(lambda: None, is_loopback=True)
 
 
 def reads(path: str = "/api/status", **said: Any) -> Asked:
@@ -191,8 +191,17 @@ def test_a_write_is_json(content_type: str) -> None:
     assert reason(LOCAL, writes(content_type=content_type)) is Reason.CONTENT_TYPE
 
 
-def test_a_guard_shows_no_token() -> None:
-    assert TOKEN not in repr(LOCAL)
+def test_the_token_of_a_new_file_counts_at_once() -> None:
+    tokens: list[Secret | None] = [None]
+    guard = Guard(lambda: tokens[-1], is_loopback=True)
+    assert reason(guard, writes()) is Reason.NO_TOKEN
+    tokens.append(Secret(TOKEN))
+    assert reason(guard, writes()) is None
+    tokens.append(Secret("another-long-token"))
+    assert reason(guard, writes()) is Reason.TOKEN_WRONG
+
+
+def test_a_refusal_does_not_show_what_was_guessed() -> None:
     refused = LOCAL.decide(writes(authorization="Bearer guess"))
     assert refused is not None
     assert "guess" not in refused.text

@@ -72,7 +72,7 @@ class Admin:
         self.paused = Paused()
         self.address = Address(HOST, free_port())
         api = [*OperatorApi(self.paused).routes(), web.get("/api/thing", self.thing)]
-        self.server = AdminServer(self.address, self.metrics, lambda: self.checks, api, token)
+        self.server = AdminServer(self.address, self.metrics, lambda: self.checks, api, lambda: token)
         self.failure: Exception | None = None
 
     async def thing(self, _request: web.Request) -> web.Response:

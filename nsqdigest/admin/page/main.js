@@ -274,7 +274,7 @@ function bottom(nowMs) {
     h("p", null, trouble || ageS > STALE_AFTER_S ? `As of ${clock(answeredMs + offsetMs)}` : `Live, ${clock(nowMs)}`),
     h("p", null, "Settings ", h("code", null, status.config_hash)),
     !status.has_token &&
-      h("p", null, "Read only: to pause, deliver or send again from here, write ", h("code", null, 'token = "env:NSQDIGEST_TOKEN"'), " under ", h("code", null, "[admin]"), " in the file, and restart the daemon."),
+      h("p", null, "Read only: to pause, deliver or send again from here, write ", h("code", null, 'token = "env:NSQDIGEST_TOKEN"'), " under ", h("code", null, "[admin]"), " in the file, and reload or restart the daemon."),
   ];
 }
 
