@@ -27,7 +27,6 @@ from typing import NamedTuple
 from nsqdigest.base.host_names import is_host, is_ip
 from nsqdigest.base.reasons import HttpRefusal as Reason
 from nsqdigest.base.shown import printable
-from nsqdigest.config import Secret
 
 READS = frozenset({"GET", "HEAD"})
 _API = "/api/"
@@ -72,7 +71,7 @@ class Refused(NamedTuple):
 
 
 class Guard:
-    def __init__(self, token: Callable[[], Secret | None], *, is_loopback: bool) -> None:
+    def __init__(self, token: Callable[[], bytes | None], *, is_loopback: bool) -> None:
         """`token` returns that of the present file. `is_loopback`: only this machine reaches the address of the
         server."""
         self._token = token
@@ -129,7 +128,7 @@ class Guard:
             )
         scheme, _, shown = asked.authorization.partition(" ")
         shown_bytes = shown.strip().encode("utf-8", "surrogateescape")  # a header may hold any bytes
-        if scheme.lower() == "bearer" and hmac.compare_digest(shown_bytes, token.reveal().encode()):
+        if scheme.lower() == "bearer" and hmac.compare_digest(shown_bytes, token):
             return None
         return Refused(401, Reason.TOKEN_WRONG, "the token is wrong: authorization: Bearer TOKEN, that of admin.token")
 

@@ -66,7 +66,8 @@ class AdminServer:
         application.router.add_get("/readyz", self._readyz)
         application.router.add_get("/metrics", self._metrics_text)
         application.router.add_routes([*pages.routes(), *api])
-        self._gate = Gate(Guard(token, is_loopback=is_loopback(listen.host)), metrics)
+        self._token = token
+        self._gate = Gate(Guard(self._token_bytes, is_loopback=is_loopback(listen.host)), metrics)
         self._door = Door(self._protocol, self._gate.count)
         self._gate.attach(application, self._door)
         self._runner = web.AppRunner(
@@ -90,6 +91,10 @@ class AdminServer:
                 f"admin.listen: cannot listen on {self._listen} ({error.strerror or error}): is another daemon "
                 'running? Choose another port, or "" for none'
             ) from error
+
+    def _token_bytes(self) -> bytes | None:
+        token = self._token()
+        return token.reveal().encode() if token is not None else None
 
     def _protocol(self) -> asyncio.Protocol:
         assert self._runner.server is not None

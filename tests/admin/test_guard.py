@@ -8,14 +8,13 @@ import pytest
 
 from nsqdigest.admin.guard import WRONG_AT_ONCE, WRONG_EVERY_S, Asked, Brake, Guard
 from nsqdigest.base.reasons import HttpRefusal as Reason
-from nsqdigest.config import Secret
 
 pytestmark = pytest.mark.unit
 
 TOKEN = "a-long-enough-token"
 BEARER = f"Bearer {TOKEN}"
 OURS = "127.0.0.1:4180"
-LOCAL, OPEN = (Guard(lambda: Secret(TOKEN), is_loopback=is_loopback) for is_loopback in (True, False))
+LOCAL, OPEN = (Guard(TOKEN.encode, is_loopback=is_loopback) for is_loopback in (True, False))
 WITHOUT = Guard(lambda: None, is_loopback=True)
 
 
@@ -192,12 +191,12 @@ def test_a_write_is_json(content_type: str) -> None:
 
 
 def test_the_token_of_a_new_file_counts_at_once() -> None:
-    tokens: list[Secret | None] = [None]
+    tokens: list[bytes | None] = [None]
     guard = Guard(lambda: tokens[-1], is_loopback=True)
     assert reason(guard, writes()) is Reason.NO_TOKEN
-    tokens.append(Secret(TOKEN))
+    tokens.append(TOKEN.encode())
     assert reason(guard, writes()) is None
-    tokens.append(Secret("another-long-token"))
+    tokens.append(b"another-long-token")
     assert reason(guard, writes()) is Reason.TOKEN_WRONG
 
 
