@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from support.browser import Browser
-from support.daemon import Daemon
+from support.daemon import Daemon, Settings
 from support.receiver import Answer, Receiver
 from support.servers import Nsqd, RedisServer
 
@@ -27,9 +27,17 @@ TIMELINES = 400
 SEED = 7
 
 
+class Pictured(Daemon):
+    """Its file has a short name: the page shows it."""
+
+    def _arguments(self) -> list[str]:
+        super()._arguments()
+        return ["run", "--config", self.config_path.name]
+
+
 def daemon_of(folder: Path, nsqd: Nsqd, redis: RedisServer, chat: Receiver, pager: Receiver) -> Daemon:
     host, port = nsqd.tcp_address
-    settings = {
+    settings: Settings = {
         "nsq": {"nsqd_tcp_addresses": [f"{host}:{port}"]},
         "redis": {"url": redis.url},
         "policies.default": {"minimum_delay": "20s", "increment_delay": "1s", "maximum_delay": "60s"},
@@ -40,7 +48,7 @@ def daemon_of(folder: Path, nsqd: Nsqd, redis: RedisServer, chat: Receiver, page
         {"name": "events", "topic": "events", "timeline": "{user}", "key": "{id}", "sink": "chat"},
         {"name": "alarms", "topic": "alarms", "timeline": "{service}", "key": "{id}", "sink": "pager"},
     ]
-    return Daemon(folder / "daemon", settings, routes)
+    return Pictured(folder / "daemon", settings, routes)
 
 
 async def publish(nsqd: Nsqd, until_s: float) -> None:
