@@ -43,7 +43,7 @@ class Asked(NamedTuple):
     method: str
     path: str
     hosts: tuple[str, ...]
-    """Every Host header: there has to be one."""
+    """Every Host header."""
     origin: str | None = None
     site: str | None = None
     """Sec-Fetch-Site, which web pages cannot set; older browsers, and those that speak plain HTTP to another machine,
@@ -94,9 +94,11 @@ class Guard:
         return asked.is_write or not self._is_loopback or asked.is_passed_on or is_shown
 
     def _of_host(self, asked: Asked) -> Refused | None:
+        if not asked.hosts:
+            return None  # no browser: HTTP/1.0, as some load balancers speak it
         host = _host_of(asked.hosts[0]) if len(asked.hosts) == 1 else None
         if host is None:
-            return Refused(400, Reason.HOST, "the request needs one Host header, with a name or an IP address")
+            return Refused(400, Reason.HOST, "a Host header is one name or IP address, with or without a port")
         if not self._is_loopback or is_ip(host) or _is_local_name(host):
             return None
         return Refused(
@@ -139,7 +141,7 @@ def _of_page(asked: Asked) -> Refused | None:
         is_link = asked.mode == "navigate" and not asked.is_write and not asked.is_of_api
         is_own = asked.site in _OWN_SITES or is_link
     elif asked.origin is not None:
-        is_own = _origin_host(asked.origin) == _with_port(asked.hosts[0])
+        is_own = [_origin_host(asked.origin)] == [_with_port(host) for host in asked.hosts]
     else:
         is_own = True  # no browser, or one that loads our page
     if is_own:

@@ -61,7 +61,7 @@ def test_a_name_that_was_bound_to_our_address_reads_nothing(host: str, path: str
 @pytest.mark.parametrize(
     "hosts",
     [
-        (), ("",), (OURS, OURS), ("a b",), ("a/b",), ("u@127.0.0.1",), ("[::1",), ("::1",), ("[127.0.0.1]x",), ("x:y",),
+        ("",), (OURS, OURS), ("a b",), ("a/b",), ("u@127.0.0.1",), ("[::1",), ("::1",), ("[127.0.0.1]x",), ("x:y",),
         ("a\r\nb",), ("1:999999",), ("[not-ip]",), ("\udcff",),
     ],
 )  # fmt: skip
@@ -70,6 +70,11 @@ def test_there_is_one_host_and_it_is_one(guard: Guard, hosts: tuple[str, ...]) -
     refused = guard.decide(reads(hosts=hosts, authorization=BEARER))
     assert refused is not None
     assert (refused.status, refused.reason) == (400, Reason.HOST)
+
+
+def test_a_load_balancer_that_names_no_host_is_no_browser() -> None:
+    assert reason(LOCAL, reads("/readyz", hosts=())) is None
+    assert reason(LOCAL, reads("/readyz", hosts=(), origin="http://attacker.example")) is Reason.FOREIGN_PAGE
 
 
 def test_where_other_machines_ask_the_host_may_have_any_name() -> None:

@@ -86,6 +86,7 @@ async function ask() {
   clearTimeout(timer);
   try {
     const now = await source.get("api/status");
+    if (status && now.version !== status.version) location.reload(); // the page of the version before may not fit
     offsetMs = now.now_ms - Date.now();
     status = now;
     answeredMs = Date.now();
@@ -96,9 +97,9 @@ async function ask() {
     failed(error);
   }
   isAsking = false;
+  plan();
   render();
   announce();
-  plan();
 }
 
 async function askForView() {
