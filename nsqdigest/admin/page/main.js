@@ -230,7 +230,7 @@ function sub(nowMs) {
       answeredMs !== null && [h("br"), `What stands below is from ${clock(answeredMs + offsetMs)}.`],
     ];
   }
-  if (!status || trouble) return trouble?.text ?? null;
+  if (!status || trouble) return trouble?.status === 403 ? trouble.text : null;
   const parts = [
     h("span", null, health()),
     h("span", null, "up ", duration((nowMs - status.started_ms) / 1000)),
