@@ -28,7 +28,8 @@ ROOM_OF_FILE = {"": "base", "backoff": "base", "consumer": "intake", "__main__":
 """Of what stands beside the rooms."""
 
 PURE = (
-    "audit.ledger", "audit.report", "backoff", "base.calendar", "base.conditions", "base.dropping", "base.errors",
+    "admin.guard", "audit.ledger", "audit.report", "backoff", "base.calendar", "base.conditions", "base.dropping",
+    "base.errors",
     "base.findings", "base.host_names", "base.http.public_addresses", "base.local_time", "base.log_counts",
     "base.moments", "base.quiet_hours", "base.reasons", "base.screen", "base.shown", "base.templates", "base.words",
     "daemon.history", "daemon.routes", "daemon.verdict", "delivery.bodies.base", "delivery.bodies.checking",

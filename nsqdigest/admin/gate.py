@@ -52,7 +52,7 @@ _log = log.get("admin")
 
 class Gate:
     def __init__(self, guard: Guard, metrics: Metrics) -> None:
-        self.guard = guard
+        self._guard = guard
         self._brake = Brake()
         self._metrics = metrics
         self._door: Door | None = None
@@ -80,7 +80,7 @@ class Gate:
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         asked, address = _asked(request), request.remote or ""
         now_s = time.monotonic()
-        refused = self.guard.decide(asked, may_try=self._brake.may_try(address, now_s))
+        refused = self._guard.decide(asked, may_try=self._brake.may_try(address, now_s))
         if refused is not None:
             if refused.reason is Reason.TOKEN_WRONG:
                 self._brake.was_wrong(address, now_s)

@@ -21,12 +21,12 @@ import hmac
 import ipaddress
 import re
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import NamedTuple
 
 from nsqdigest.base.host_names import is_host, is_ip
 from nsqdigest.base.reasons import HttpRefusal as Reason
 from nsqdigest.base.shown import printable
-from nsqdigest.config import Secret
 
 READS = frozenset({"GET", "HEAD"})
 _API = "/api/"
@@ -43,7 +43,7 @@ class Asked(NamedTuple):
     method: str
     path: str
     hosts: tuple[str, ...]
-    """Every Host header: there has to be one."""
+    """Every Host header."""
     origin: str | None = None
     site: str | None = None
     """Sec-Fetch-Site, which web pages cannot set; older browsers, and those that speak plain HTTP to another machine,
@@ -71,13 +71,11 @@ class Refused(NamedTuple):
 
 
 class Guard:
-    def __init__(self, token: Secret | None, *, is_loopback: bool) -> None:
-        """`is_loopback`: only this machine reaches the address of the server."""
-        self._token = token.reveal().encode() if token is not None else None
+    def __init__(self, token: Callable[[], bytes | None], *, is_loopback: bool) -> None:
+        """`token` returns that of the present file. `is_loopback`: only this machine reaches the address of the
+        server."""
+        self._token = token
         self._is_loopback = is_loopback
-
-    def __repr__(self) -> str:
-        return f"Guard(token={'set' if self._token else 'none'}, is_loopback={self._is_loopback})"
 
     def decide(self, asked: Asked, *, may_try: bool = True) -> Refused | None:
         """`may_try`: False where too many wrong tokens came from the client's address."""
@@ -92,13 +90,15 @@ class Guard:
         """One that is shown where none is needed is looked at, too: so who typed it learns whether it is right."""
         if not asked.is_of_api:
             return False
-        is_shown = self._token is not None and (asked.authorization or "").lower().startswith("bearer ")
+        is_shown = self._token() is not None and (asked.authorization or "").lower().startswith("bearer ")
         return asked.is_write or not self._is_loopback or asked.is_passed_on or is_shown
 
     def _of_host(self, asked: Asked) -> Refused | None:
+        if not asked.hosts:
+            return None  # no browser: HTTP/1.0, as some load balancers speak it
         host = _host_of(asked.hosts[0]) if len(asked.hosts) == 1 else None
         if host is None:
-            return Refused(400, Reason.HOST, "the request needs one Host header, with a name or an IP address")
+            return Refused(400, Reason.HOST, "a Host header is one name or IP address, with or without a port")
         if not self._is_loopback or is_ip(host) or _is_local_name(host):
             return None
         return Refused(
@@ -109,13 +109,14 @@ class Guard:
         )
 
     def _of_token(self, asked: Asked, *, may_try: bool) -> Refused | None:
-        if self._token is None:
+        token = self._token()
+        if token is None:
             what = "writes" if asked.is_write else "reads through a proxy"
             return Refused(
                 403,
                 Reason.NO_TOKEN,
                 f"{what} are refused: admin.token is not set in the file of this daemon; write token = "
-                '"env:NAME" under [admin] and restart it',
+                '"env:NAME" under [admin], and reload or restart it',
             )
         if asked.authorization is None:
             return Refused(
@@ -129,7 +130,7 @@ class Guard:
             )
         scheme, _, shown = asked.authorization.partition(" ")
         shown_bytes = shown.strip().encode("utf-8", "surrogateescape")  # a header may hold any bytes
-        if scheme.lower() == "bearer" and hmac.compare_digest(shown_bytes, self._token):
+        if scheme.lower() == "bearer" and hmac.compare_digest(shown_bytes, token):
             return None
         return Refused(401, Reason.TOKEN_WRONG, "the token is wrong: authorization: Bearer TOKEN, that of admin.token")
 
@@ -140,7 +141,7 @@ def _of_page(asked: Asked) -> Refused | None:
         is_link = asked.mode == "navigate" and not asked.is_write and not asked.is_of_api
         is_own = asked.site in _OWN_SITES or is_link
     elif asked.origin is not None:
-        is_own = _origin_host(asked.origin) == _with_port(asked.hosts[0])
+        is_own = [_origin_host(asked.origin)] == [_with_port(host) for host in asked.hosts]
     else:
         is_own = True  # no browser, or one that loads our page
     if is_own:

@@ -1,7 +1,7 @@
 """What anybody may read over HTTP: `GET` of `/api/status`, `history`, `timelines`, `timeline`, `deliveries`, `dead`.
 
 Invariants:
-- Nothing here changes the daemon, so none of it needs the token.
+- Nothing here changes the daemon. On this machine nobody needs the token for it, elsewhere everybody (`guard`).
 - `status`, `history` and `deliveries` are read from memory. Of those that read Redis only so many are under way at a
   time; who comes beyond waits a moment, and is then sent away (429). Each is bounded, whatever Redis holds.
 - The answer is one of the shapes of `views`, or `ErrorView` with the remedy: 400 no such question, 404 there is

@@ -55,9 +55,9 @@ class AdminServer:
         metrics: Metrics,
         checks: Callable[[], list[Check]],
         api: Iterable[web.RouteDef] = (),
-        token: Secret | None = None,
+        token: Callable[[], Secret | None] = lambda: None,
     ) -> None:
-        """`api`: what is under /api/. `token`: that of `admin.token`."""
+        """`api`: what is under /api/. `token` returns `admin.token` as it is now."""
         self._listen = listen
         self._metrics = metrics
         self._checks = checks
@@ -66,7 +66,8 @@ class AdminServer:
         application.router.add_get("/readyz", self._readyz)
         application.router.add_get("/metrics", self._metrics_text)
         application.router.add_routes([*pages.routes(), *api])
-        self._gate = Gate(self._guard_of(token), metrics)
+        self._token = token
+        self._gate = Gate(Guard(self._token_bytes, is_loopback=is_loopback(listen.host)), metrics)
         self._door = Door(self._protocol, self._gate.count)
         self._gate.attach(application, self._door)
         self._runner = web.AppRunner(
@@ -77,13 +78,6 @@ class AdminServer:
             logger=ServerLog(self._gate.count),
         )
         self._server: asyncio.Server | None = None
-
-    def _guard_of(self, token: Secret | None) -> Guard:
-        return Guard(token, is_loopback=is_loopback(self._listen.host))
-
-    def take(self, token: Secret | None) -> None:
-        """From now on it is that of another configuration."""
-        self._gate.guard = self._guard_of(token)
 
     async def start(self) -> None:
         await self._runner.setup()
@@ -97,6 +91,10 @@ class AdminServer:
                 f"admin.listen: cannot listen on {self._listen} ({error.strerror or error}): is another daemon "
                 'running? Choose another port, or "" for none'
             ) from error
+
+    def _token_bytes(self) -> bytes | None:
+        token = self._token()
+        return token.reveal().encode() if token is not None else None
 
     def _protocol(self) -> asyncio.Protocol:
         assert self._runner.server is not None

@@ -392,9 +392,14 @@ ADMIN = Section(
             "listen",
             Address(4180, optional=True),
             "127.0.0.1:4180",
-            'health, metrics, pause, resume; "": off; beyond this machine with a token',
+            'the page, health, metrics, /api; "": off; beyond this machine with a token',
         ),
-        Option("token", HiddenText(texts.token), "", "needed by pause and resume: env:NAME or file:PATH"),
+        Option(
+            "token",
+            HiddenText(texts.token),
+            "",
+            "to change something, and beyond this machine to read: env:NAME or file:PATH",
+        ),
     ),
     rules=(rules.admin,),
 )

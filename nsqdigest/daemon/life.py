@@ -91,7 +91,7 @@ class Daemon:
             reads = ReadingApi(self.view, Browser(lambda: self.parts, self.status)).routes()
             api = [*reads, *OperatorApi(self.operator).routes()]
             self._admin = AdminServer(
-                config.admin.listen, self.parts.metrics, self.status.checks, api, config.admin.token
+                config.admin.listen, self.parts.metrics, self.status.checks, api, lambda: self.config.admin.token
             )
 
     @property
@@ -224,8 +224,6 @@ class Daemon:
             parts.metrics.know(known_labels(parts.config))
         self.operator.take(parts)
         self.status.take(parts)
-        if self._admin is not None:
-            self._admin.take(parts.config.admin.token)
         return before
 
     async def end_replaced(self, before: Parts) -> None:

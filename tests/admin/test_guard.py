@@ -8,15 +8,14 @@ import pytest
 
 from nsqdigest.admin.guard import WRONG_AT_ONCE, WRONG_EVERY_S, Asked, Brake, Guard
 from nsqdigest.base.reasons import HttpRefusal as Reason
-from nsqdigest.config import Secret
 
 pytestmark = pytest.mark.unit
 
 TOKEN = "a-long-enough-token"
 BEARER = f"Bearer {TOKEN}"
 OURS = "127.0.0.1:4180"
-LOCAL, OPEN = Guard(Secret(TOKEN), is_loopback=True), Guard(Secret(TOKEN), is_loopback=False)
-WITHOUT = Guard(None, is_loopback=True)
+LOCAL, OPEN = (Guard(TOKEN.encode, is_loopback=is_loopback) for is_loopback in (True, False))
+WITHOUT = Guard(lambda: None, is_loopback=True)
 
 
 def reads(path: str = "/api/status", **said: Any) -> Asked:
@@ -62,7 +61,7 @@ def test_a_name_that_was_bound_to_our_address_reads_nothing(host: str, path: str
 @pytest.mark.parametrize(
     "hosts",
     [
-        (), ("",), (OURS, OURS), ("a b",), ("a/b",), ("u@127.0.0.1",), ("[::1",), ("::1",), ("[127.0.0.1]x",), ("x:y",),
+        ("",), (OURS, OURS), ("a b",), ("a/b",), ("u@127.0.0.1",), ("[::1",), ("::1",), ("[127.0.0.1]x",), ("x:y",),
         ("a\r\nb",), ("1:999999",), ("[not-ip]",), ("\udcff",),
     ],
 )  # fmt: skip
@@ -71,6 +70,11 @@ def test_there_is_one_host_and_it_is_one(guard: Guard, hosts: tuple[str, ...]) -
     refused = guard.decide(reads(hosts=hosts, authorization=BEARER))
     assert refused is not None
     assert (refused.status, refused.reason) == (400, Reason.HOST)
+
+
+def test_a_load_balancer_that_names_no_host_is_no_browser() -> None:
+    assert reason(LOCAL, reads("/readyz", hosts=())) is None
+    assert reason(LOCAL, reads("/readyz", hosts=(), origin="http://attacker.example")) is Reason.FOREIGN_PAGE
 
 
 def test_where_other_machines_ask_the_host_may_have_any_name() -> None:
@@ -191,8 +195,17 @@ def test_a_write_is_json(content_type: str) -> None:
     assert reason(LOCAL, writes(content_type=content_type)) is Reason.CONTENT_TYPE
 
 
-def test_a_guard_shows_no_token() -> None:
-    assert TOKEN not in repr(LOCAL)
+def test_the_token_of_a_new_file_counts_at_once() -> None:
+    tokens: list[bytes | None] = [None]
+    guard = Guard(lambda: tokens[-1], is_loopback=True)
+    assert reason(guard, writes()) is Reason.NO_TOKEN
+    tokens.append(TOKEN.encode())
+    assert reason(guard, writes()) is None
+    tokens.append(b"another-long-token")
+    assert reason(guard, writes()) is Reason.TOKEN_WRONG
+
+
+def test_a_refusal_does_not_show_what_was_guessed() -> None:
     refused = LOCAL.decide(writes(authorization="Bearer guess"))
     assert refused is not None
     assert "guess" not in refused.text

@@ -72,7 +72,7 @@ class Admin:
         self.paused = Paused()
         self.address = Address(HOST, free_port())
         api = [*OperatorApi(self.paused).routes(), web.get("/api/thing", self.thing)]
-        self.server = AdminServer(self.address, self.metrics, lambda: self.checks, api, token)
+        self.server = AdminServer(self.address, self.metrics, lambda: self.checks, api, lambda: token)
         self.failure: Exception | None = None
 
     async def thing(self, _request: web.Request) -> web.Response:
@@ -259,6 +259,17 @@ async def test_a_body_that_says_nothing_is_refused_with_what_one_looks_like(guar
 async def test_a_name_that_is_not_there_is_refused_with_those_that_are(guarded: Admin) -> None:
     status, text, _ = await guarded.ask("/api/pause", "POST", b'{"kind": "topic", "name": "evnets"}', ALLOWED)
     assert (status, json.loads(text)) == (404, {"error": 'there is no topic "evnets"; did you mean "events"?'})
+
+
+@pytest.mark.parametrize("path", ["/%61pi/pause", "/api/%70ause", "/./api/pause", "/x/../api/pause"])
+async def test_an_address_in_other_letters_is_the_same_address(guarded: Admin, path: str) -> None:
+    reader, writer = await asyncio.open_connection(guarded.address.host, guarded.address.port)
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\n"
+    writer.write(f"{head}content-length: {len(EVENTS)}\r\n\r\n".encode() + EVENTS)
+    assert (await reader.read()).startswith((b"HTTP/1.1 401 ", b"HTTP/1.1 404 "))
+    assert guarded.paused.topics == set()
+    writer.close()
+    await writer.wait_closed()
 
 
 async def test_reading_an_address_that_writes_is_refused(guarded: Admin) -> None:

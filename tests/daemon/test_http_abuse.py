@@ -106,7 +106,8 @@ def descriptors(daemon: Daemon) -> int:
     return len(os.listdir(Path("/proc") / str(daemon.pid) / "fd"))
 
 
-def test_whatever_is_done_to_its_address_intake_goes_on(stage: Stage, daemon: Daemon, many_files: None) -> None:
+@pytest.mark.usefixtures("many_files")
+def test_whatever_is_done_to_its_address_intake_goes_on(stage: Stage, daemon: Daemon) -> None:
     before = descriptors(daemon)
     publisher = stage.publisher(stage.nsqds[0])
     with Background(publisher, 3_000, per_s=1_000):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -148,11 +148,14 @@ async def visit(page: Page, fragment: str, wanted: str) -> None:
     await page.until_text(wanted, "#main")
 
 
-async def examine(page: Page, name: str) -> None:
+DAY, NIGHT = ("desk", DESK, False), ("phone", PHONE, True)
+
+
+async def examine(page: Page, name: str, looks: Sequence[tuple[str, int, bool]] = (DAY, NIGHT)) -> None:
     """By day on a desk, by night on a phone: nothing for axe to complain of, nothing beyond the edge; and pictures."""
     if not await page.run("'axe' in window"):
         await page.run(AXE.read_text("utf-8") + ";0")
-    for look, width, dark in (("desk", DESK, False), ("phone", PHONE, True)):
+    for look, width, dark in looks:
         await page.resize(width, 900)
         await page.look(dark=dark)
         found = await page.run("axe.run({resultTypes: ['violations']}).then(({violations}) => violations)")
@@ -303,7 +306,7 @@ async def test_redis_away_and_back(page: Page, world: World) -> None:
         world.publish("quick", "user:44")
         await page.until("document.documentElement.dataset.health === 'failing'", PATIENCE_S)
         await page.until("document.querySelector('.checks .failing')")
-        await examine(page, "redis-away")
+        await examine(page, "redis-away", [DAY])
         await visit(page, "#/timelines", "Redis")
         await page.picture(PICTURES / "redis-away-timelines.png")
     finally:
@@ -321,7 +324,7 @@ async def test_the_daemon_away_and_back(page: Page, world: World) -> None:
         assert (await page.run("document.title")).startswith("? ")
         assert await page.run("document.getElementById('icon').getAttribute('href')") == "page/icon-away.svg"
         await page.until("document.querySelector('.banner img').naturalWidth > 0")
-        await examine(page, "daemon-away")
+        await examine(page, "daemon-away", [DAY])
     finally:
         world.daemon.start()
     await page.until("document.documentElement.dataset.health !== 'away'", PATIENCE_S)
@@ -350,7 +353,7 @@ async def test_beyond_this_machine_it_asks_for_the_token(page: Page, world: Worl
     world.other.start()
     await page.go(world.url(daemon=world.other))
     await page.until_text("This needs the token", "#verdict")
-    await examine(page, "locked")
+    await examine(page, "locked", [NIGHT])
     await page.run("document.querySelector('main button').focus()")
     await page.press("Enter")
     await answer_dialog(page, "wrong-token")

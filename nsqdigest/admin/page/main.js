@@ -86,6 +86,7 @@ async function ask() {
   clearTimeout(timer);
   try {
     const now = await source.get("api/status");
+    if (status && now.version !== status.version) location.reload(); // the page of the version before may not fit
     offsetMs = now.now_ms - Date.now();
     status = now;
     answeredMs = Date.now();
@@ -96,9 +97,9 @@ async function ask() {
     failed(error);
   }
   isAsking = false;
+  plan();
   render();
   announce();
-  plan();
 }
 
 async function askForView() {
@@ -229,7 +230,7 @@ function sub(nowMs) {
       answeredMs !== null && [h("br"), `What stands below is from ${clock(answeredMs + offsetMs)}.`],
     ];
   }
-  if (!status || trouble) return trouble?.text ?? null;
+  if (!status || trouble) return trouble?.status === 403 ? trouble.text : null;
   const parts = [
     h("span", null, health()),
     h("span", null, "up ", duration((nowMs - status.started_ms) / 1000)),
@@ -274,7 +275,7 @@ function bottom(nowMs) {
     h("p", null, trouble || ageS > STALE_AFTER_S ? `As of ${clock(answeredMs + offsetMs)}` : `Live, ${clock(nowMs)}`),
     h("p", null, "Settings ", h("code", null, status.config_hash)),
     !status.has_token &&
-      h("p", null, "Read only: to pause, deliver or send again from here, write ", h("code", null, 'token = "env:NSQDIGEST_TOKEN"'), " under ", h("code", null, "[admin]"), " in the file, and restart the daemon."),
+      h("p", null, "Read only: to pause, deliver or send again from here, write ", h("code", null, 'token = "env:NSQDIGEST_TOKEN"'), " under ", h("code", null, "[admin]"), " in the file, and reload or restart the daemon."),
   ];
 }
 

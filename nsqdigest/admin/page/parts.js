@@ -97,5 +97,6 @@ export function controller(backoff) {
 }
 
 export function probe(backoff, nowMs) {
-  return backoff.next_probe_ms === null ? h("span", { class: "quiet" }, "–") : instant(backoff.next_probe_ms, nowMs);
+  if (backoff.next_probe_ms === null) return h("span", { class: "quiet" }, "–");
+  return instant(Math.max(backoff.next_probe_ms, nowMs), nowMs);
 }
