@@ -69,7 +69,7 @@ class Daemon:
         self.parts = build(config, kinds, uniform)
         self.operator = Operator(self.parts)
         self.status = Status(self.parts, self.operator.paused_since_s)
-        self.registry = Registry(self.parts.store.namespace, lambda: config_hash(self.parts.config), uniform)
+        self.registry = Registry(lambda: self.parts.store.namespace, lambda: config_hash(self.parts.config), uniform)
         self.view = View(lambda: self.parts, self.status, self.operator.paused_since_s, self.registry)
         self._summary = Summary(self.parts.metrics, lambda: self.parts.store_watch.figures)
         self._systemd = Notifier(self.status.line, self._makes_progress)
