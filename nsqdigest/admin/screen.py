@@ -211,7 +211,8 @@ def _facts(view: StatusView) -> Iterator[tuple[str, str]]:
         delivery += f"; {counted(view.dead_digests, 'digest')} in the dead list"
     yield "delivery", delivery
     store = view.store
-    yield "redis", _text(f"{store.redis}, {store.version or 'version unknown'}: {store.detail}", _LONGEST_DETAIL)
+    read = "" if store.figures_ms is None else f"; counts of {_ago(store.figures_ms, view.now_ms)}"
+    yield "redis", _text(f"{store.redis}, {store.version or 'version unknown'}: {store.detail}{read}", _LONGEST_DETAIL)
     for name, records in view.orphans.items():
         yield "orphan", f"{counted(records, 'record')} of route {_text(name)}, which the file does not have"
     loop = f"the event loop is {_age(view.event_loop_lag_s, '0 ms')} late at most"

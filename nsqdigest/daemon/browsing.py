@@ -75,13 +75,15 @@ class Browser:
         """`parts`: of the configuration in force."""
         self._parts_now = parts
         self._status = status
-        self._namespace = parts().store.namespace
-        self._inspector = Inspector(self._namespace)
         self._known = _Routes(parts().config)
 
     @property
     def _parts(self) -> Parts:
         return self._parts_now()
+
+    @property
+    def _inspector(self) -> Inspector:
+        return Inspector(self._parts.store.namespace)
 
     @property
     def _routes(self) -> _Routes:
@@ -111,7 +113,9 @@ class Browser:
     async def timelines(self, asked: Asked) -> TimelinesView:
         self._require_store()
         names, now_ms, routes = self._names(asked), self._parts.store.clock.now_ms(), self._routes
-        lister = Lister(self._namespace, {name: routes.increment_ms(name) for name in names}, now_ms, routes.quiet)
+        lister = Lister(
+            self._parts.store.namespace, {name: routes.increment_ms(name) for name in names}, now_ms, routes.quiet
+        )
         wanted = Wanted(asked.text, asked.states)
         listing = await lister.first(asked.limit, wanted, MOST_READ)
         if listing.is_partial and asked.text:

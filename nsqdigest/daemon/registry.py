@@ -38,7 +38,7 @@ class Registry:
         config_hash: Callable[[], str],
         uniform: Callable[[float, float], float],
     ) -> None:
-        """What is called for is that of the configuration in force."""
+        """`namespace`, `config_hash`: of the configuration in force."""
         self._namespace = namespace
         self._config_hash = config_hash
         self._uniform = uniform

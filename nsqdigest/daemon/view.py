@@ -169,7 +169,7 @@ class View:
             health=Health.DRAINING if self._status.is_draining else Health.WELL,
             verdict="",
             version=__version__,
-            config=config.source,
+            config=config.source.encode("utf-8", "backslashreplace").decode(),  # a path may be any bytes
             config_hash=known.config_hash,
             started_ms=self._started_ms,
             reloaded_ms=None if reloaded_s is None else int(reloaded_s * 1000),

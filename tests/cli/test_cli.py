@@ -24,8 +24,8 @@ from support.shell import PATIENCE_S, PROGRAM, Shell
 pytestmark = pytest.mark.unit
 
 COMMANDS = (
-    "init", "check", "try", "preview", "simulate", "doctor", "test-sink", "run", "timelines", "show", "flush", "delete",
-    "adopt",
+    "init", "check", "try", "preview", "simulate", "doctor", "test-sink", "run", "status", "timelines", "show",
+    "explain", "flush", "delete", "adopt",
     "dead", "pause", "resume", "audit", "demo", "completion", "help",
 )  # fmt: skip
 SUBCOMMANDS = tuple(("dead", word) for word in ("list", "show", "replay", "drop", "events"))

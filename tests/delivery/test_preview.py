@@ -46,7 +46,7 @@ def preview(daemon: Daemon, *words: str) -> tuple[int, str, str]:
 
 def dump(stage: Stage) -> dict[bytes, Any]:
     """All of Redis, but for what daemons note of themselves."""
-    keys = sorted(key for key in stage.store.cli("KEYS", "*") if not key.endswith((b"routes", b"turns")))
+    keys = sorted(key for key in stage.store.cli("KEYS", "*") if not key.endswith((b"routes", b"turns", b"daemons")))
     return {key: stage.store.cli("DUMP", key) for key in keys}
 
 

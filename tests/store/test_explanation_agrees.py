@@ -79,7 +79,6 @@ def test_a_timeline_goes_out_when_its_explanation_says(store: Scripts, policy: P
 
 NOW_MS = 1_795_075_200_000  # a Thursday, 09:00 in Berlin
 QUIET = replace(POLICY, quiet=(Window(8 * 60, 10 * 60),), zone="Europe/Berlin")
-QUIET_ENDS_MS = NOW_MS + HOUR_MS
 
 
 def begun(store: Scripts, base_ms: int, *, urgent: bool = False) -> None:
