@@ -25,7 +25,7 @@ from support.waiting import wait_until
 
 __all__ = ["operated", "stage"]
 
-LONG = "customer:" + "0123456789" * 6
+LONG = "customer:" + "quite-long" * 6
 HOSTILE = "\u202eevil"
 FITS = 120
 """From this width on no line of a busy system is wider than its terminal."""
@@ -167,7 +167,8 @@ def make_busy(operated: Operated, command: Callable[..., str]) -> str:
         wait_until(lambda: json.loads(command("show", name, "--json"))["state"] == state, PATIENCE_S, state)  # noqa: B023
     for what in ("a", "b", "x" * 60):
         operated.publish("ada", to="hook", what=what)
-    operated.publish(LONG, HOSTILE, "snoozed", "muted", to="hook")
+    for name in (LONG, HOSTILE, "snoozed", "muted"):  # one after another: those due first are listed first
+        operated.publish(name, to="hook")
     command("snooze", "snoozed", "--for", "3h", "--by", "ops")
     command("mute", "muted", "--for", "7d", "--by", "somebody@example.com", "--yes")
     return str(json.loads(command("dead", "list", "--json"))[0]["id"])

@@ -29,7 +29,7 @@ _MASKS: Mapping[str, str] = {
     r"127\.0\.0\.1:\d{5}\b": "127.0.0.1:10000",
     r"\b59m\d\ds\b": "59m00s",
     r"\bends in \d\ds\b": "ends in 00s",
-    r"\b\d{1,2}s ago\b": "10s ago",
+    r"\bopened (now|\d{1,2}s ago)": "opened 10s ago",
     r"Redis \d\.\d\.\d+": "Redis 7.0.0",
     r"nsqd \d\.\d\.\d": "nsqd 1.3.0",
 }
