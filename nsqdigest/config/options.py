@@ -1,8 +1,9 @@
 """Every option: its name, how it is read, its default as the file writes it, and its line in the example file.
 
-A new option is one line here and the attribute of the tree (`model`) that it becomes. The options of one kind of sink
-stand in the file of that kind, in `delivery/sinks`. Bounds are those of the servers (nsqd refuses or silently clamps
-what lies beyond) or of the scripts; others only catch slips.
+A new option is one line here and the attribute of the tree (`model`) that it becomes; outside of policies, sinks and
+routes also a line in `daemon/changes.py`: what it needs to change while the daemon runs. The options of one kind of
+sink stand in the file of that kind, in `delivery/sinks`. Bounds are those of the servers (nsqd refuses or silently
+clamps what lies beyond) or of the scripts; others only catch slips.
 """
 
 from __future__ import annotations

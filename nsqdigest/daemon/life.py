@@ -69,8 +69,6 @@ class Daemon:
         self._uniform = uniform
         self._failures = tasks.Failures()
         self.parts = build(config, kinds, uniform)
-        self._before: Parts | None = None
-        """What the last reload left, while it ends."""
         self._departures = Departures()
         self._other_parts = asyncio.Event()
         """Set when `parts` is another one."""
@@ -200,8 +198,8 @@ class Daemon:
             return rebuild(self.parts, config, changes, self._kinds)
         return build(config, self._kinds, self._uniform, self.parts.metrics)
 
-    def take(self, parts: Parts) -> None:
-        before, self._before = self.parts, self.parts
+    def take(self, parts: Parts) -> Parts:
+        before = self.parts
         if self._is_started:
             self._departures.note(before, parts)
         self.parts = parts
@@ -212,14 +210,13 @@ class Daemon:
             parts.metrics.know(known_labels(parts.config))
         self.operator.take(parts)
         self.status.take(parts)
+        return before
 
-    async def see_off(self) -> None:
-        before, self._before = self._before, None
-        assert before is not None
-        if self._is_started and before.store is self.parts.store:
+    async def see_off(self, before: Parts) -> None:
+        if before.store is self.parts.store:
             await self._departures.see_off(before, self.parts)
             self._other_parts.set()  # there are other tasks by now
-        else:
+        else:  # nothing but its store was in use
             await before.store.close(0)
 
     def reloading(self) -> None:

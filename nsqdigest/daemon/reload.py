@@ -61,11 +61,11 @@ class Reloaded(Protocol):
     def prepare(self, config: Config, changes: Changes) -> Parts:
         """Raises where a part cannot be built."""
 
-    def take(self, parts: Parts) -> None:
-        """Lets them take the place of those in force."""
+    def take(self, parts: Parts) -> Parts:
+        """Lets them take the place of those in force, and returns the latter."""
 
-    async def see_off(self) -> None:
-        """Returns when what has no use any more has ended."""
+    async def see_off(self, before: Parts) -> None:
+        """Returns when what of them has no use any more has ended."""
 
     def reloading(self) -> None:
         """A reload begins. `ready` follows."""
@@ -136,9 +136,9 @@ class Reloads:
         for advice in config.warnings:
             if (advice.path, advice.problem) not in known:
                 _log.warning("config.advice", advice=advice)
-        self._daemon.take(parts)
+        before = self._daemon.take(parts)
         self._taken(changes)
-        await self._daemon.see_off()
+        await self._daemon.see_off(before)
         self._log_taken(config, changes, time.monotonic() - began_s)
         return ReloadOutcome.APPLIED if changes.is_any else ReloadOutcome.UNCHANGED
 

@@ -540,10 +540,19 @@ def test_a_ramp_goes_on_within_the_new_limit() -> None:
     for _ in range(6):
         succeed(ctl, now_s, ctl.decision.limit)
     assert ctl.decision.limit == 64
+    ctl.change(100, PLAIN, now_s)
+    assert (ctl.decision.state, ctl.decision.limit) == (State.RAMPING, 64)
+    succeed(ctl, now_s, 64)
+    assert (ctl.decision.state, ctl.decision.limit) == (State.FLOWING, 100)
+
+
+def test_a_ramp_beyond_the_new_limit_is_at_its_end() -> None:
+    ctl, now_s = ramping()
+    for _ in range(6):
+        succeed(ctl, now_s, ctl.decision.limit)
+    epoch = ctl.decision.epoch
     ctl.change(20, PLAIN, now_s)
-    assert (ctl.decision.state, ctl.decision.limit) == (State.RAMPING, 20)
-    succeed(ctl, now_s, 20)
-    assert (ctl.decision.state, ctl.decision.limit) == (State.FLOWING, 20)
+    assert ctl.decision[:5] == (State.FLOWING, 0, 20, epoch, None)
 
 
 @pytest.mark.parametrize("state", [State.BACKOFF, State.PROBING, State.RAMPING])

@@ -260,6 +260,24 @@ class ControllerMachine(RuleBasedStateMachine):
             self.before = self.state, self.level, self.limit, self.wake_s
             self.goes_to(State.PAUSED, self.level)
 
+    @rule(curve=st.sampled_from(CURVES), most=st.sampled_from((1, 8, 2500)), slow_start=st.booleans())
+    def other_settings(self, curve: Curve, most: int, slow_start: bool) -> None:
+        self.ctl.change(most, curve, self.now_s, slow_start=slow_start)
+        self.curve, self.most, self.slow_start = curve, most, slow_start
+        self.state, self.level, self.limit, self.wake_s = self.fitted(self.state, self.level, self.limit, self.wake_s)
+        if self.before is not None:
+            self.before = self.fitted(*self.before)
+
+    def fitted(
+        self, state: State, level: int, limit: int, wake_s: float | None
+    ) -> tuple[State, int, int, float | None]:
+        level = min(level, self.curve.level_cap)
+        if state is State.FLOWING or (state is State.RAMPING and limit >= self.most):
+            return State.FLOWING, level, self.most, None
+        if state is State.BACKOFF and wake_s is not None:
+            wake_s = min(wake_s, self.now_s + max(SHORTEST_WAIT_S, self.curve.longest_s(level)))
+        return state, level, limit, wake_s
+
     @precondition(lambda self: self.state in {State.BACKOFF, State.PROBING})
     @rule(times=st.sampled_from((3, 12)))
     def steady_failure(self, times: int) -> None:

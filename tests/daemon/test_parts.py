@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 import pytest
 
+from nsqdigest.admin.operator import Kind
 from nsqdigest.config import Config, parse_text
+from nsqdigest.daemon.changes import compare
 from nsqdigest.daemon.operator import Operator
-from nsqdigest.daemon.parts import Parts, StoreIsBack, build
+from nsqdigest.daemon.parts import Parts, StoreIsBack, build, rebuild
 from nsqdigest.delivery.sinks.table import KINDS
 
 pytestmark = pytest.mark.unit
 
 
-def config() -> Config:
+def config(more: str = "", nsq: str = "") -> Config:
     """Three routes of two topics into two sinks; nothing listens at its addresses."""
     routes = (("events", "a", "out"), ("events", "b", "other"), ("alerts", "c", "out"))
-    text = """
+    text = f"""
         [nsq]
         nsqd_tcp_addresses = ["127.0.0.1:1"]
+        {nsq}
         [redis]
         url = "redis://127.0.0.1:1/0"
         [sinks.out]
@@ -31,7 +35,7 @@ def config() -> Config:
         """
     for topic, name, sink in routes:
         text += f'[[routes]]\nname = "{name}"\ntopic = "{topic}"\ntimeline = "{{x}}"\nsink = "{sink}"\n'
-    return parse_text(text, "test.toml", {}, KINDS)
+    return parse_text(text + more, "test.toml", {}, KINDS)
 
 
 @pytest.fixture
@@ -73,3 +77,76 @@ async def test_a_second_pause_changes_nothing_and_keeps_its_time(parts: Parts) -
     assert operator.resume("route", "a")
     assert not operator.resume("route", "a")
     assert operator.paused_since_s == {}
+
+
+# -- another configuration
+
+
+WITH_ALL_SINKS = """
+[sinks.fixed]
+type = "webhook"
+url = "https://hooks.example.com/a"
+[sinks.many]
+type = "webhook"
+url = "https://{tenant}.example.com/a"
+[sinks.queue]
+type = "nsq"
+nsqd_tcp_addresses = ["127.0.0.1:1"]
+topic = "digests"
+""" + "".join(
+    f'[[routes]]\nname = "to-{sink}"\ntopic = "events"\ntimeline = "{{x}}"\nsink = "{sink}"\n'
+    for sink in ("fixed", "many", "queue")
+)
+
+
+def rebuilt(before: Parts, after: Config) -> Parts:
+    return rebuild(before, after, compare(before.config, after, KINDS))
+
+
+def new_outlets(before: Parts, after: Parts) -> set[str]:
+    return {name for name, outlet in after.outlets.items() if before.outlets.get(name) is not outlet}
+
+
+async def test_what_another_configuration_leaves_as_it_was_is_the_same_object(parts: Parts) -> None:
+    after = rebuilt(parts, config('[[routes]]\nname = "new"\ntopic = "new"\ntimeline = "{x}"\nsink = "out"\n'))
+    assert new_outlets(parts, after) == set()
+    assert [consumer.topic for consumer in after.consumers] == ["events", "alerts", "new"]
+    assert after.consumers[:2] == parts.consumers
+    assert after.lines["events"] is parts.lines["events"]
+    assert after.publisher is parts.publisher
+    assert after.store is parts.store
+    assert (after.discovery is parts.discovery, after.depths is parts.depths) == (False, False)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_another_policy_makes_new_lines_and_no_new_consumer(parts: Parts) -> None:
+    after = rebuilt(parts, config('[policies.default]\nminimum_delay = "1m"\n'))
+    assert after.consumers == parts.consumers
+    assert after.lines["events"] is not parts.lines["events"]
+    assert after.discovery is parts.discovery
+
+
+async def test_sinks_that_use_more_than_their_own_options_are_rebuilt_with_that() -> None:
+    before = build(config(WITH_ALL_SINKS))
+    curve = rebuilt(before, config(WITH_ALL_SINKS + '[backoff]\nbase = "2s"\n'))
+    assert new_outlets(before, curve) == {"many"}
+    options = rebuilt(before, config(WITH_ALL_SINKS, 'compression = "deflate"'))
+    assert new_outlets(before, options) == {"queue"}
+    assert not set(options.consumers) & set(before.consumers)
+    assert options.publisher is not before.publisher
+
+
+async def test_a_sink_that_loses_its_last_route_begins_anew() -> None:
+    before = build(config(WITH_ALL_SINKS))
+    after = rebuilt(before, config(WITH_ALL_SINKS.replace('sink = "queue"', 'sink = "fixed"')))
+    assert new_outlets(before, after) == {"queue"}
+
+
+async def test_a_pause_of_what_is_gone_is_over_and_others_stay() -> None:
+    before = build(config(WITH_ALL_SINKS))
+    operator = Operator(before)
+    for kind, name in (("route", "to-fixed"), ("route", "a"), ("sink", "queue")):
+        operator.pause(cast(Kind, kind), name)
+    operator.take(rebuilt(before, config()))
+    assert set(operator.paused_since_s) == {("route", "a")}
+    assert operator.names_of("sink") == ["out", "other"]

@@ -70,6 +70,10 @@ def state_line(daemon: Daemon, name: str) -> str:
     return next((line for line in lines if line[4:].startswith(f"{name}: ")), "")
 
 
+def config_hashes(daemon: Daemon) -> list[str]:
+    return re.findall(r'^nsqdigest_config_info{hash="(\w+)"} 1.0$', daemon.get("/metrics")[1], re.MULTILINE)
+
+
 def ids(receiver: Receiver) -> set[str]:
     return {value["id"] for value in receiver.values()}
 
@@ -180,7 +184,10 @@ def test_routes_topics_and_sinks_come_and_go(stage: Stage) -> None:
     nsqd.create_channel(ALERTS, CHANNEL)
     change(daemon, "sinks.second", **second(stage))
     daemon.routes = [dict(ROUTE), dict(OF_ALERTS)]
+    [hash_before] = config_hashes(daemon)
     daemon.reload()
+    [hash_after] = config_hashes(daemon)
+    assert hash_after != hash_before
     publish(nsqd, ALERTS, "ada")
     wait_until(lambda: ids(stage.receivers[1]) == {"ada"}, PATIENCE_S, "the digest of a new route")
     [said] = daemon.said("daemon.reloaded")

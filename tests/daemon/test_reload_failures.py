@@ -144,3 +144,22 @@ async def test_a_file_that_cannot_be_read_in_time_is_refused(file: File, monkeyp
     async with running(file) as daemon:
         await reloaded(daemon)
         assert daemon.reloads.trouble == "it could not be read within 0 s"
+
+
+async def test_reloads_leave_nothing_behind(stage: Stage, file: File) -> None:
+    async with running(file) as daemon:
+        await until(lambda: is_connected(stage), 5.0)
+
+        async def there_and_back() -> list[str]:
+            for write in (file.write_another, file.write):
+                write()
+                await reloaded(daemon)
+            await until(lambda: not daemon.parts.scheduler._leaving.outlets, 5.0, "the sinks of before to be closed")
+            return sorted(task.get_name() for task in asyncio.all_tasks() if not task.get_name().startswith("Task-"))
+
+        before = await there_and_back()
+        for _ in range(3):
+            await there_and_back()
+        after = await there_and_back()
+        assert after == before
+        assert (daemon._departures.consumers, daemon._departures._ends) == ([], [])

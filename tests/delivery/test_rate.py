@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -78,3 +79,14 @@ def test_a_sink_without_a_rate_has_the_plain_outlet() -> None:
     assert type(outlet_of(SINK, ToldSink(), controller)) is Outlet
     assert type(outlet_of(HOOK, ToldSink(), controller)) is Outlet
     assert type(outlet_of(replace(HOOK, own_spacing_s=1.0), ToldSink(), controller)) is PacedOutlet
+
+
+async def test_one_that_takes_the_place_of_another_keeps_its_pace() -> None:
+    """Otherwise a reload would post twice within the spacing."""
+    settings = replace(HOOK, own_spacing_s=60.0)
+    before, after = (outlet_of(settings, ToldSink(), Controller(8, Curve(1.0, 8.0), min)) for _ in range(2))
+    assert isinstance(before, PacedOutlet)
+    before._next_s = before._room_at_s = time.monotonic() + 60.0
+    assert (before.room, after.room) == (0, 1)
+    after.follow(before)
+    assert after.room == 0

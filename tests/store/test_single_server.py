@@ -10,6 +10,7 @@ from redis.exceptions import MaxConnectionsError, MovedError
 
 from nsqdigest.base.errors import Applied, StoreError
 from nsqdigest.store.servers.node import Node
+from nsqdigest.store.servers.single import SingleServer
 from support.scripted_redis import SILENCE
 from support.scripted_sets import (
     LAST_SLOT,
@@ -87,6 +88,27 @@ async def test_a_call_waits_while_all_connections_are_taken() -> None:
         assert await asyncio.gather(*calls) == [[b"PONG"]] * 3
         assert server.accepted == 1
         await node.close()
+
+
+async def test_more_connections_are_allowed_while_calls_wait_and_never_fewer() -> None:
+    goes_on = asyncio.Event()
+
+    async def answer(words: tuple[bytes, ...]) -> str:
+        await goes_on.wait()
+        return "PONG"
+
+    async with scripted(answer) as (server,):
+        node = Node("a server", server.url, 1, PATIENCE_S)
+        servers = SingleServer(node)
+        calls = [asyncio.ensure_future(node.exchange([[b"PING"]])) for _ in range(4)]
+        await until(lambda: server.count(b"PING") == 1)
+        for connections in (3, 2, 3):
+            servers.allow(connections)
+        await until(lambda: server.count(b"PING") == 3)
+        goes_on.set()
+        assert await asyncio.gather(*calls) == [[b"PONG"]] * 4
+        assert server.accepted == 3
+        await servers.close()
 
 
 async def test_a_call_that_gets_no_connection_within_the_time_out_is_refused_unsent() -> None:
