@@ -16,7 +16,9 @@ from nsqdigest.base.reasons import (
     BuryReason,
     ConnectionLoss,
     DeadLetterReason,
+    HttpRefusal,
     LookupProblem,
+    ReloadOutcome,
     SinkState,
     SkipReason,
     Verdict,
@@ -212,9 +214,24 @@ METRICS: dict[str, Declared] = {
     "orphan_records": _gauge((), "Records of routes that the file no longer has; nobody delivers them."),
     # -- the daemon
     "event_loop_lag_seconds": _gauge((), "The longest delay of the event loop in the last 15 s."),
+    "http_refusals_total": _counter(
+        ("reason",), "Requests to admin.listen refused, and connections to it closed, by reason.", reason=HttpRefusal
+    ),
     "log_lines_dropped_total": _counter((), "Log lines dropped because the reader of the log fell behind."),
+    "start_time_seconds": _gauge((), "Unix time when the daemon began to count: all counters were 0 then."),
     "build_info": _gauge(("version", "python"), "1, with the versions of nsqdigest and Python as labels."),
     "config_info": _gauge(("hash",), "1, with a hash of the configuration as label: equal settings, equal hash."),
+    "config_reloads_total": _counter(
+        ("outcome",),
+        "Reloads of the configuration, by outcome; refused: it has mistakes, or something needs a restart.",
+        outcome=ReloadOutcome,
+    ),
+    "config_last_reload_successful": _gauge(
+        (), "1: the last reload was good, or there was none; 0: it was not, and what was loaded before is in force."
+    ),
+    "config_last_reload_success_timestamp_seconds": _gauge(
+        (), "Unix time at which the configuration in force was loaded, by the start or a reload."
+    ),
 }  # fmt: skip
 STARTS_UNKNOWN = ("channel_depth",)
 """No series until the first measurement: a 0 would be a false statement."""

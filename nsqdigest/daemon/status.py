@@ -1,4 +1,4 @@
-"""The state of a daemon for its operator: the checks of `/readyz`, the log lines of USR2, the gauges.
+"""The state of a daemon for its operator: the checks of `/readyz`, the gauges, what a sink is like.
 
 Invariants:
 - All of it is read from memory when somebody asks, and nothing waits. Figures of Redis and nsqd are collected
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from nsqdigest.config import Config
     from nsqdigest.consumer import Consumer
     from nsqdigest.daemon.parts import Parts
+    from nsqdigest.daemon.reload import Reloads
 
 _log = log.get("daemon")
 
@@ -36,16 +37,31 @@ _HASH_LENGTH = 12
 
 
 def config_hash(config: Config) -> str:
-    """Equal for equal settings, wherever the file is. Secrets, and URLs that may contain one, do not enter it."""
-    text = repr(replace(config, source="", warnings=()))
+    """Equal for settings by which daemons of one version work alike. Where the file is, [admin] and [log] do not enter
+    it, nor do secrets, and URLs that may contain one."""
+    own = replace(config.admin, listen=None, token=None), replace(config.log, level="info", format="auto")
+    text = repr(replace(config, source="", warnings=(), admin=own[0], log=own[1]))
     return hashlib.sha256(text.encode()).hexdigest()[:_HASH_LENGTH]
 
 
 class Status:
-    def __init__(self, parts: Parts, paused_since_s: Mapping[tuple[str, str], float]) -> None:
+    def __init__(self, parts: Parts, paused_since_s: Mapping[tuple[str, str], float], reloads: Reloads) -> None:
         """`paused_since_s`: by kind and name, what an operator paused, in Unix time."""
-        config, metrics = parts.config, parts.metrics
-        self._metrics = metrics
+        self._metrics = parts.metrics
+        self._paused_since_s = paused_since_s
+        self._reloads = reloads
+        self._dead_shown: set[str] = set()
+        self._hash = ""
+        self.store_is_ready = False
+        self.is_draining = False
+        self.take(parts)
+        self._metrics.set("build_info", 1, version=__version__, python=platform.python_version())
+        self._metrics.refresh_by(self._set_gauges)
+
+    def take(self, parts: Parts) -> None:
+        """From now on it looks at the parts of another configuration."""
+        config = parts.config
+        self._source = config.source
         self._consumers = parts.consumers
         self._scheduler = parts.scheduler
         self._outlets = parts.outlets
@@ -53,15 +69,12 @@ class Status:
         self._watch = parts.store_watch
         self._holds = parts.store.holds
         self._lag = parts.lag
-        self._paused_since_s = paused_since_s
         self._pausable = known_labels(config)["kind", "name"]
         self._sink_of = {route.name: route.sink for route in config.routes}
-        self._dead_shown: set[str] = set(config.sinks)
-        self.store_is_ready = False
-        self.is_draining = False
-        metrics.set("build_info", 1, version=__version__, python=platform.python_version())
-        metrics.set("config_info", 1, hash=config_hash(config))
-        metrics.refresh_by(self._set_gauges)
+        self._dead_shown |= set(config.sinks)
+        self._metrics.clear("config_info", hash=self._hash)
+        self._hash = config_hash(config)
+        self._metrics.set("config_info", 1, hash=self._hash)
 
     # -- gauges
 
@@ -85,6 +98,8 @@ class Status:
     def _set_figures(self) -> None:
         metrics, figures = self._metrics, self._watch.figures
         for name, of in figures.routes.items():
+            if name not in self._sink_of:
+                continue  # a reload took it out since they were read
             metrics.set("timelines", of.waiting, route=name, state="waiting")
             metrics.set("timelines", of.leased, route=name, state="leased")
             metrics.set("records_open", of.open_records, route=name)
@@ -104,13 +119,23 @@ class Status:
         figures = self._watch.figures
         backlog = Backlog(dead=figures.dead.get(sink, 0))
         for name, of in figures.routes.items():
-            if self._sink_of[name] == sink:
+            if self._sink_of.get(name) == sink:
                 backlog = backlog.plus(Backlog(of.overdue, of.overdue_s(figures.now_ms)))
         return backlog
 
     def condition_of(self, sink: str) -> Condition:
         paused_since_s = self._paused_since_s.get(("sink", sink))
         return self._outlets[sink].history.condition(self.backlog_of(sink), paused_since_s, time.time())
+
+    def obstacles(self, route: str) -> list[str]:
+        """What keeps this daemon from delivering what is due of a route."""
+        found = []
+        if ("route", route) in self._paused_since_s:
+            found.append(f"route {route} is {self._check_of_paused_route(route).detail}")
+        sink = self._sink_of.get(route)
+        if sink is not None and (condition := self.condition_of(sink)).is_trouble:
+            found.append(f"sink {sink} is {condition.detail}")
+        return found
 
     # -- one line
 
@@ -122,44 +147,12 @@ class Status:
         done = f"{counted(int(events), 'event')} in, {counted(int(digests), 'digest')} out"
         return f"{'; '.join(troubles) or 'well'}; {done}, {counted(waits, 'timeline')} waiting"
 
-    # -- USR2
-
-    def log_state(self) -> None:
-        for check in self.checks():
-            _log.info(
-                "daemon.state", check=check.name, well=check.is_well and not check.is_trouble, detail=check.detail
-            )
-        for consumer in self._consumers:
-            for address in consumer.links.addresses:
-                entry = consumer.links.entry(address)
-                _log.info(
-                    "daemon.state.nsqd",
-                    topic=consumer.topic,
-                    nsqd=str(address),
-                    sources=", ".join(entry.sources),
-                    seen_s_ago=round(time.monotonic() - entry.seen_s, 1),
-                    connected=address in consumer.links.connected,
-                )
-            for connection in consumer.connections:
-                _log.info(
-                    "daemon.state.connection",
-                    topic=consumer.topic,
-                    nsqd=str(connection.address),
-                    rdy=connection.rdy,
-                    in_flight=connection.in_flight,
-                )
-
     # -- /readyz
 
     def checks(self) -> list[Check]:
         checks = [Check("running", not self.is_draining, "draining" if self.is_draining else "yes")]
-        failing_s = self._scheduler.failing_since_s
-        if not self.store_is_ready:
-            checks.append(Check("store", False, "not reached yet"))
-        elif failing_s is not None:
-            checks.append(Check("store", False, f"failing for {time.monotonic() - failing_s:.1f} s"))
-        else:
-            checks.append(Check("store", True, "answers"))
+        why = self.why_store_fails()
+        checks.append(Check("store", not why, why or "answers"))
         checks += [self._check_of(consumer) for consumer in self._consumers]
         checks += [
             self._check_of_paused_route(name) for name in self._sink_of if ("route", name) in self._paused_since_s
@@ -167,12 +160,20 @@ class Status:
         for sink in self._outlets:
             condition = self.condition_of(sink)
             checks.append(Check(f"sink {sink}", True, condition.detail, condition.is_trouble))
+        checks.append(self._check_of_config())
         if lookupds := self._discovery.lookupds:
             well = sum(lookupd.is_well for lookupd in lookupds)
             # Without an answer, the connections that are open go on.
             is_well = well > 0 or all(consumer.connected for consumer in self._consumers)
             checks.append(Check("nsqlookupd", is_well, f"{well} of {len(lookupds)} answer"))
         return checks
+
+    def why_store_fails(self) -> str:
+        """ "" where it answers."""
+        failing_s = self._scheduler.failing_since_s
+        if not self.store_is_ready:
+            return "not reached yet"
+        return "" if failing_s is None else f"failing for {time.monotonic() - failing_s:.1f} s"
 
     def _check_of(self, consumer: Consumer) -> Check:
         name, known = f"topic {consumer.topic}", len(consumer.links.addresses)
@@ -187,6 +188,14 @@ class Status:
         if self._discovery.has_answers:
             return Check(name, True, "no nsqlookupd knows an nsqd that has it yet; the daemon goes on asking")
         return Check(name, False, "no nsqd is known, and no nsqlookupd answers")
+
+    def _check_of_config(self) -> Check:
+        reloads, now_s = self._reloads, time.time()
+        loaded = f"{'loaded' if reloads.reloaded_at_s is None else 'reloaded'} {clock_text(reloads.loaded_at_s, now_s)}"
+        if reloads.failed_at_s is None:
+            return Check("config", True, f"{self._source}, {loaded}")
+        failed = f"the reload of {clock_text(reloads.failed_at_s, now_s)} was not taken: {reloads.trouble}"
+        return Check("config", True, f"{failed}; in force is what was {loaded}", is_trouble=True)
 
     def _check_of_paused_route(self, name: str) -> Check:
         since = clock_text(self._paused_since_s["route", name], time.time())

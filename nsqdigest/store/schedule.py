@@ -35,7 +35,10 @@ _PACKED = struct.Struct(">QQI")
 
 def instant_ms(score: bytes | int) -> int:
     """As Redis answers it. What no script wrote may be infinite: it is as far away as numbers go."""
-    return int(max(-_FURTHEST_MS, min(_FURTHEST_MS, float(score))))
+    number = score if isinstance(score, int) else float(score)
+    if -_FURTHEST_MS <= number <= _FURTHEST_MS:
+        return int(number)
+    return -_FURTHEST_MS if number < 0 else _FURTHEST_MS
 
 
 class Schedule(NamedTuple):
@@ -104,6 +107,10 @@ class Plan:
     def increment_ms(self) -> int:
         return self._policy.increment_delay_ms
 
+    def delay_ms(self, iteration: int) -> int:
+        """The least between the digest of this number and the next; 0: before the first, where that waits."""
+        return self._after[min(iteration, len(self._after)) - 1] if iteration else self._first_ms
+
     @property
     def has_calendar(self) -> bool:
         return self._calendar is not None
@@ -143,7 +150,7 @@ class Plan:
         if self._calendar is not None:
             base_ms = max(self._calendar.next_ms(now_ms), promised_ms)
             return Schedule(base_ms, base_ms)
-        base_ms = max(now_ms + self._after[min(iteration, len(self._after)) - 1], promised_ms)
+        base_ms = max(now_ms + self.delay_ms(iteration), promised_ms)
         return Schedule(base_ms, max(base_ms, now_ms + self._policy.maximum_delay_ms))
 
     def earliest_next_ms(self, now_ms: int) -> list[int]:

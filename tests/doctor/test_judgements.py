@@ -16,6 +16,7 @@ from nsqdigest.doctor.findings import Part
 from nsqdigest.doctor.judgements import NsqdFacts, Peer
 from nsqdigest.doctor.reach import in_a_thread, peer_of, resolve, why
 from nsqdigest.nsq.negotiation import Negotiated
+from nsqdigest.store.daemons import Known, Told
 from nsqdigest.store.operations import RouteCounts
 from nsqdigest.store.servers.facts import ServerFacts
 from nsqdigest.store.servers.rights import Rights
@@ -304,11 +305,12 @@ def test_what_a_daemon_lacks_is_named() -> None:
     ("what", "detail", "remedy"),
     [
         ("sink hook", "refusing since 09:12 (8 digests buried: 400)", "what the receiver answers"),
-        ("sink hook", "stopped since 09:12 (1 digest waits: 410)", "restart the daemon"),
+        ("sink hook", "stopped since 09:12 (1 digest waits: 410)", "send the daemon HUP"),
         ("sink hook", "behind since 09:12 (3 digests wait)", "concurrency"),
         ("sink hook", "paused since 09:12", "nsqdigest resume sink hook"),
         ("route events", "paused since 09:12 (3 digests wait)", "nsqdigest resume route events"),
         ("topic events", "1 of 1 nsqd connected, paused since 09:12", "nsqdigest resume topic events"),
+        ("config", "the reload of 09:12 was not taken: f.toml:3: nsq.x: unknown key", "nsqdigest check"),
     ],
 )
 def test_what_is_in_trouble_though_the_daemon_is_ready_is_a_warning(what: str, detail: str, remedy: str) -> None:
@@ -435,3 +437,22 @@ def test_whose_a_certificate_is() -> None:
         "a.example, 10.0.0.1", 1893456000.0
     )
     assert peer_of({}) is None
+
+
+# -- other daemons
+
+
+def daemon_in(host: str, version: str = "1.2.0", config_hash: str = "aaa") -> Known:
+    return Known(host, 1, Told(host=host, pid=7, version=version, config_hash=config_hash))
+
+
+def test_no_daemon_is_no_finding() -> None:
+    assert judgements.of_daemons([], "1.2.0", "aaa") == []
+
+
+def test_daemons_whose_file_says_something_else_are_named() -> None:
+    known = [daemon_in("web-1"), daemon_in("web\x1b[2J", config_hash="bbb"), daemon_in("web-3", "1.1.0", "ccc")]
+    all_of_them, other = judgements.of_daemons(known, "1.2.0", "aaa")
+    assert (all_of_them.state, all_of_them.detail[:28]) == (State.OK, "3 daemons in this namespace:")
+    assert (other.state, other.what) == (State.WARN, "daemon web\\u001b[2J (pid 7)")
+    assert "the same file" in other.remedy
