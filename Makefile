@@ -22,7 +22,7 @@ unexport PYTHONPATH PYTHONHOME
 help: ## list what make can do
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name what; do printf '  make %-15s %s\n' "$$name" "$$what"; done
 
-setup: setup-dev setup-servers ## make ready for everything: .venv, nsqd, nsqlookupd, Redis, Valkey
+setup: setup-dev setup-servers ## make ready for everything: .venv, nsqd, nsqlookupd, Redis, Valkey, Chromium
 
 setup-demo: ## make ready for the demo only: .venv and Redis
 	@scripts/setup-venv $(VENV) runtime build
@@ -38,6 +38,7 @@ setup-servers:
 	@scripts/setup-redis $(VENV) oldest
 	@scripts/setup-valkey
 	@scripts/setup-prometheus
+	@scripts/setup-browser
 	@scripts/go-build servers $(NSQ)/nsqd $(NSQ)/nsqlookupd
 
 install:
@@ -120,5 +121,5 @@ bench-timelines: setup-bench setup-servers install ## measure what timelines cos
 	$(VENV)/bin/python -m bench.timelines $(ARGS)
 
 clean: ## remove all that make has made
-	rm -rf $(VENV) $(LOWEST_VENV) site .servers .hypothesis .pytest_cache .mypy_cache .ruff_cache dist
+	rm -rf $(VENV) $(LOWEST_VENV) site .servers .hypothesis .pytest_cache .mypy_cache .ruff_cache .pictures dist
 	find . -path ./.git -prune -o -name __pycache__ -type d -exec rm -rf {} +

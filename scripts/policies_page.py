@@ -17,10 +17,10 @@ from zoneinfo import ZoneInfo
 
 from bench.drawing import colours, dot, path, rect, svg, text
 from bench.pages import prose
+from nsqdigest.base.moments import format_duration
 from nsqdigest.base.words import counted
 from nsqdigest.config import Policy
 from nsqdigest.config.reading import parse_text
-from nsqdigest.config.units import format_duration
 from nsqdigest.delivery.sinks.table import KINDS
 from nsqdigest.store.schedule import Plan
 from nsqdigest.trial.simulator import Event, SimulatedDigest, Simulator

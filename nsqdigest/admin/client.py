@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import http.client
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import msgspec
 
 from nsqdigest.base.errors import NsqdigestError, Unreachable
-from nsqdigest.config import Address, Config
+from nsqdigest.base.shown import printable
+
+if TYPE_CHECKING:
+    from nsqdigest.config import Address, Config, Secret
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 _TIMEOUT_S = 10.0
+_MOST_BYTES = 16 << 20
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -18,29 +26,69 @@ def own_host(listen: Address) -> str:
     return _ANY_ADDRESS.get(listen.host, listen.host)
 
 
+def get(config: Config, path: str, shape: type[T], timeout_s: float = _TIMEOUT_S) -> T:
+    """What the daemon answers. Raises Unreachable where none does, or something else answers there."""
+    token = config.admin.token
+    headers = {} if token is None else _authorization(token)
+    status, body = _exchange(config, _Request("GET", path, headers, timeout_s=timeout_s))
+    if status != http.client.OK:
+        raise _refusal(config, status, body)
+    try:
+        return msgspec.json.decode(body, type=shape)
+    except msgspec.DecodeError as error:
+        if "version" not in (_object(body) or {}):
+            raise _no_daemon(config, status) from error
+        raise Unreachable(
+            f"the daemon at {config.admin.listen} is of another version than this command, and its answer cannot be "
+            f"read ({error}); use the command of its version"
+        ) from error
+
+
 def post(config: Config, path: str, body: dict[str, Any]) -> dict[str, Any]:
     """Returns the daemon's answer. Raises with the daemon's own text where it refuses."""
-    listen, token = config.admin.listen, config.admin.token
-    if listen is None:
-        raise Unreachable(
-            f'{config.source}: admin.listen is "" (off), so no command can reach the daemon; '
-            "write an address and restart it"
-        )
+    _listen(config)
+    token = config.admin.token
     if token is None:
         raise NsqdigestError(
             f"{config.source}: admin.token is not set, so the daemon refuses this; "
             'write token = "env:NAME" under [admin] and restart the daemon'
         )
-    connection = http.client.HTTPConnection(own_host(listen), listen.port, timeout=_TIMEOUT_S)
-    try:
-        connection.request(
-            "POST",
-            path,
-            json.dumps(body),
-            {"content-type": "application/json", "authorization": f"Bearer {token.reveal()}"},
+    headers = {"content-type": "application/json", **_authorization(token)}
+    status, body_read = _exchange(config, _Request("POST", path, headers, json.dumps(body)))
+    answer = _object(body_read)
+    if status == http.client.OK and answer is not None:
+        return answer
+    raise _refusal(config, status, body_read)
+
+
+def _authorization(token: Secret) -> dict[str, str]:
+    return {"authorization": f"Bearer {token.reveal()}"}
+
+
+def _listen(config: Config) -> Address:
+    if config.admin.listen is None:
+        raise Unreachable(
+            f'{config.source}: admin.listen is "" (off), so no command can reach the daemon; '
+            "write an address and restart it"
         )
+    return config.admin.listen
+
+
+class _Request(NamedTuple):
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: str | None = None
+    timeout_s: float = _TIMEOUT_S
+
+
+def _exchange(config: Config, request: _Request) -> tuple[int, bytes]:
+    listen = _listen(config)
+    connection = http.client.HTTPConnection(own_host(listen), listen.port, timeout=request.timeout_s)
+    try:
+        connection.request(request.method, request.path, request.body, request.headers)
         response = connection.getresponse()
-        status, body_read = response.status, response.read()
+        return response.status, response.read(_MOST_BYTES)
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "strerror", None) or error
         raise Unreachable(
@@ -48,15 +96,20 @@ def post(config: Config, path: str, body: dict[str, Any]) -> dict[str, Any]:
         ) from error
     finally:
         connection.close()
-    answer = _object(body_read)
-    if status == http.client.OK and answer is not None:
-        return answer
+
+
+def _refusal(config: Config, status: int, body: bytes) -> NsqdigestError:
+    answer = _object(body)
     if answer is None or "error" not in answer:
-        raise Unreachable(
-            f"something answers at {listen} (admin.listen of {config.source}) with {status}, but it is no nsqdigest; "
-            "write the address of the daemon"
-        )
-    raise NsqdigestError(f"the daemon at {listen} refuses: {answer['error']}")
+        return _no_daemon(config, status)
+    return NsqdigestError(f"the daemon at {config.admin.listen} refuses: {printable(str(answer['error']))}")
+
+
+def _no_daemon(config: Config, status: int) -> Unreachable:
+    return Unreachable(
+        f"something answers at {config.admin.listen} (admin.listen of {config.source}) with {status}, but it is no "
+        "nsqdigest; write the address of the daemon"
+    )
 
 
 def _object(body: bytes) -> dict[str, Any] | None:

@@ -1,20 +1,27 @@
-"""`/livez`, `/readyz` and `/metrics` over HTTP, on `admin.listen` (loopback by default).
+"""The HTTP server on `admin.listen` (loopback by default): `/livez`, `/readyz`, `/metrics`, the page and `/api`.
 
 Live means that the event loop turns. Ready means that every check passes; `?verbose` names each, and marks with `!`
 trouble that does not make the daemon unready: a sink that refuses, or a pause by an operator. Nothing here changes the
-daemon; `operator` does. The checks come from `daemon.status`.
+daemon; `operator` does. The checks come from `daemon.status`, the page from `pages`; who may ask for what is decided by
+`guard`, and how many may be connected by `door`.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from aiohttp import web
 
+from nsqdigest.admin import pages
+from nsqdigest.admin.door import Door
+from nsqdigest.admin.gate import MOST_BODY_BYTES, Gate, ServerLog
+from nsqdigest.admin.guard import Guard
 from nsqdigest.base.errors import Unreachable
 from nsqdigest.base.metrics import Metrics
-from nsqdigest.config import Address
+from nsqdigest.config import Address, Secret
+from nsqdigest.config.rules import is_loopback
 
 
 class Check(NamedTuple):
@@ -37,25 +44,53 @@ CLIENTS_END_WITHIN_S = 0.5
 delay it. (aiohttp waits that long twice.)"""
 
 
+_LINGERS_S = 1.0
+"""Where the answer came before the body, the body is read for so long: who sends it gets the answer."""
+
+
 class AdminServer:
     def __init__(
-        self, listen: Address, metrics: Metrics, checks: Callable[[], list[Check]], api: Iterable[web.RouteDef] = ()
+        self,
+        listen: Address,
+        metrics: Metrics,
+        checks: Callable[[], list[Check]],
+        api: Iterable[web.RouteDef] = (),
+        token: Secret | None = None,
     ) -> None:
+        """`api`: what is under /api/. `token`: that of `admin.token`."""
         self._listen = listen
         self._metrics = metrics
         self._checks = checks
-        application = web.Application(client_max_size=64 * 1024)
+        application = web.Application(client_max_size=MOST_BODY_BYTES)
         application.router.add_get("/livez", self._livez)
         application.router.add_get("/readyz", self._readyz)
         application.router.add_get("/metrics", self._metrics_text)
-        application.router.add_routes(api)
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=CLIENTS_END_WITHIN_S)
+        application.router.add_routes([*pages.routes(), *api])
+        self._gate = Gate(self._guard_of(token), metrics)
+        self._door = Door(self._protocol, self._gate.count)
+        self._gate.attach(application, self._door)
+        self._runner = web.AppRunner(
+            application,
+            access_log=None,
+            shutdown_timeout=CLIENTS_END_WITHIN_S,
+            lingering_time=_LINGERS_S,
+            logger=ServerLog(self._gate.count),
+        )
+        self._server: asyncio.Server | None = None
+
+    def _guard_of(self, token: Secret | None) -> Guard:
+        return Guard(token, is_loopback=is_loopback(self._listen.host))
+
+    def take(self, token: Secret | None) -> None:
+        """From now on it is that of another configuration."""
+        self._gate.guard = self._guard_of(token)
 
     async def start(self) -> None:
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._listen.host, self._listen.port)
         try:
-            await site.start()
+            self._server = await asyncio.get_running_loop().create_server(
+                self._door, self._listen.host, self._listen.port, reuse_address=True
+            )
         except OSError as error:
             await self._runner.cleanup()
             raise Unreachable(
@@ -63,7 +98,13 @@ class AdminServer:
                 'running? Choose another port, or "" for none'
             ) from error
 
+    def _protocol(self) -> asyncio.Protocol:
+        assert self._runner.server is not None
+        return cast(asyncio.Protocol, self._runner.server())
+
     async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
         await self._runner.cleanup()
 
     async def _livez(self, _request: web.Request) -> web.Response:
@@ -79,10 +120,8 @@ class AdminServer:
 
     async def _metrics_text(self, request: web.Request) -> web.Response:
         body, content_type = self._metrics.exposition(request.headers.get("accept", ""))
-        return web.Response(body=body, headers={"content-type": content_type, "cache-control": "no-store"})
+        return web.Response(body=body, headers={"content-type": content_type})
 
 
 def _plain(text: str, status: int = 200) -> web.Response:
-    return web.Response(
-        text=text, status=status, headers={"cache-control": "no-store", "x-content-type-options": "nosniff"}
-    )
+    return web.Response(text=text, status=status)

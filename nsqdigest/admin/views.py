@@ -48,15 +48,25 @@ class ConnectionView(msgspec.Struct, kw_only=True, frozen=True):
     in_flight: int = 0
     sources: list[str] = []
     """Who named it: the file, or nsqlookupds."""
+    seen_ms: int | None = None
+    """When one of them did last."""
 
 
 class TopicView(msgspec.Struct, kw_only=True, frozen=True):
     name: str
+    health: Health
+    detail: str
+    """As in `/readyz?verbose`."""
     backoff: BackoffView
     max_in_flight: int
     in_flight: int
     depth: int | None
-    """Messages that wait in our channel, over its nsqds; null: no nsqd has said so."""
+    """Messages that wait in our channel, over its nsqds; null: no nsqd has said so (only those are asked that a
+    nsqlookupd names)."""
+    is_starved: bool
+    """max_in_flight limits the rate."""
+    received_per_s: float
+    """Of the last minute, like all rates."""
     paused_since_ms: int | None
     connections: list[ConnectionView]
 
@@ -72,7 +82,9 @@ class RouteView(msgspec.Struct, kw_only=True, frozen=True):
     oldest_due_s: float
     open_records: int
     held: dict[str, int]
-    """Timelines that an operator holds, by kind: snoozed, muted."""
+    """Timelines that an operator holds, by kind: snooze, mute."""
+    quiet_until_ms: int | None
+    """Set within the quiet hours of its policy: until then nothing of it goes out."""
     paused_since_ms: int | None
 
 
@@ -85,12 +97,21 @@ class SinkView(msgspec.Struct, kw_only=True, frozen=True):
     detail: str
     """As in `/readyz?verbose`."""
     since_ms: int | None
+    """Since when it is in trouble."""
+    why: str
+    """Of a refusal: an HTTP status, or our own words for what happened; "" where there was none."""
     backoff: BackoffView
     sending: int
     concurrency: int
-    overdue: int
+    waits: int
+    """Digests that were due and are not delivered; those that wait for another attempt are among them."""
     oldest_due_s: float
+    """How long the oldest of those that no daemon has taken is overdue."""
+    buried: int
+    """Digests given up since its receiver last accepted one."""
     dead: int
+    """Digests in the dead list."""
+    delivered_per_s: float
     last_delivery_ms: int | None
     paused_since_ms: int | None
 
@@ -111,6 +132,8 @@ class StoreView(msgspec.Struct, kw_only=True, frozen=True):
     version: str
     health: Health
     detail: str
+    failing_since_ms: int | None
+    """null: it answers, or was not reached yet since the start."""
     partitions: int
     figures_ms: int | None
     """When the figures of routes and dead digests were read."""
@@ -126,9 +149,11 @@ class DaemonView(msgspec.Struct, kw_only=True, frozen=True):
     config_hash: str
     is_this: bool
     differs: bool
-    """Its file says something else than the file of the daemon that answers."""
+    """Its file says something else than the file of the daemon that answers, [admin] and [log] aside. False of another
+    version, whose hash cannot be compared."""
     started_ms: int
     seen_ms: int
+    """When it checked in last; it does so every 20 s at least."""
 
 
 class StatusView(msgspec.Struct, kw_only=True, frozen=True):
@@ -194,16 +219,27 @@ class TimelineView(msgspec.Struct, kw_only=True, frozen=True):
     records: int
     digest_id: str
     """Of the digest under way; ""."""
+    digest_records: int
+    attempts: int
+    """Both of the digest under way."""
+    is_revived: bool
+    """It is a digest that was sent again from the dead list: `digest_id` belongs to its name."""
+    is_orphan: bool
+    """The file of this daemon has no such route: nobody delivers it."""
+    held: str
+    """By an operator: snooze, mute, or ""."""
 
 
 class TimelinesView(msgspec.Struct, kw_only=True, frozen=True):
-    """`GET /api/timelines?route=&text=&state=&limit=`: those that are due first."""
+    """`GET /api/timelines?route=&sink=&text=&state=&limit=`: those that are being delivered, then those that are due
+    first. `text`: in the name; `state` may be repeated."""
 
     now_ms: int
     timelines: list[TimelineView]
     total: int
+    """How many there are that were asked for, as far as was read."""
     is_partial: bool
-    """The reading was broken off at its bound: there may be more that the text fits."""
+    """The reading was broken off at its bound: there may be more, and some of them may be due before these."""
 
 
 class ReasonView(msgspec.Struct, kw_only=True, frozen=True):
@@ -220,6 +256,30 @@ class ExplanationView(msgspec.Struct, kw_only=True, frozen=True):
     """When it goes out, and why then."""
     due_ms: int | None
     reasons: list[ReasonView]
+
+
+class HoldView(msgspec.Struct, kw_only=True, frozen=True):
+    """A timeline that an operator snoozed or muted."""
+
+    kind: str
+    until_ms: int
+    since_ms: int
+    by: str
+
+
+class DigestView(msgspec.Struct, kw_only=True, frozen=True):
+    """A digest that was opened and is not delivered yet."""
+
+    id: str
+    iteration: int
+    records: int
+    superseded: int
+    dropped: int
+    attempts: int
+    """Made so far."""
+    opened_ms: int
+    since_ms: int
+    """When it was first tried; a merge keeps that instant, and a revival begins it anew."""
 
 
 class RecordView(msgspec.Struct, kw_only=True, frozen=True):
@@ -243,19 +303,32 @@ class DeliveryView(msgspec.Struct, kw_only=True, frozen=True):
     outcome: str
     """Of `base.reasons.Verdict`."""
     detail: str
-    """Of a failure: our words, never the receiver's."""
+    """Of a failure: an HTTP status, or our own words for what happened; never the receiver's."""
     took_s: float
 
 
 class TimelineDetailView(msgspec.Struct, kw_only=True, frozen=True):
-    """`GET /api/timeline?route=&timeline=`."""
+    """`GET /api/timeline?route=&timeline=&digest=`. `route` may be missing where one route alone has the timeline;
+    `digest`: of a revived digest its id."""
 
     now_ms: int
     timeline: TimelineView
+    sink: str
+    """"" for an orphan."""
     iteration: int
+    """How many digests it has had, the one under way among them."""
+    last_digest_id: str
+    hold: HoldView | None
+    digest: DigestView | None
+    """Under way."""
+    superseded: int
+    dropped: int
+    """Both since the digest before."""
     explanation: ExplanationView
     records: list[RecordView]
-    """The newest, at most fifty."""
+    """The newest that wait for the next digest, at most fifty."""
+    digest_records: list[RecordView]
+    """The newest of the digest under way, at most fifty."""
     deliveries: list[DeliveryView]
 
 
@@ -275,14 +348,19 @@ class DeadView(msgspec.Struct, kw_only=True, frozen=True):
     attempts: int
     records: int
     since_ms: int
+    detail: str
+    """What its receiver answered last, cut where it is long."""
 
 
 class DeadListView(msgspec.Struct, kw_only=True, frozen=True):
-    """`GET /api/dead?sink=&limit=`: the newest first."""
+    """`GET /api/dead?sink=&route=&limit=`: the newest first."""
 
     now_ms: int
     dead: list[DeadView]
     total: int
+    """In the dead list, whatever was asked for."""
+    is_partial: bool
+    """The reading was broken off at its bound: older ones may be among those asked for."""
 
 
 class ErrorView(msgspec.Struct, kw_only=True, frozen=True):

@@ -139,6 +139,16 @@ def _connected_nsqd(fields: Fields) -> str:
     return f"nsqd {{nsqd}} of topic {{topic}} is {'connected' if fields['connected'] else 'not connected'}"
 
 
+def _topic_state(fields: Fields) -> str:
+    behind = "" if fields["depth"] is None else ", {depth:message} in nsqd"
+    return f"topic {{topic}}: {{state}} (level {{backoff_level}}), {{in_flight:event}} in flight{behind}"
+
+
+def _other_daemon(fields: Fields) -> str:
+    file = ", with another file" if fields["differs"] else ""
+    return f"another daemon, {{version}}, runs on {{host}} with pid {{pid}}{file}"
+
+
 SENTENCES: Mapping[str, Sentence] = {
     # -- the daemon
     "config.advice": "{advice}",
@@ -157,6 +167,8 @@ SENTENCES: Mapping[str, Sentence] = {
     "daemon.store.ready": "Redis {version} is ready at {redis} ({partitions:partition})",
     "daemon.store.advice": "{advice}",
     "daemon.store.waiting": "waiting for Redis at {redis}, next try in {again_s:s}: {error}",
+    "admin.write": "{client} asked for {path} with the token, and got {status}",
+    "admin.refused": "requests to admin.listen are refused, or their connections closed: {reason}",
     "daemon.operator.paused": "an operator paused {kind} {name}",
     "daemon.operator.resumed": "an operator resumed {kind} {name}",
     "daemon.policy.changed": (
@@ -169,10 +181,19 @@ SENTENCES: Mapping[str, Sentence] = {
     "daemon.reload.refused": "{config} is not taken: {why}; what was loaded at {in_force_since} stays in force",
     "daemon.reload.failed": ("{config} cannot be taken: {error}; what was loaded at {in_force_since} stays in force"),
     "daemon.reload.ignored": "HUP changes nothing: the daemon ends",
+    "daemon.registry.failed": "this daemon could not make itself known to others: {error}",
     "daemon.part.ended": "{part} ended by itself, so the daemon ends: {error}",
     "daemon.loop.error": "the event loop reports {what}: {error}",
     "daemon.state": _state_of,
     "daemon.state.nsqd": _connected_nsqd,
+    "daemon.state.verdict": "{verdict}",
+    "daemon.state.topic": _topic_state,
+    "daemon.state.route": (
+        "route {route}: {waiting:timeline} waiting, {leased} leased, {overdue} overdue, the oldest by "
+        "{oldest_due_s:s}; {open_records:record}"
+    ),
+    "daemon.state.sink": "sink {sink}: {state}; {waits:digest} due, {dead} dead, {sending} being sent",
+    "daemon.state.other": _other_daemon,
     "daemon.state.connection": "nsqd {nsqd} has RDY {rdy} for topic {topic}, {in_flight} in flight",
     "log.lines_dropped": "{lines:line} of this log were dropped",
     # -- discovery and connections

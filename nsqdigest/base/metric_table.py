@@ -16,6 +16,7 @@ from nsqdigest.base.reasons import (
     BuryReason,
     ConnectionLoss,
     DeadLetterReason,
+    HttpRefusal,
     LookupProblem,
     ReloadOutcome,
     SinkState,
@@ -213,6 +214,9 @@ METRICS: dict[str, Declared] = {
     "orphan_records": _gauge((), "Records of routes that the file no longer has; nobody delivers them."),
     # -- the daemon
     "event_loop_lag_seconds": _gauge((), "The longest delay of the event loop in the last 15 s."),
+    "http_refusals_total": _counter(
+        ("reason",), "Requests to admin.listen refused, and connections to it closed, by reason.", reason=HttpRefusal
+    ),
     "log_lines_dropped_total": _counter((), "Log lines dropped because the reader of the log fell behind."),
     "start_time_seconds": _gauge((), "Unix time when the daemon began to count: all counters were 0 then."),
     "build_info": _gauge(("version", "python"), "1, with the versions of nsqdigest and Python as labels."),

@@ -100,6 +100,27 @@ class SinkState(StrEnum):
     STOPPED = "stopped"
 
 
+class HttpRefusal(StrEnum):
+    """Why a request to `admin.listen` was refused, or its connection closed."""
+
+    HOST = "host"
+    """It names another host: a web page may have been bound to our address."""
+    FOREIGN_PAGE = "foreign-page"
+    NO_TOKEN = "no-token"
+    """The file has none."""
+    TOKEN_MISSING = "token-missing"
+    TOKEN_WRONG = "token-wrong"
+    TOO_MANY_TOKENS = "too-many-tokens"
+    """That were wrong, from one address."""
+    CONTENT_TYPE = "content-type"
+    MALFORMED = "malformed"
+    """No HTTP, or HTTP that two servers might read differently."""
+    TOO_SLOW = "too-slow"
+    TOO_MUCH = "too-much"
+    """More bytes than any request has."""
+    TOO_MANY_CONNECTIONS = "too-many-connections"
+
+
 class ReloadOutcome(StrEnum):
     """What became of a reload."""
 

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from nsqdigest.config import Config
 
 _COMMANDS = (
-    "init", "check", "try", "preview", "simulate", "doctor", "test-sink", "run", "timelines", "show", "flush", "snooze",
-    "mute", "wake", "holds", "delete", "adopt", "dead", "pause", "resume", "audit", "demo", "completion", "help",
+    "init", "check", "try", "preview", "simulate", "doctor", "test-sink", "run", "status", "timelines", "show",
+    "explain", "flush", "snooze", "mute", "wake", "holds", "delete", "adopt", "dead", "pause", "resume", "audit",
+    "demo", "completion", "help",
 )  # fmt: skip
 _OTHERWISE = {
     "version": "write `nsqdigest --version`",
@@ -86,8 +87,10 @@ def cli() -> None:
     Test every service that it names:        nsqdigest doctor
     Send a sample digest through a sink:     nsqdigest test-sink hook
     Run the daemon:                          nsqdigest run
+    See whether all is well:                 nsqdigest status
     See the timelines:                       nsqdigest timelines
     See all of one:                          nsqdigest show user:42
+    See why it is due when it is due:        nsqdigest explain user:42
     Deliver it now:                          nsqdigest flush user:42
     Delete it:                               nsqdigest delete user:42
     Let nothing of it out for a while:       nsqdigest snooze user:42 --for 2h

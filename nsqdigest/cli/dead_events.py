@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nsqdigest.base.errors import EXIT_NO, EXIT_OK, EXIT_UNREACHABLE, NsqdigestError
+from nsqdigest.base.moments import until
 from nsqdigest.base.reasons import DeadLetterReason
 from nsqdigest.base.shown import as_json as encoded
 from nsqdigest.base.shown import printable
 from nsqdigest.base.words import counted
 from nsqdigest.cli import config_option, load_config
-from nsqdigest.cli.operating import TEXT, json_option, limit_option, require_known, shown, until
+from nsqdigest.cli.operating import TEXT, json_option, limit_option, require_known, shown
 
 if TYPE_CHECKING:
     from nsqdigest.config import Address, Config

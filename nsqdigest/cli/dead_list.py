@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nsqdigest.base.errors import NsqdigestError
+from nsqdigest.base.moments import instant, until
 from nsqdigest.base.screen import table
 from nsqdigest.base.shown import as_json as encoded
 from nsqdigest.base.shown import printable
@@ -18,7 +19,6 @@ from nsqdigest.cli.operating import (
     LONGEST_NAME,
     TEXT,
     facts,
-    instant,
     instant_as_json,
     json_option,
     limit_option,
@@ -27,7 +27,6 @@ from nsqdigest.cli.operating import (
     record_lines,
     records_as_json,
     shown,
-    until,
 )
 from nsqdigest.cli.terminal import look_of_stdout
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from nsqdigest.base.errors import EXIT_NO, NsqdigestError
+from nsqdigest.base.moments import span
 from nsqdigest.base.shown import as_json as encoded
 from nsqdigest.base.shown import printable
 from nsqdigest.cli import config_option, load_config
 from nsqdigest.cli.dead_shared import dead_store
-from nsqdigest.cli.operating import TEXT, Duration, json_option, shown, span, typed
+from nsqdigest.cli.operating import TEXT, Duration, json_option, shown, typed
 from nsqdigest.cli.places import digest_option, look_at, route_option
 
 if TYPE_CHECKING:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from nsqdigest.base.errors import NsqdigestError
+from nsqdigest.base.moments import instant, until
 from nsqdigest.base.shown import as_json as encoded
 from nsqdigest.base.shown import printable
 from nsqdigest.cli import load_config
-from nsqdigest.cli.operating import instant, instant_as_json, note_unused, shown, until
+from nsqdigest.cli.operating import instant_as_json, note_unused, shown
 from nsqdigest.cli.places import routes_of
 
 if TYPE_CHECKING:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from nsqdigest.base.moments import instant, until
 from nsqdigest.base.screen import table
 from nsqdigest.base.shown import as_json as encoded
 from nsqdigest.base.shown import printable
 from nsqdigest.base.words import counted
 from nsqdigest.cli import config_option, load_config
 from nsqdigest.cli.holding import WORDS, hold_as_json
-from nsqdigest.cli.operating import LONGEST_NAME, instant, json_option, note_unused, until
+from nsqdigest.cli.operating import LONGEST_NAME, json_option, note_unused
 from nsqdigest.cli.places import route_option, routes_of
 from nsqdigest.cli.terminal import look_of_stdout
 

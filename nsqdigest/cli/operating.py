@@ -6,12 +6,12 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from nsqdigest.base.errors import EXIT_NO, NsqdigestError
+from nsqdigest.base.moments import instant
 from nsqdigest.base.screen import columns, padded, wrapped
 from nsqdigest.base.shown import printable
 from nsqdigest.base.words import listed, nearest
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 MOST_LISTED = 10_000
 LONGEST_NAME = 60
 _LONGEST_VALUE = 200
-_HOUR_MS = 3_600_000
 
 
 # -- options
@@ -110,24 +109,6 @@ def typed(name: str) -> str:
     return f"{'-- ' if name.startswith('-') else ''}{shlex.quote(name)}"
 
 
-def span(duration_ms: int) -> str:
-    """How long, as precise as it is of use: 250ms, 4m12s, 3h05m, 2d4h."""
-    from nsqdigest.config.units import format_duration
-
-    if duration_ms >= _HOUR_MS:
-        step_ms = 60_000 if duration_ms < 24 * _HOUR_MS else _HOUR_MS
-    else:
-        step_ms = 1000 if duration_ms >= 1000 else 1
-    return format_duration(duration_ms // step_ms * step_ms)
-
-
-def instant(instant_ms: int) -> str:
-    try:
-        return datetime.fromtimestamp(instant_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    except (ValueError, OverflowError, OSError):
-        return "?"  # what no script wrote may be any number
-
-
 def instant_as_json(instant_ms: int) -> str | None:
     """As in a digest: "2026-11-18T09:00:00.123Z"."""
     from nsqdigest.delivery.digest import rfc3339
@@ -136,12 +117,6 @@ def instant_as_json(instant_ms: int) -> str | None:
         return rfc3339(instant_ms)
     except (ValueError, OverflowError, OSError):
         return None
-
-
-def until(instant_ms: int, now_ms: int) -> str:
-    if instant_ms > now_ms:
-        return f"in {span(instant_ms - now_ms)}"
-    return f"{span(now_ms - instant_ms)} ago" if now_ms - instant_ms >= 1000 else "now"
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> list[str]:

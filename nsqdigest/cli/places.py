@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from nsqdigest.base.errors import NsqdigestError
+from nsqdigest.base.moments import instant, span
 from nsqdigest.base.shown import printable
-from nsqdigest.cli.operating import TEXT, instant, note_unused, require_known, shown, span
+from nsqdigest.cli.operating import TEXT, note_unused, require_known, shown
 
 if TYPE_CHECKING:
     from nsqdigest.base.quiet_hours import QuietHours

@@ -8,22 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from nsqdigest.base.errors import NsqdigestError
+from nsqdigest.base.moments import instant, until
 from nsqdigest.base.shown import as_json as encoded
 from nsqdigest.base.shown import printable
 from nsqdigest.base.words import counted
 from nsqdigest.cli import config_option, load_config
 from nsqdigest.cli.holding import hold_as_json, hold_of, in_words
-from nsqdigest.cli.operating import (
-    TEXT,
-    facts,
-    instant,
-    instant_as_json,
-    json_option,
-    record_lines,
-    records_as_json,
-    shown,
-    until,
-)
+from nsqdigest.cli.operating import TEXT, facts, instant_as_json, json_option, record_lines, records_as_json, shown
 from nsqdigest.cli.places import digest_option, look_at, route_option
 
 if TYPE_CHECKING:

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, BinaryIO, TypeVar
 import click
 
 from nsqdigest.base.errors import EXIT_NO
+from nsqdigest.base.moments import span
 from nsqdigest.base.shown import printable
 from nsqdigest.base.words import counted
 from nsqdigest.cli import config_option, load_config, terminal
-from nsqdigest.cli.operating import TEXT, Duration, instant_as_json, json_option, limit_option, require_known, span
+from nsqdigest.cli.operating import TEXT, Duration, instant_as_json, json_option, limit_option, require_known
 
 if TYPE_CHECKING:
     from nsqdigest.config import Config, Policy, Route

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nsqdigest.base.errors import EXIT_NO, EXIT_OK, EXIT_UNREACHABLE
+from nsqdigest.base.moments import span
 from nsqdigest.base.shown import as_json as encoded
 from nsqdigest.base.shown import printable
 from nsqdigest.base.words import listed
 from nsqdigest.cli import config_option, load_config
-from nsqdigest.cli.operating import TEXT, json_option, require_known, span
+from nsqdigest.cli.operating import TEXT, json_option, require_known
 
 if TYPE_CHECKING:
     from nsqdigest.config import Config

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from nsqdigest.base.moments import until
 from nsqdigest.base.screen import table
 from nsqdigest.base.shown import as_json as encoded
 from nsqdigest.base.shown import printable
@@ -23,7 +24,6 @@ from nsqdigest.cli.operating import (
     note_more,
     note_unused,
     require_known,
-    until,
 )
 from nsqdigest.cli.places import route_option, routes_of
 from nsqdigest.cli.terminal import look_of_stdout

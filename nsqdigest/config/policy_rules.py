@@ -7,10 +7,11 @@ from zoneinfo import ZoneInfo
 
 from nsqdigest.base.calendar import Calendar
 from nsqdigest.base.local_time import DAY_MS
+from nsqdigest.base.moments import format_duration
 from nsqdigest.base.quiet_hours import MINUTES_OF_DAY, QuietHours
 from nsqdigest.base.words import listed
 from nsqdigest.config.problems import Spot
-from nsqdigest.config.units import LONGEST_MS, format_duration
+from nsqdigest.config.units import LONGEST_MS
 
 Values = dict[str, Any]
 

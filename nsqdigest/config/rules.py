@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from nsqdigest.base.moments import format_duration
 from nsqdigest.base.templates import Template
 from nsqdigest.base.words import nearest
 from nsqdigest.config.model import Address, Tls
 from nsqdigest.config.problems import Spot, show
 from nsqdigest.config.texts import suggested_field
-from nsqdigest.config.units import format_duration
 
 Values = dict[str, Any]
 

@@ -10,10 +10,10 @@ import re
 from typing import Any
 
 from nsqdigest.base.host_names import LONGEST_LABEL, has_bad_length, ip_version, is_name
+from nsqdigest.base.moments import DURATION_UNITS_MS, format_duration
 from nsqdigest.config.model import Address
 from nsqdigest.config.problems import Wrong
 
-DURATION_UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 SIZE_UNITS_BYTES = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
 LONGEST_MS = 3650 * DURATION_UNITS_MS["d"]
 """Ten years: beyond it is a slip, and instants stay exact as doubles."""
@@ -33,15 +33,6 @@ _DURATION_WORDS = {
     "d": ("day", "days"),
 }
 _UNIT_OF_WORD = {word: unit for unit, words in _DURATION_WORDS.items() for word in (unit, *words)}
-
-
-def format_duration(duration_ms: int) -> str:
-    """The shortest notation: `1h30m`."""
-    text = ""
-    for unit, unit_ms in DURATION_UNITS_MS.items():
-        count, duration_ms = divmod(duration_ms, unit_ms)
-        text += f"{count}{unit}" if count else ""
-    return text or "0s"
 
 
 def format_size(size_bytes: int) -> str:

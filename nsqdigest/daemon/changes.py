@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from nsqdigest.base.moments import format_duration
 from nsqdigest.base.words import counted
 from nsqdigest.config import Address, Config, Secret
 from nsqdigest.config.options import POLICY, ROUTE, SECTIONS, TLS, Kinds, Option, Section
 from nsqdigest.config.problems import show
-from nsqdigest.config.units import format_duration, format_size
+from nsqdigest.config.units import format_size
 
 _SHOWN = 5
 """Names or options of one kind in a sentence."""

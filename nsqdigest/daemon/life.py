@@ -25,6 +25,7 @@ from collections.abc import Iterator
 
 from nsqdigest import __version__
 from nsqdigest.admin.operator import OperatorApi
+from nsqdigest.admin.reading import ReadingApi
 from nsqdigest.admin.server import AdminServer
 from nsqdigest.backoff import PROBE_MESSAGE_WITHIN_S, longest_recovery_s, retry_wait_ms
 from nsqdigest.base import log, tasks
@@ -32,15 +33,18 @@ from nsqdigest.base.errors import NsqdigestError, StoreError
 from nsqdigest.base.words import counted
 from nsqdigest.config import Config, tls_files
 from nsqdigest.consumer import Consumer, most_held_bytes
+from nsqdigest.daemon.browsing import Browser
 from nsqdigest.daemon.changes import Changes, compare
 from nsqdigest.daemon.labels import known_labels
 from nsqdigest.daemon.operator import Operator
 from nsqdigest.daemon.parts import Parts, Uniform, build, curve_of, rebuild
+from nsqdigest.daemon.registry import Registry
 from nsqdigest.daemon.reload import NeedsRestart, Reloads, reader_of
-from nsqdigest.daemon.status import Status
+from nsqdigest.daemon.status import Status, config_hash
 from nsqdigest.daemon.succession import Departures, all_of, take_over
 from nsqdigest.daemon.summary import Summary
 from nsqdigest.daemon.systemd import Notifier
+from nsqdigest.daemon.view import View
 from nsqdigest.delivery.sinks.kind import SinkKinds
 from nsqdigest.delivery.sinks.table import KINDS
 from nsqdigest.nsq.publisher import Bounds
@@ -76,13 +80,19 @@ class Daemon:
         self.reloads = Reloads(self, self.parts.metrics, reader_of(config, kinds))
         self.operator = Operator(self.parts)
         self.status = Status(self.parts, self.operator.paused_since_s, self.reloads)
+        self.registry = Registry(lambda: self.parts.store.namespace, lambda: config_hash(self.config), uniform)
+        self.view = View(lambda: self.parts, self.status, self.operator.paused_since_s, self.registry)
+        self.view.reloaded_s = lambda: self.reloads.reloaded_at_s
         self._summary = Summary(self.parts.metrics, lambda: self.parts.store_watch.figures)
         self._systemd = Notifier(self.status.line, self._makes_progress)
         self._drain_log = tasks.Tasks()
         self._admin: AdminServer | None = None
         if config.admin.listen is not None:
-            api = OperatorApi(self.operator, lambda: self.config.admin.token).routes()
-            self._admin = AdminServer(config.admin.listen, self.parts.metrics, self.status.checks, api)
+            reads = ReadingApi(self.view, Browser(lambda: self.parts, self.status)).routes()
+            api = [*reads, *OperatorApi(self.operator).routes()]
+            self._admin = AdminServer(
+                config.admin.listen, self.parts.metrics, self.status.checks, api, config.admin.token
+            )
 
     @property
     def config(self) -> Config:
@@ -116,6 +126,8 @@ class Daemon:
         parts.lag.start()
         parts.depths.start()
         self._summary.start()
+        self.view.start()
+        self.registry.start()
         tune_garbage_collection()
         listen = self.config.admin.listen
         _log.info(
@@ -172,6 +184,8 @@ class Daemon:
         yield from parts.lag.tasks
         yield from parts.depths.tasks
         yield from self._summary.tasks
+        yield from self.view.tasks
+        yield from self.registry.tasks
         yield from self._systemd.tasks
         yield from self.reloads.tasks
         for consumer in parts.consumers:
@@ -210,6 +224,8 @@ class Daemon:
             parts.metrics.know(known_labels(parts.config))
         self.operator.take(parts)
         self.status.take(parts)
+        if self._admin is not None:
+            self._admin.take(parts.config.admin.token)
         return before
 
     async def see_off(self, before: Parts) -> None:
@@ -278,6 +294,8 @@ class Daemon:
         parts = self.parts
         await self._drain_log.stop()
         await self._summary.stop()
+        await self.view.stop()
+        await self.registry.stop()
         await self._systemd.stop()
         await self._departures.end()
         await parts.policy_changes.stop()

@@ -29,7 +29,7 @@ async def run_until_signal(config: Config) -> None:
         loop.add_signal_handler(number, on_ending_signal)
     daemon = Daemon(config)
     loop.add_signal_handler(signal.SIGHUP, daemon.reloads.ask)
-    loop.add_signal_handler(signal.SIGUSR2, daemon.status.log_state)
+    loop.add_signal_handler(signal.SIGUSR2, daemon.view.log_state)
     try:
         if await _run_unless(is_ending, daemon.start()):
             await _run_unless(is_ending, daemon.watch())

@@ -1,4 +1,4 @@
-"""The state of a daemon for its operator: the checks of `/readyz`, the log lines of USR2, the gauges.
+"""The state of a daemon for its operator: the checks of `/readyz`, the gauges, what a sink is like.
 
 Invariants:
 - All of it is read from memory when somebody asks, and nothing waits. Figures of Redis and nsqd are collected
@@ -37,8 +37,10 @@ _HASH_LENGTH = 12
 
 
 def config_hash(config: Config) -> str:
-    """Equal for equal settings, wherever the file is. Secrets, and URLs that may contain one, do not enter it."""
-    text = repr(replace(config, source="", warnings=()))
+    """Equal for settings by which daemons of one version work alike. Where the file is, [admin] and [log] do not enter
+    it, nor do secrets, and URLs that may contain one."""
+    own = replace(config.admin, listen=None, token=None), replace(config.log, level="info", format="auto")
+    text = repr(replace(config, source="", warnings=(), admin=own[0], log=own[1]))
     return hashlib.sha256(text.encode()).hexdigest()[:_HASH_LENGTH]
 
 
@@ -125,6 +127,16 @@ class Status:
         paused_since_s = self._paused_since_s.get(("sink", sink))
         return self._outlets[sink].history.condition(self.backlog_of(sink), paused_since_s, time.time())
 
+    def obstacles(self, route: str) -> list[str]:
+        """What keeps this daemon from delivering what is due of a route."""
+        found = []
+        if ("route", route) in self._paused_since_s:
+            found.append(f"route {route} is {self._check_of_paused_route(route).detail}")
+        sink = self._sink_of.get(route)
+        if sink is not None and (condition := self.condition_of(sink)).is_trouble:
+            found.append(f"sink {sink} is {condition.detail}")
+        return found
+
     # -- one line
 
     def line(self) -> str:
@@ -135,44 +147,12 @@ class Status:
         done = f"{counted(int(events), 'event')} in, {counted(int(digests), 'digest')} out"
         return f"{'; '.join(troubles) or 'well'}; {done}, {counted(waits, 'timeline')} waiting"
 
-    # -- USR2
-
-    def log_state(self) -> None:
-        for check in self.checks():
-            _log.info(
-                "daemon.state", check=check.name, well=check.is_well and not check.is_trouble, detail=check.detail
-            )
-        for consumer in self._consumers:
-            for address in consumer.links.addresses:
-                entry = consumer.links.entry(address)
-                _log.info(
-                    "daemon.state.nsqd",
-                    topic=consumer.topic,
-                    nsqd=str(address),
-                    sources=", ".join(entry.sources),
-                    seen_s_ago=round(time.monotonic() - entry.seen_s, 1),
-                    connected=address in consumer.links.connected,
-                )
-            for connection in consumer.connections:
-                _log.info(
-                    "daemon.state.connection",
-                    topic=consumer.topic,
-                    nsqd=str(connection.address),
-                    rdy=connection.rdy,
-                    in_flight=connection.in_flight,
-                )
-
     # -- /readyz
 
     def checks(self) -> list[Check]:
         checks = [Check("running", not self.is_draining, "draining" if self.is_draining else "yes")]
-        failing_s = self._scheduler.failing_since_s
-        if not self.store_is_ready:
-            checks.append(Check("store", False, "not reached yet"))
-        elif failing_s is not None:
-            checks.append(Check("store", False, f"failing for {time.monotonic() - failing_s:.1f} s"))
-        else:
-            checks.append(Check("store", True, "answers"))
+        why = self.why_store_fails()
+        checks.append(Check("store", not why, why or "answers"))
         checks += [self._check_of(consumer) for consumer in self._consumers]
         checks += [
             self._check_of_paused_route(name) for name in self._sink_of if ("route", name) in self._paused_since_s
@@ -187,6 +167,13 @@ class Status:
             is_well = well > 0 or all(consumer.connected for consumer in self._consumers)
             checks.append(Check("nsqlookupd", is_well, f"{well} of {len(lookupds)} answer"))
         return checks
+
+    def why_store_fails(self) -> str:
+        """ "" where it answers."""
+        failing_s = self._scheduler.failing_since_s
+        if not self.store_is_ready:
+            return "not reached yet"
+        return "" if failing_s is None else f"failing for {time.monotonic() - failing_s:.1f} s"
 
     def _check_of(self, consumer: Consumer) -> Check:
         name, known = f"topic {consumer.topic}", len(consumer.links.addresses)

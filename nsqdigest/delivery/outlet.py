@@ -16,14 +16,17 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from nsqdigest.backoff import State
 from nsqdigest.base import log, tasks
 from nsqdigest.base.reasons import NOTHING_SENT, Verdict
+from nsqdigest.delivery.digest import Names
 from nsqdigest.delivery.sink_state import SinkHistory
 from nsqdigest.delivery.sinks.base import BulkSink, Outcome, OutgoingDigest, Sink
 from nsqdigest.delivery.verdicts import Health
+from nsqdigest.store.head import Head
 
 if TYPE_CHECKING:
     from nsqdigest.backoff import Controller
@@ -45,9 +48,15 @@ _FENCE_GRACE_S = 5.0
 """A sink that outlives its own time-out by so much is ended from outside."""
 _WATCH_S = 1.0
 _PACE_WINDOW_S = 0.02
+REMEMBERED_ATTEMPTS = 1000
 
 Render = Callable[["Delivery"], Awaitable[bool]]
 """Reads the records of a digest whose turn has come into its body. Returns whether it is to be sent."""
+
+
+Attempt = tuple[float, float, Names, Head, Outcome]
+"""When it ended (Unix time), how many seconds it took, what it was of, and its outcome. Made for each digest, so it has
+only what is there already."""
 
 
 class Pace:
@@ -98,6 +107,8 @@ class Outlet:
         self._at_once = self._bulk.at_once if self._bulk is not None else 1
         self.controller = controller
         self.health = Health(controller)
+        self.attempts: deque[Attempt] = deque(maxlen=REMEMBERED_ATTEMPTS)
+        """What became of the last ones, for people; the newest last."""
         self.history = SinkHistory()
         self.held = 0
         """Claimed for this sink, and not concluded."""
@@ -313,13 +324,15 @@ class Outlet:
                 sender.is_overdue = False
                 sender.task.uncancel()
         ended_s = time.monotonic()
+        took_s = ended_s - began_s
+        heads, names = [each.opened for each in ready], [each.names for each in ready]
+        self.attempts += zip(repeat(time.time()), repeat(took_s), names, heads, outcomes, strict=False)
         verdicts = [outcome.verdict for outcome in outcomes]
         for verdict in set(verdicts):
             count = verdicts.count(verdict)
             if verdict not in NOTHING_SENT:
                 self._pace.ended(count, ended_s)
-            took_s = [ended_s - began_s] * count
-            self._metrics.observe("delivery_seconds", *took_s, sink=self.name, outcome=verdict)
+            self._metrics.observe("delivery_seconds", *[took_s] * count, sink=self.name, outcome=verdict)
         self._conclusions.sent(list(zip(ready, outcomes, strict=True)))
 
     async def _is_ready(self, delivery: Delivery) -> bool:

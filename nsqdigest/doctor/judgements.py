@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING
 from nsqdigest.base.errors import LookupFailed, Mistake, StoreError, Unreachable
 from nsqdigest.base.findings import Doubt, Finding, Reached, State, from_message
 from nsqdigest.base.reasons import LookupProblem
+from nsqdigest.base.shown import printable
+from nsqdigest.base.words import listed
 from nsqdigest.nsq.directory import BROADCAST_HINT, FILE
 from nsqdigest.store.keys import mismatch
 
 if TYPE_CHECKING:
     from nsqdigest.config import Redis as RedisSettings
     from nsqdigest.nsq.negotiation import Compression, Negotiated
+    from nsqdigest.store.daemons import Known
     from nsqdigest.store.operations import RouteCounts
     from nsqdigest.store.servers.facts import ServerFacts
     from nsqdigest.store.servers.rights import Rights
@@ -272,6 +275,21 @@ def _of_orphan(name: str, counts: RouteCounts) -> Finding:
     detail = f"orphan: the file has no route of this name; nobody delivers its {timelines} with "
     remedy = "write a route of this name until they are delivered"
     return Finding(what, State.WARN, detail + _count(records, "record"), remedy)
+
+
+def of_daemons(known: Sequence[Known], version: str, config_hash: str) -> list[Finding]:
+    """Those that run in the namespace. `version`, `config_hash`: of this program and of its file."""
+    if not known:
+        return []
+    shown = listed(printable(f"{each.told.host} (pid {each.told.pid}, {each.told.version})") for each in known)
+    found = [Finding("daemons", State.OK, f"{_count(len(known), 'daemon')} in this namespace: {shown}")]
+    for each in known:
+        # Of another version the hash cannot be compared.
+        if each.told.version == version and each.told.config_hash != config_hash:
+            what = printable(f"daemon {each.told.host} (pid {each.told.pid})")
+            detail = "works by other settings than this file's"
+            found.append(Finding(what, State.WARN, detail, "give all daemons of a namespace the same file"))
+    return found
 
 
 # -- what a sink reaches: the findings are made by its kind, in delivery/sinks

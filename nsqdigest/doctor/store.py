@@ -1,4 +1,4 @@
-"""Examines Redis: servers, layout of the namespace, rights of the user, orphans, clock. Writes nothing.
+"""Examines Redis: servers, layout of the namespace, rights of the user, orphans, daemons, clock. Writes nothing.
 
 It reads each fact by itself rather than to open the namespace, since every one of them is a finding. The check of the
 rights runs none of the commands (lua/reading/rights.lua).
@@ -13,11 +13,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from nsqdigest import __version__
 from nsqdigest.base.errors import StoreError, Unreachable
 from nsqdigest.base.findings import Finding
 from nsqdigest.config import redis_urls
+from nsqdigest.daemon.status import config_hash
 from nsqdigest.doctor import judgements
 from nsqdigest.doctor.reach import try_to_reach
+from nsqdigest.store.daemons import Daemons
 from nsqdigest.store.namespace import Namespace
 from nsqdigest.store.operations import Operations
 from nsqdigest.store.servers.rights import Rights
@@ -35,6 +38,7 @@ _ANSWER_WITHIN_MS = 3000
 class StoreExaminer:
     def __init__(self, config: Config) -> None:
         self._source = config.source
+        self._config_hash = config_hash(config)
         self._routes = {route.name for route in config.routes}
         settings = config.redis
         self._settings = replace(settings, timeout_ms=min(settings.timeout_ms, _ANSWER_WITHIN_MS))
@@ -64,9 +68,10 @@ class StoreExaminer:
         others = (
             ("clock", self._clock()), ("rights", self._rights()), ("namespace", self._layout()),
         )  # fmt: skip
-        rest = await asyncio.gather(*(self._or_failed(what, look) for what, look in others), self._orphans())
-        *single, orphans = rest
-        return [finding for each in judged for finding in each] + [*single, *orphans]  # type: ignore[list-item]
+        single, several = await asyncio.gather(
+            asyncio.gather(*(self._or_failed(what, look) for what, look in others)), self._several()
+        )
+        return [*(finding for each in judged for finding in each), *single, *several]
 
     async def _or_failed(self, what: str, look: Awaitable[Finding]) -> Finding:
         try:
@@ -95,9 +100,12 @@ class StoreExaminer:
         needed = Rights.needed_by(self._settings)
         return judgements.of_rights(needed, await self._namespace.refused(needed.commands))
 
-    async def _orphans(self) -> list[Finding]:
+    async def _several(self) -> list[Finding]:
+        """Those of which there may be none."""
         try:
-            return judgements.of_orphans(await Operations(self._namespace).orphans(self._routes))
+            orphans = judgements.of_orphans(await Operations(self._namespace).orphans(self._routes))
+            daemons = await Daemons(self._namespace).read(self._namespace.clock.now_ms())
+            return orphans + judgements.of_daemons(daemons, __version__, self._config_hash)
         except StoreError as error:
             return [judgements.of_failed_store("orphans", error, self._source)]
 

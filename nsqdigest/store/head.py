@@ -60,3 +60,12 @@ def _numbers_behind_id(text: bytes) -> tuple[int, ...]:
     """Of digests that were opened together most are the same. () where this version did not write them."""
     match = _BEHIND_ID(text)
     return tuple(map(int, match.groups())) if match else ()
+
+
+def opened_of(digest_id: str) -> int | None:
+    """When a digest was opened first, which its id says. None: it is no id of ours."""
+    digits = digest_id.replace("-", "")
+    try:
+        return int(digits[:12], 16) if len(digits) == 32 and digits[12] == "7" else None
+    except ValueError:
+        return None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nsqdigest.store.head import Head
 from nsqdigest.store.keys import own_timeline, shown_timeline
-from nsqdigest.store.listing import State, digest_of, state_of
+from nsqdigest.store.listing import Listed, State, digest_of, state_of
 from nsqdigest.store.newest import newest_records
 from nsqdigest.store.packing import RECORDS_PER_CALL
 from nsqdigest.store.schedule import due_ms, instant_ms, shown_due_ms, unpacked
@@ -55,11 +55,29 @@ class Known(NamedTuple):
     """Of the digest that ended last; "" where none has."""
     digest: Head | None
     """Under way."""
+    is_urgent_next: bool
+    """An urgent record came while the digest was under way: the next one follows at once."""
     superseded: int
     dropped_capacity: int
     """Both: since the digest before. Those of a digest under way are in its head."""
     remembered: int
     """Records of digests that ended lately: they are not shown again."""
+
+    @property
+    def listed(self) -> Listed:
+        """As in a list. One that is astray is shown as due: upkeep makes it wait."""
+        return Listed(self.place.route, self.place.name, self.state or State.DUE, self.at_ms, self.records, self.digest)
+
+
+class Read(NamedTuple):
+    """What Redis returned of one timeline."""
+
+    schedule: bytes
+    waiting: bytes | None
+    leased: bytes | None
+    head: bytes | None
+    losses: tuple[bytes | None, bytes | None]
+    remembered: int
 
 
 class Inspector:
@@ -114,29 +132,8 @@ class Inspector:
         if schedule is None:
             return None
         now_ms = int(time_s) * 1000 + int(time_us) // 1000
-        base_ms, bound_ms, records = unpacked(schedule, now_ms)
-        if leased is None:
-            at_ms = shown_due_ms(due_ms(base_ms, bound_ms, increment_ms, records), now_ms, quiet)
-        else:
-            at_ms = instant_ms(leased)
-        digest = digest_of(head)
-        is_astray = waiting is None and leased is None
-        fields = dict(field.split("=", 1) for field in (head or b"").decode("utf-8", "replace").split() if "=" in field)
-        return Known(
-            place,
-            None if is_astray else state_of(at_ms, now_ms, records, digest, is_leased=leased is not None),
-            now_ms,
-            at_ms,
-            base_ms,
-            bound_ms,
-            records,
-            _number(fields.get("iteration")),
-            fields.get("closed", ""),
-            digest,
-            _number(losses[0]),
-            _number(losses[1]),
-            remembered,
-        )
+        read = Read(schedule, waiting, leased, head, (losses[0], losses[1]), remembered)
+        return known_of(place, now_ms, read, increment_ms, quiet)
 
     async def records(self, place: Place, most: int) -> list[StoredRecord]:
         """The newest of its open records."""
@@ -152,6 +149,34 @@ class Inspector:
 
     def _of(self, place: Place) -> tuple[Keys, bytes]:
         return self._namespace.keys[place.partition, place.route], place.name.encode()
+
+
+def known_of(place: Place, now_ms: int, read: Read, increment_ms: int, quiet: QuietHours | None) -> Known:
+    base_ms, bound_ms, records = unpacked(read.schedule, now_ms)
+    if read.leased is None:
+        at_ms = shown_due_ms(due_ms(base_ms, bound_ms, increment_ms, records), now_ms, quiet)
+    else:
+        at_ms = instant_ms(read.leased)
+    digest = digest_of(read.head)
+    is_astray = read.waiting is None and read.leased is None
+    text = (read.head or b"").decode("utf-8", "replace")
+    fields = dict(field.split("=", 1) for field in text.split() if "=" in field)
+    return Known(
+        place,
+        None if is_astray else state_of(at_ms, now_ms, records, digest, is_leased=read.leased is not None),
+        now_ms,
+        at_ms,
+        base_ms,
+        bound_ms,
+        records,
+        _number(fields.get("iteration")),
+        fields.get("closed", ""),
+        digest,
+        digest is not None and "urgent" in fields,
+        _number(read.losses[0]),
+        _number(read.losses[1]),
+        read.remembered,
+    )
 
 
 def _number(text: bytes | str | None) -> int:

@@ -13,6 +13,7 @@ Keys, under the hash tag `{namespace:partition}`, type first, the route's name a
     dead            id scored by when it died (ms)   dead:details, dead-set:ID, dead-values:ID
     layout          schema, partitions, epoch        routes (of partition 0)       route: when a daemon had it (ms)
     turns           when upkeep was done (ms)        policies                      route: what it was scored by
+    daemons         (of partition 0) id: when it was seen (ms), and what it tells of itself
     holds           of ROUTE:TIMELINE: muted or snoozed, until when (ms), by whom
 
 A digest that was revived from the dead store is the snapshot of a timeline of its own, in the partition where it was

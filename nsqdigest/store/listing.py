@@ -12,6 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -97,6 +98,8 @@ class Listing(NamedTuple):
     timelines: list[Listed]
     total: int
     """How many there are that were asked for."""
+    is_partial: bool = False
+    """The reading was broken off at its bound: there may be more, and some of them may be due before these."""
 
 
 class Lister:
@@ -113,14 +116,19 @@ class Lister:
         self._now_ms = now_ms
         self._quiet = quiet
 
-    async def first(self, limit: int, wanted: Wanted) -> Listing:
+    async def first(self, limit: int, wanted: Wanted, most_read: int = sys.maxsize) -> Listing:
+        """`most_read`: once it has looked at so many timelines, it ends with the page it is at."""
         kept: list[Listed] = []
-        total = 0
+        total = read = 0
+        is_partial = False
         for partition in range(self._namespace.partitions):
             for route, of, waiting, leased in await self._sizes(partition):
                 for key, size, is_leased in ((of.leased, leased, True), (of.waiting, waiting, False)):
                     total += size if wanted.is_any else 0
-                    last_ms = kept[-1].order[:2] if len(kept) == limit else None
+                    if read >= most_read:
+                        is_partial |= size > 0
+                        continue
+                    left, last_ms = size, kept[-1].order[:2] if len(kept) == limit else None
                     async for page, first_ms in self._pages(partition, route, key, size, is_leased=is_leased):
                         if wanted.is_any and last_ms is not None and (not is_leased, first_ms) > last_ms:
                             break
@@ -128,8 +136,14 @@ class Lister:
                         total += 0 if wanted.is_any else len(taken)
                         kept = _first_of(kept, taken, limit)
                         last_ms = kept[-1].order[:2] if len(kept) == limit else None
+                        read += len(page)
+                        left -= len(page)
+                        if read >= most_read:
+                            is_partial |= left > 0
+                            break
         # Those that came or went meanwhile are no more to be seen.
-        return Listing(kept, max(total, len(kept)) if len(kept) == limit else len(kept))
+        is_cut = len(kept) == limit or is_partial
+        return Listing(kept, max(total, len(kept)) if is_cut else len(kept), is_partial)
 
     async def _sizes(self, partition: int) -> list[tuple[str, Keys, int, int]]:
         """Of each route how many timelines wait, and how many are leased."""

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsqdigest.base.errors import StoreError
+from nsqdigest.store.head import opened_of
 from nsqdigest.store.record import timestamp_ms
 
 if TYPE_CHECKING:
@@ -135,15 +136,6 @@ def _instants(plan: Plan, timeline: _Waiting, now_ms: int) -> Schedule | None:
     if opened_ms is None:
         return None
     return plan.after_digest(max(1, timeline.iteration), now_ms if plan.has_calendar else min(now_ms, opened_ms))
-
-
-def opened_of(digest_id: str) -> int | None:
-    """When a digest was opened first, which its id says. None: it is no id of ours."""
-    digits = digest_id.replace("-", "")
-    try:
-        return int(digits[:12], 16) if len(digits) == 32 and digits[12] == "7" else None
-    except ValueError:
-        return None
 
 
 def _fields_of(head: bytes | None) -> dict[str, str]:

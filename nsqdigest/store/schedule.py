@@ -107,6 +107,10 @@ class Plan:
     def increment_ms(self) -> int:
         return self._policy.increment_delay_ms
 
+    def delay_ms(self, iteration: int) -> int:
+        """The least between the digest of this number and the next; 0: before the first, where that waits."""
+        return self._after[min(iteration, len(self._after)) - 1] if iteration else self._first_ms
+
     @property
     def has_calendar(self) -> bool:
         return self._calendar is not None
@@ -146,7 +150,7 @@ class Plan:
         if self._calendar is not None:
             base_ms = max(self._calendar.next_ms(now_ms), promised_ms)
             return Schedule(base_ms, base_ms)
-        base_ms = max(now_ms + self._after[min(iteration, len(self._after)) - 1], promised_ms)
+        base_ms = max(now_ms + self.delay_ms(iteration), promised_ms)
         return Schedule(base_ms, max(base_ms, now_ms + self._policy.maximum_delay_ms))
 
     def earliest_next_ms(self, now_ms: int) -> list[int]:

@@ -56,6 +56,11 @@ class StoreWatch:
         self.tasks.start(self._count(), "store figures")
         self.tasks.start(self._read_holds(), "holds")
 
+    @property
+    def version(self) -> str:
+        """Of the servers, as they were found last; "" before the first time."""
+        return ", ".join(sorted({server.version for server in self._servers.values()}))
+
     async def stop(self) -> None:
         await self.tasks.stop()
 

@@ -131,6 +131,18 @@ def test_a_decision_says_what_is_done_and_for_how_long() -> None:
         ("daemon.stopped", {"at_once": True}, "the daemon has stopped at once"),
         ("daemon.state", {"check": "sink s", "detail": "refuses", "well": False}, "state of sink s: refuses (!)"),
         (
+            "daemon.state.topic", {"topic": "t", "state": "flowing", "backoff_level": 0, "in_flight": 1, "depth": 4150},
+            "topic t: flowing (level 0), 1 event in flight, 4,150 messages in nsqd",
+        ),
+        (
+            "daemon.state.topic", {"topic": "t", "state": "flowing", "backoff_level": 0, "in_flight": 2, "depth": None},
+            "topic t: flowing (level 0), 2 events in flight",
+        ),
+        (
+            "daemon.state.other", {"version": "1.2", "host": "web", "pid": 7, "differs": True},
+            "another daemon, 1.2, runs on web with pid 7, with another file",
+        ),
+        (
             "consumer.connection.open", {"nsqd": "a:1", "topic": "t", "after_s": 12345.0},
             "connected to nsqd a:1 for topic t after 12,345 s",
         ),

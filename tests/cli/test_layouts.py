@@ -1,4 +1,4 @@
-"""What commands print on narrow, usual and wide terminals, word for word (support.golden): with an empty, a busy and a
+"""What commands print on narrow, usual and wide terminals, word for word (support.looks): with an empty, a busy and a
 broken system. The files in golden/ were read by somebody; after a change that is meant read them again."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nsqdigest.store import access
 from nsqdigest.store.namespace import Namespace
 from support.cli import PATIENCE_S, Operated, operated, route
 from support.files import SMALLEST
-from support.golden import WIDTHS, compare, look, widest
+from support.looks import WIDTHS, compare_sections, look, widest
 from support.receiver import HANG, Answer
 from support.stage import stage
 from support.waiting import wait_until
@@ -30,6 +30,7 @@ HOSTILE = "\u202eevil"
 FITS = 120
 """From this width on no line of a busy system is wider than its terminal."""
 
+GOLDEN = Path(__file__).parent / "golden"
 LISTS = (("timelines",), ("holds",), ("audit",), ("dead", "list"))
 ALL_OF_STORE = (
     *LISTS, ("show", "ada"), ("dead", "show", "x"), ("flush", "ada"), ("snooze", "ada", "--for", "1h"),
@@ -101,14 +102,17 @@ def test_check(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "nsqdigest.toml").write_text(ROUTES)
     (folder / "wrong.toml").write_text(WRONG)
     # A line per mistake, never broken: editors and CI read them.
-    compare("check", sections(monkeypatch, 80, [("check",), ("check", "wrong.toml"), ("check", "nowhere.toml")]))
+    compare_sections(
+        GOLDEN / "check.txt",
+        sections(monkeypatch, 80, [("check",), ("check", "wrong.toml"), ("check", "nowhere.toml")]),
+    )
 
 
 @pytest.mark.unit
 def test_try(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "nsqdigest.toml").write_text(ROUTES)
     one, _, broken, _ = EVENTS.splitlines(keepends=True)
-    compare("try", [
+    compare_sections(GOLDEN / "try.txt", [
         *at_each_width(monkeypatch, "try", stdin=one), *at_each_width(monkeypatch, "try", stdin=broken),
         *at_each_width(monkeypatch, "try", stdin=EVENTS),
     ])  # fmt: skip
@@ -118,7 +122,7 @@ def test_try(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_simulate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "nsqdigest.toml").write_text(SMALLEST)
     drawn = ("simulate", "--for", "2d", "--from", "2026-11-18T00:00:00Z", "--limit", "5", "--timelines", "3")
-    compare("simulate", [
+    compare_sections(GOLDEN / "simulate.txt", [
         *at_each_width(monkeypatch, *drawn, "--rate", "2/h", "--burst", "200@9h"),
         *at_each_width(monkeypatch, *drawn, "--rate", "40/h"),
         *at_each_width(monkeypatch, "simulate", "-", stdin=b"yesterday\n"),
@@ -142,7 +146,7 @@ def test_doctor() -> None:
         Part("nothing of this", ()),
     )  # fmt: skip
     found = [(f"{width} columns", "\n".join(lines(parts, width=width)) + "\n") for width in WIDTHS]
-    compare("doctor", found)
+    compare_sections(GOLDEN / "doctor.txt", found)
     assert all(widest(shown) <= width for width, (_, shown) in zip(WIDTHS, found, strict=True))
 
 
@@ -188,7 +192,7 @@ def test_a_busy_system(operated: Operated, monkeypatch: pytest.MonkeyPatch) -> N
         later.setattr(access, "now_ms", later_by_an_hour(access.now_ms))
         for words in (("dead", "list"), ("dead", "show", dead)):
             shown += at_each_width(later, *words)
-    compare("busy", [(heading.replace(dead, "ID"), text) for heading, text in shown])
+    compare_sections(GOLDEN / "busy.txt", [(heading.replace(dead, "ID"), text) for heading, text in shown])
     for heading, text in shown:
         assert all(line.isprintable() for line in text.splitlines()), heading
         if heading.endswith(f"{FITS} columns"):
@@ -211,10 +215,10 @@ def later_by_an_hour(now_ms: Callable[[Namespace], Awaitable[int]]) -> Callable[
 def test_an_empty_system_and_one_whose_redis_is_away(operated: Operated, monkeypatch: pytest.MonkeyPatch) -> None:
     operated.start()
     monkeypatch.chdir(operated.daemon.config_path.parent)
-    compare("empty", sections(monkeypatch, 80, ALL_OF_STORE))
+    compare_sections(GOLDEN / "empty.txt", sections(monkeypatch, 80, ALL_OF_STORE))
     operated.stage.store.stop()
     away = sections(monkeypatch, 80, ALL_OF_STORE)
-    compare("redis-away", away)
+    compare_sections(GOLDEN / "redis-away.txt", away)
     for heading, text in away:
         assert text.endswith(f"(exit code {EXIT_UNREACHABLE})\n"), heading
         assert " ".join(text.split()).count("see that it runs, and redis.url in nsqdigest.toml") == 1, heading

@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nsqdigest.base.errors import Mistake
+from nsqdigest.base.moments import format_duration
 from nsqdigest.config import (
     Address,
     Config,
@@ -1159,7 +1160,7 @@ def test_files_that_can_not_be_read(tmp_path: Path) -> None:
 
 @given(st.integers(0, units.LONGEST_MS))
 def test_durations_come_back_as_they_were_written(duration_ms: int) -> None:
-    assert units.duration_ms(units.format_duration(duration_ms)) == duration_ms
+    assert units.duration_ms(format_duration(duration_ms)) == duration_ms
 
 
 @given(st.integers(0, 10**12 - 1))

@@ -16,6 +16,7 @@ from nsqdigest.doctor.findings import Part
 from nsqdigest.doctor.judgements import NsqdFacts, Peer
 from nsqdigest.doctor.reach import in_a_thread, peer_of, resolve, why
 from nsqdigest.nsq.negotiation import Negotiated
+from nsqdigest.store.daemons import Known, Told
 from nsqdigest.store.operations import RouteCounts
 from nsqdigest.store.servers.facts import ServerFacts
 from nsqdigest.store.servers.rights import Rights
@@ -436,3 +437,22 @@ def test_whose_a_certificate_is() -> None:
         "a.example, 10.0.0.1", 1893456000.0
     )
     assert peer_of({}) is None
+
+
+# -- other daemons
+
+
+def daemon_in(host: str, version: str = "1.2.0", config_hash: str = "aaa") -> Known:
+    return Known(host, 1, Told(host=host, pid=7, version=version, config_hash=config_hash))
+
+
+def test_no_daemon_is_no_finding() -> None:
+    assert judgements.of_daemons([], "1.2.0", "aaa") == []
+
+
+def test_daemons_whose_file_says_something_else_are_named() -> None:
+    known = [daemon_in("web-1"), daemon_in("web\x1b[2J", config_hash="bbb"), daemon_in("web-3", "1.1.0", "ccc")]
+    all_of_them, other = judgements.of_daemons(known, "1.2.0", "aaa")
+    assert (all_of_them.state, all_of_them.detail[:28]) == (State.OK, "3 daemons in this namespace:")
+    assert (other.state, other.what) == (State.WARN, "daemon web\\u001b[2J (pid 7)")
+    assert "the same file" in other.remedy

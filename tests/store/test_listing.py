@@ -181,3 +181,19 @@ async def test_what_no_script_wrote_is_listed_and_stops_nothing(store: Store, pl
     found = await listed(store)
     assert names(found) == ["no schedule", "t", "\\xff\\xfe"]
     assert [each.records for each in found.timelines] == [0, 1, 0]
+
+
+async def test_no_more_is_read_than_was_allowed_and_that_is_said(store: Store) -> None:
+    now_ms = store.clock.now_ms()
+    for route in ("r", "slow"):
+        some = [rec(timeline=b"%d" % number) for number in range(500)]
+        await store.timelines.add(route, 0, some, Schedule(now_ms + HOUR_MS, now_ms + 2 * HOUR_MS))
+    wanted, of_a_route = Wanted(text="7"), sum("7" in str(number) for number in range(500))
+    whole = await lister(store).first(1000, wanted)
+    assert (whole.total, whole.is_partial) == (2 * of_a_route, False)
+    found = await lister(store).first(1000, wanted, most_read=500)
+    assert (found.total, found.is_partial) == (of_a_route, True)
+    exact = await lister(store).first(1000, wanted, most_read=1000)
+    assert (exact.total, exact.is_partial) == (2 * of_a_route, False)
+    first = await lister(store).first(5, Wanted(), most_read=500)
+    assert (len(first.timelines), first.total, first.is_partial) == (5, 1000, True)

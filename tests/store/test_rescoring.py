@@ -12,9 +12,9 @@ import pytest
 from nsqdigest.config import Policy
 from nsqdigest.delivery.ids import RANDOM_BYTES, uuid7
 from nsqdigest.store.digests import Ending, Opening
-from nsqdigest.store.head import Head
+from nsqdigest.store.head import Head, opened_of
 from nsqdigest.store.record import Record
-from nsqdigest.store.rescoring import Rescored, Rescoring, opened_of
+from nsqdigest.store.rescoring import Rescored, Rescoring
 from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Plan, unpacked
 from nsqdigest.store.store import Store

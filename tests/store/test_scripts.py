@@ -18,7 +18,7 @@ from nsqdigest.store.servers.translation import translate
 pytestmark = pytest.mark.unit
 
 NAMES = [
-    "add", "adopt", "audit", "census", "claim", "delete", "drop_dead", "finish", "flush", "hello", "hold",
+    "add", "adopt", "audit", "census", "check_in", "claim", "delete", "drop_dead", "finish", "flush", "hello", "hold",
     "maintenance", "mend", "open", "recount", "renew", "rescore", "revive", "rights", "turn",
 ]  # fmt: skip
 LUA = resources.files("nsqdigest") / "lua"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import count
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 
@@ -11,65 +9,22 @@ from nsqdigest.config import Policy
 from nsqdigest.store.schedule import Plan
 from nsqdigest.trial.simulator import Event, SimulatedDigest, Simulator
 from support.policies import CAPACITY, policies, streams
-from support.store import Rec, Scripts, store
+from support.policy_daemon import PolicyDaemon
+from support.store import Scripts, store
 
 pytestmark = pytest.mark.script
 __all__ = ["store"]
-
-
-class Daemon:
-    """Claims as the timer does: when something may be due, and of a route with quiet hours only what is exempt."""
-
-    def __init__(self, store: Scripts, policy: Policy) -> None:
-        self._store = store
-        self._plan = Plan(policy)
-        self._ids = count()
-        self.sent: list[tuple[str, int, int, int, int]] = []
-
-    def file(self, event: Event, number: int) -> None:
-        self._store.now_ms = event.instant_ms
-        first = self._plan.beginning(event.instant_ms)
-        key = (event.key or str(number)).encode()
-        record = Rec(event.timeline.encode(), key, event.instant_ms * 1000 + number, b"%d" % number)
-        self._store.add(
-            record, capacity=CAPACITY, increment_ms=self._plan.increment_ms, base_ms=first.base_ms,
-            bound_ms=first.bound_ms,
-        )  # fmt: skip
-
-    def deliver_until(self, until_ms: int | None) -> None:
-        """All that goes out by then."""
-        while (now_ms := self._next_ms()) is not None and (until_ms is None or now_ms <= until_ms):
-            self._store.now_ms = now_ms
-            self._claim()
-
-    def _next_ms(self) -> int | None:
-        """As the agenda says it."""
-        scores = self._store.waiting()
-        if not scores:
-            return None
-        return max(self._plan.release_ms(min(scores.values())), self._store.now_ms or 0)
-
-    def _claim(self) -> None:
-        now_ms = self._store.now_ms
-        assert now_ms is not None
-        is_quiet = self._plan.quiet is not None and self._plan.quiet.end_ms(now_ms) is not None
-        for claim in self._store.claim(routes=[("r", -1 if is_quiet else 1, self._plan.increment_ms)]).claims:
-            opened = self._store.open(claim, f"id-{next(self._ids)}", self._plan.earliest_next_ms(now_ms))
-            if isinstance(opened, str):
-                assert opened == "empty"
-                continue
-            after = self._plan.after_digest(opened.iteration, now_ms, opened.next_earliest_ms)
-            self._store.close(
-                claim, opened.id, increment_ms=self._plan.increment_ms, base_ms=after.base_ms, bound_ms=after.bound_ms
-            )
-            self.sent.append((claim.timeline.decode(), now_ms, opened.iteration, opened.total, opened.superseded))
 
 
 @given(policy=policies(), events=streams(25))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 def test_the_store_delivers_what_the_simulator_predicts(store: Scripts, policy: Policy, events: list[Event]) -> None:
     store.client.flushdb()
-    simulator, daemon, predicted = Simulator(Plan(policy), CAPACITY), Daemon(store, policy), list[SimulatedDigest]()
+    simulator, daemon, predicted = (
+        Simulator(Plan(policy), CAPACITY),
+        PolicyDaemon(store, policy),
+        list[SimulatedDigest](),
+    )
     for number, event in enumerate(events):
         predicted += simulator.add(event)
         daemon.deliver_until(event.instant_ms - 1)

@@ -21,6 +21,7 @@ NOW_MS = 1_700_000_000_000
 LEASE_MS = 60_000
 KINDS_THAT_STAY = {
     b"ledger", b"count", b"shown", b"dead", b"dead-set", b"dead-values", b"layout", b"routes", b"policies", b"turns",
+    b"daemons",
 }  # fmt: skip
 """Kinds of keys that are left when nothing waits any more."""
 EXEMPT_MS = 1
@@ -461,6 +462,13 @@ class Scripts:
 
     def turn(self, whose: str = "daemons", lasts_ms: int = 1000) -> bool:
         return bool(self.run("turn", [self.key("turns")], [self._now(), whose, lasts_ms]) == [1])
+
+    def check_in(
+        self, daemon_id: str = "one", text: str = "{}", known_for_ms: int = 60_000
+    ) -> dict[bytes, tuple[int, bytes]]:
+        """By id: when it was seen, and what it told."""
+        _, *flat = self.run("check_in", [self.key("daemons")], [self._now(), daemon_id, text, known_for_ms])
+        return {each: (seen, told) for each, seen, told in zip(flat[::3], flat[1::3], flat[2::3], strict=True)}
 
     # -- for operators
 

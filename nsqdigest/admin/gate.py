@@ -1,0 +1,199 @@
+"""Every request over HTTP passes here, before its handler and after: `guard` decides, this carries it out.
+
+Invariants:
+- Every answer has the headers of `HEADERS`: nobody keeps it, no other page shows or reads it, and what is in it runs
+  nothing. What a page of ours may be kept by is its own ETag (`pages`).
+- Under /api every answer is JSON; one that is no 200 is `{"error": …}`, with the remedy. What is wrong inside stays in
+  the log.
+- A body is read whole before its handler is called, no more than `MOST_BODY_BYTES` of it, within `BODY_WITHIN_S`.
+- A write is logged with what it was and whose address asked for it; a refusal is logged and counted with its reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+
+import msgspec
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from nsqdigest.admin.door import Door
+from nsqdigest.admin.guard import Asked, Brake, Guard, Refused
+from nsqdigest.base import log
+from nsqdigest.base.errors import NsqdigestError, StoreError, Unreachable
+from nsqdigest.base.metrics import Metrics
+from nsqdigest.base.reasons import HttpRefusal as Reason
+
+MOST_BODY_BYTES = 64 * 1024
+BODY_WITHIN_S = 10.0
+ANSWER_WITHIN_S = 30.0
+"""Redis has time-outs of its own; this is for what asks it many times."""
+
+HEADERS = {
+    "cache-control": "no-store",
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+    ),
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_OF_PROXIES = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
+
+_log = log.get("admin")
+
+
+class Gate:
+    def __init__(self, guard: Guard, metrics: Metrics) -> None:
+        self.guard = guard
+        self._brake = Brake()
+        self._metrics = metrics
+        self._door: Door | None = None
+
+    def attach(self, application: web.Application, door: Door) -> None:
+        self._door = door
+        application.middlewares.append(self._pass)
+        application.on_response_prepare.append(_set_headers)
+
+    def count(self, reason: Reason) -> None:
+        self._metrics.add("http_refusals_total", reason=reason)
+        _log.counted("info", "admin.refused", by=("reason",), every_s=60.0, reason=reason)
+
+    @web.middleware
+    async def _pass(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        transport = request.transport
+        if self._door is not None:
+            self._door.begins(transport)
+        try:
+            return await self._answer(request, handler)
+        finally:
+            if self._door is not None:
+                self._door.ends(transport)
+
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        asked, address = _asked(request), request.remote or ""
+        now_s = time.monotonic()
+        refused = self.guard.decide(asked, may_try=self._brake.may_try(address, now_s))
+        if refused is not None:
+            if refused.reason is Reason.TOKEN_WRONG:
+                self._brake.was_wrong(address, now_s)
+            self.count(refused.reason)
+            return _refusal(asked, refused)
+        if not asked.is_of_api:
+            return await handler(request)
+        body = await _body(request)
+        if isinstance(body, web.Response):
+            return body
+        answer = await _fenced(request, handler)
+        if asked.is_write:
+            _log.info("admin.write", path=asked.path, client=address, status=answer.status, what=_what(body))
+        return answer
+
+
+class ServerLog:
+    """What aiohttp logs, in our words: a traceback for each client that sends garbage would only fill the log."""
+
+    def __init__(self, count: Callable[[Reason], None]) -> None:
+        self._count = count
+
+    def debug(self, *_: object, **__: object) -> None: ...
+
+    def exception(self, message: str, *_: object, exc_info: BaseException | None = None) -> None:
+        if isinstance(exc_info, HttpProcessingError):
+            self._count(Reason.MALFORMED)
+        elif not isinstance(exc_info, OSError):
+            _log.error("admin.request.bug", error=exc_info or message, exc_info=exc_info)
+
+
+def _asked(request: web.Request) -> Asked:
+    headers = request.headers
+    return Asked(
+        method=request.method,
+        path=request.path,
+        hosts=tuple(headers.getall("host", [])),
+        origin=headers.get("origin"),
+        site=headers.get("sec-fetch-site"),
+        mode=headers.get("sec-fetch-mode"),
+        is_passed_on=any(name in headers for name in _OF_PROXIES),
+        authorization=headers.get("authorization"),
+        content_type=request.content_type,
+    )
+
+
+async def _body(request: web.Request) -> bytes | web.Response:
+    """All of it, or a refusal. The request keeps it for its handler."""
+    try:
+        async with asyncio.timeout(BODY_WITHIN_S):
+            return await request.read()
+    except TimeoutError:
+        return error(HTTPStatus.REQUEST_TIMEOUT, f"the body did not come within {BODY_WITHIN_S:g} s")
+    except (OSError, web.RequestPayloadError):
+        return error(HTTPStatus.BAD_REQUEST, "the body is broken off, or its framing is wrong")
+    except web.HTTPRequestEntityTooLarge:
+        return error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has more than {MOST_BODY_BYTES:,} bytes")
+
+
+async def _fenced(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """What the handler answers, or raises, as JSON."""
+    try:
+        async with asyncio.timeout(ANSWER_WITHIN_S):
+            return await handler(request)
+    except web.HTTPException as refused:
+        text = "there is no such address" if refused.status == HTTPStatus.NOT_FOUND else refused.reason
+        given = refused.text if refused.text != f"{refused.status}: {refused.reason}" else None
+        answer = error(refused.status, given or text)
+        if "allow" in refused.headers:
+            answer.headers["allow"] = refused.headers["allow"]
+        return answer
+    except TimeoutError:
+        return error(HTTPStatus.SERVICE_UNAVAILABLE, f"no answer within {ANSWER_WITHIN_S:g} s; try again")
+    except (StoreError, Unreachable) as failure:
+        return error(HTTPStatus.SERVICE_UNAVAILABLE, f"Redis does not answer this now ({failure}); try again")
+    except NsqdigestError as failure:
+        return error(HTTPStatus.BAD_REQUEST, str(failure))
+    except Exception as failure:
+        _log.error("admin.request.bug", path=request.path, error=failure, exc_info=failure)
+        return error(HTTPStatus.INTERNAL_SERVER_ERROR, "this failed by a mistake of the program; its log has more")
+
+
+def _what(body: bytes) -> object:
+    """Of a write: it has no secrets."""
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def error(status: int, text: str) -> web.Response:
+    return answer_json({"error": text}, status)
+
+
+def answer_json(fields: object, status: int = HTTPStatus.OK) -> web.Response:
+    return web.Response(body=msgspec.json.encode(fields), status=status, content_type="application/json")
+
+
+def _refusal(asked: Asked, refused: Refused) -> web.Response:
+    if asked.is_of_api:
+        answer = error(refused.status, refused.text)
+    else:
+        answer = web.Response(text=f"{refused.text}\n", status=refused.status)
+    if refused.status == HTTPStatus.UNAUTHORIZED:
+        answer.headers["www-authenticate"] = "Bearer"
+    if refused.status == HTTPStatus.TOO_MANY_REQUESTS:
+        answer.headers["retry-after"] = "60"
+    if asked.is_write:
+        answer.force_close()  # its body is not read
+    return answer
+
+
+async def _set_headers(_request: web.Request, answer: web.StreamResponse) -> None:
+    for name, value in HEADERS.items():
+        answer.headers.setdefault(name, value)
+    answer.headers.pop("server", None)  # of what we are made is nobody's business
