@@ -199,6 +199,8 @@ ROWS: Mapping[str, Sequence[Panel]] = {
                "{{instance}} refused": f"1 - {_of('config_last_reload_successful')}"}),
         Panel("Log lines dropped", "Nobody reads the log fast enough. Well: none.",
               {"{{instance}}": f"increase({_of('log_lines_dropped_total')}[$__rate_interval])"}),
+        Panel("Refused over HTTP", "Requests to admin.listen by reason. Wrong tokens: somebody tries, or has an old one.",
+              {"{{instance}} {{reason}}": _rose("instance, reason", "http_refusals_total")}),
         Panel("Open files", "And how many there may be.",
               {"{{instance}}": _process("process_open_fds"), "{{instance}} at most": _process("process_max_fds")}),
         Panel("Versions", "Of nsqdigest and Python.", {"": _of("build_info")}, kind="table", width=12),
@@ -233,7 +235,7 @@ def _panel(panel: Panel, number: int, x: int, y: int) -> Json:
         {"options": {value: {"color": colour, "text": text}}, "type": "value"}
         for value, (text, colour) in panel.words.items()
     ]
-    defaults: Json = {"mappings": mappings, "noValue": "none", "unit": panel.unit}
+    defaults: Json = {"mappings": mappings, "noValue": "-", "unit": panel.unit}
     if panel.kind == "stat":
         defaults |= {"thresholds": {"mode": "absolute", "steps": steps}}
     return {
