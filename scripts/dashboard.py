@@ -199,7 +199,7 @@ ROWS: Mapping[str, Sequence[Panel]] = {
                "{{instance}} refused": f"1 - {_of('config_last_reload_successful')}"}),
         Panel("Log lines dropped", "Nobody reads the log fast enough. Well: none.",
               {"{{instance}}": f"increase({_of('log_lines_dropped_total')}[$__rate_interval])"}),
-        Panel("Refused over HTTP", "Requests to admin.listen by reason. Wrong tokens: somebody tries, or has an old one.",
+        Panel("Refused over HTTP", "Requests to admin.listen. Wrong tokens: somebody tries, or has an old one.",
               {"{{instance}} {{reason}}": _rose("instance, reason", "http_refusals_total")}),
         Panel("Open files", "And how many there may be.",
               {"{{instance}}": _process("process_open_fds"), "{{instance}} at most": _process("process_max_fds")}),
