@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from nsqdigest.audit.ledger import Account, Audit, Recount, RouteAudit, records
-from nsqdigest.base.screen import table
+from nsqdigest.base.screen import table, wrapped
 
 _HEADINGS = ("added", "open", "in snapshots", "delivered", "superseded", "dropped", "buried", "deleted")
 _TOTAL = "all routes"
@@ -13,7 +13,7 @@ _TOTAL = "all routes"
 
 def report(audit: Audit, width: int = 0) -> list[str]:
     """The lines of the report: table, differences, verdict with the remedy."""
-    lines = [*_table(audit, width), ""]
+    lines = [""]
     dropped = [f"{reason} {count:,}" for reason, count in audit.account.dropped.items() if count]
     if dropped:
         lines.append(f"dropped: {', '.join(dropped)}")
@@ -24,7 +24,15 @@ def report(audit: Audit, width: int = 0) -> list[str]:
         if route.is_orphan
     ]
     lines += [f'route "{route.name}": {_undelivered(route.account)}' for route in audit.routes if route.account.buried]
-    return [*lines, *_recounted(audit.recount), *_verdict(audit)]
+    lines += [*_recounted(audit.recount), *_verdict(audit)]
+    return [*_table(audit, width), *(part for line in lines for part in _fitted(line, width))]
+
+
+def _fitted(line: str, width: int) -> list[str]:
+    """What is indented stays so."""
+    text = line.lstrip()
+    indent = " " * (len(line) - len(text))
+    return wrapped(text, indent, f"{indent}  ", width)
 
 
 def _undelivered(account: Account) -> str:

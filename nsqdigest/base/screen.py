@@ -12,7 +12,7 @@ WIDTH_OF_A_PIPE = 0
 BOLD, DIM, GREEN, YELLOW, RED = "1", "2", "32", "33", "31"
 
 _NARROWEST = 40
-_NARROWEST_COLUMN = 16
+_NARROWEST_COLUMN = 12
 _BETWEEN = "  "
 
 
@@ -62,7 +62,8 @@ def table(
     headings: Sequence[str], rows: Rows, *, right: Collection[int] = (), flexible: Collection[int] = (), width: int = 0
 ) -> list[str]:
     """`right`: the columns of numbers. Where it would be wider than `width` (0: however wide), the flexible columns are
-    cut; where that is not enough, each row is a block of lines that begins with its first cell and has no zeros."""
+    cut; where that is not enough, each row is a block of lines that begins with its first cell, without empty cells and
+    zeros."""
     widths = [max(map(columns, column)) for column in zip(headings, *rows, strict=True)]
     if width and not _fit(widths, flexible, width):
         return [line for row in rows for line in _block(headings, row, width)]
@@ -88,8 +89,9 @@ def _fit(widths: list[int], flexible: Collection[int], width: int) -> bool:
 
 def _block(headings: Sequence[str], row: Sequence[str], width: int) -> list[str]:
     margin = max(map(columns, headings[1:])) + 4
+    facts = list(zip(headings[1:], row[1:], strict=True))
+    shown = [(heading, cell) for heading, cell in facts if cell not in ("", "0")] or facts[:1]
     lines = wrapped(row[0], "", "  ", width)
-    for heading, cell in zip(headings[1:], row[1:], strict=True):
-        if cell not in ("", "0"):
-            lines += wrapped(cell, f"  {padded(heading, margin - 2)}", " " * margin, width)
+    for heading, cell in shown:
+        lines += wrapped(cell, f"  {padded(heading, margin - 2)}", " " * margin, width)
     return lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import textwrap
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,10 @@ import click
 
 from nsqdigest.base.errors import EXIT_NO, NsqdigestError
 from nsqdigest.base.moments import instant
-from nsqdigest.base.screen import columns, padded
+from nsqdigest.base.screen import columns, padded, wrapped
 from nsqdigest.base.shown import printable
 from nsqdigest.base.words import listed, nearest
+from nsqdigest.cli.terminal import look_of_stdout
 
 if TYPE_CHECKING:
     from nsqdigest.store.namespace import Namespace
@@ -119,16 +121,31 @@ def instant_as_json(instant_ms: int) -> str | None:
 
 def facts(pairs: Sequence[tuple[str, str]]) -> list[str]:
     width = max(len(name) for name, _ in pairs)
-    return [f"{name.ljust(width)}  {text}" for name, text in pairs]
+    of_terminal = look_of_stdout().width
+    return [
+        line for name, text in pairs for line in wrapped(text, f"{name.ljust(width)}  ", " " * (width + 2), of_terminal)
+    ]
 
 
 def record_lines(records: Sequence[StoredRecord]) -> list[str]:
+    """A line each; where one would be wider than the terminal, all values stand below their keys."""
     keys = [printable(record.key.decode("utf-8", "backslashreplace"), LONGEST_NAME) for record in records]
     width = max(map(columns, keys), default=0)
+    heads = [
+        f"  {instant(record.timestamp_ms)}  {padded(key, width)}" for key, record in zip(keys, records, strict=True)
+    ]
+    values = [
+        printable(" ".join(record.value.decode("utf-8", "backslashreplace").split()), _LONGEST_VALUE)
+        for record in records
+    ]
+    lines = [f"{head}  {value}" for head, value in zip(heads, values, strict=True)]
+    of_terminal = look_of_stdout().width
+    if not of_terminal or max(map(columns, lines), default=0) <= of_terminal:
+        return lines
     return [
-        f"  {instant(record.timestamp_ms)}  {padded(key, width)}"
-        f"  {printable(' '.join(record.value.decode('utf-8', 'backslashreplace').split()), _LONGEST_VALUE)}"
-        for key, record in zip(keys, records, strict=True)
+        line
+        for head, value in zip(heads, values, strict=True)
+        for line in (head.rstrip(), *(f"    {part}" for part in textwrap.wrap(value, max(of_terminal - 4, 20))))
     ]
 
 

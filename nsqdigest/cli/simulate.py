@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -88,7 +90,7 @@ def command(
             if file is None
             else _recorded(config, file, chosen_route)
         )
-        for event in _with_progress(stream):
+        for event in _with_progress(stream, _part_read(file) if file else None):
             for digest in simulator.add(event):
                 simulation.add_digest(digest)
             simulation.add_event(event, simulator.waiting)
@@ -229,7 +231,18 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.replace(".", "", 1).isdigit() and len(text) < 12
 
 
-def _with_progress(events: Iterable[Event]) -> Iterator[Event]:
+def _part_read(file: BinaryIO) -> Callable[[], float] | None:
+    """How much of a file was read, from 0 to 1. None: its length is not known, as that of a pipe."""
+    try:
+        about = os.fstat(file.fileno())
+    except OSError:  # a stream in memory
+        return None
+    if not stat.S_ISREG(about.st_mode) or not about.st_size:
+        return None
+    return lambda: min(1.0, file.tell() / about.st_size)
+
+
+def _with_progress(events: Iterable[Event], part: Callable[[], float] | None) -> Iterator[Event]:
     """On a terminal only, and only when it takes long."""
     if not sys.stderr.isatty():
         yield from events
@@ -238,7 +251,8 @@ def _with_progress(events: Iterable[Event]) -> Iterator[Event]:
     for number, event in enumerate(events):
         if number % 1000 == 0 and time.monotonic() - shown_s >= _PROGRESS_EVERY_S:
             shown_s, was_shown = time.monotonic(), True
-            click.echo(f"\r{number:,} events", nl=False, err=True)
+            of_all = f", {part():.0%}" if part else ""
+            click.echo(f"\r{number:,} events{of_all} ", nl=False, err=True)
         yield event
     if was_shown:
         click.echo("\r" + " " * 40 + "\r", nl=False, err=True)

@@ -45,7 +45,10 @@ def _of_finding(finding: Finding, widest: int, colour: bool, width: int) -> Iter
     mark = f"{_MARKS[finding.state]:<4}"
     shown = painted(mark, _COLOURS[finding.state], colour)
     begin = f"  {mark}  {printable(finding.what):<{widest}}  "
-    first, *others = wrapped(printable(finding.detail), begin, " " * (6 + 2), width)
+    if width and len(begin) > width / 2:  # a narrow terminal: no column for the details
+        first, others = begin.rstrip(), wrapped(printable(finding.detail), _BEFORE_REMEDY, _BEFORE_REMEDY, width)
+    else:
+        first, *others = wrapped(printable(finding.detail), begin, _BEFORE_REMEDY, width)
     yield first.replace(mark, shown, 1)
     yield from others
     if finding.remedy:

@@ -40,7 +40,7 @@ async def operating(settings: RedisSettings, source: str) -> AsyncIterator[Names
             raise damaged(error) from error
         doubt = "; the last change may have been made" if is_open and error.applied is Applied.AMBIGUOUS else ""
         raise Unreachable(
-            f"{settings.shown_url} does not do it: {error}{doubt}; see that it runs, and redis.url in {source}"
+            f"{settings.shown_url} cannot be used: {error}{doubt}; see that it runs, and redis.url in {source}"
         ) from error
     finally:
         await namespace.close(_ENDS_WITHIN_S)

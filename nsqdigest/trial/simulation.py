@@ -11,18 +11,20 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
-from nsqdigest.base.screen import wrapped
+from nsqdigest.base.screen import table, wrapped
 from nsqdigest.base.shown import printable
 from nsqdigest.base.words import counted
 
 if TYPE_CHECKING:
     from nsqdigest.trial.simulator import Event, SimulatedDigest
 
-_COLUMNS = 256
+_COLUMNS = 1024
 _DAY_MS = 86_400_000
 _FIRST_STEP_MS = 1000
 _BARS, _ASCII_BARS = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
 _HEAD = "digests "
+_MOST_MARKED = 9
+"""Digests in a column that are shown as a number; where there are more, all are bars."""
 _USUAL_WIDTH = 80
 _NARROWEST = 40
 
@@ -83,25 +85,37 @@ class Chart:
                 each.update(halved)
         counts[(at_ms - self._start_ms) // self._step_ms] += 1
 
-    def rows(self, width: int, shown: Callable[[int], str], *, is_ascii: bool) -> list[str]:
+    def rows(self, width: int, shown: Callable[[int], str], span: Callable[[int], str], *, is_ascii: bool) -> list[str]:
+        """Each column on the screen is of as many of ours as the others: what is even looks even."""
         room = width - len(_HEAD)
         columns = (self.last_ms - self.first_ms) // self._step_ms + 1
-        events, digests = ([0] * room for _ in range(2))
+        together = -(-columns // room)
+        events, digests = ([0] * -(-columns // together) for _ in range(2))
         for counts, row in ((self._events, events), (self._digests, digests)):
             for column, number in counts.items():
-                row[min(room - 1, column * room // columns)] += number
-        bars, most = (_ASCII_BARS if is_ascii else _BARS), max(events)
-        drawn = "".join(bars[-(-number * (len(bars) - 1) // most)] for number in events)
-        marks = "".join(_mark(number, is_ascii=is_ascii) for number in digests)
+                row[column // together] += number
+        bars, most_digests = (_ASCII_BARS if is_ascii else _BARS), max(digests)
+        marks = _drawn(digests, bars) if most_digests > _MOST_MARKED else _marked(digests, is_ascii=is_ascii)
         first, last = shown(self.first_ms), shown(self.last_ms)
-        scale = first + last.rjust(room - len(first))
-        return [f"{'events'.ljust(len(_HEAD))}{drawn}".rstrip(), f"{_HEAD}{marks}".rstrip(), " " * len(_HEAD) + scale]
+        scale = first + f" {last}".rjust(len(events) - len(first))
+        most = f"{counted(max(events), 'event')}, {counted(most_digests, 'digest')}"
+        caption = f"a column is {span(together * self._step_ms)}; the most in one: {most}"
+        return [
+            f"{'events'.ljust(len(_HEAD))}{_drawn(events, bars)}".rstrip(),
+            f"{_HEAD}{marks}".rstrip(),
+            " " * len(_HEAD) + scale,
+            *wrapped(caption, " " * len(_HEAD), " " * len(_HEAD), width),
+        ]
 
 
-def _mark(number: int, *, is_ascii: bool) -> str:
-    if number == 1:
-        return "o" if is_ascii else "●"
-    return " " if not number else str(number) if number < 10 else "+"
+def _drawn(numbers: Sequence[int], bars: str) -> str:
+    most = max(numbers) or 1
+    return "".join(bars[-(-number * (len(bars) - 1) // most)] for number in numbers)
+
+
+def _marked(numbers: Sequence[int], *, is_ascii: bool) -> str:
+    one = "o" if is_ascii else "●"
+    return "".join(" " if not number else one if number == 1 else str(number) for number in numbers)
 
 
 class Simulation:
@@ -142,9 +156,9 @@ class Simulation:
         many = counted(self.most_waiting, "timeline")
         head = f"policy {self._policy}: {counted(self.events, 'event')}, {counted(self._digests, 'digest')}, at most "
         lines = [*wrapped(f"{head}{many} at a time", "", "", width), ""]
-        lines += [*self._chart.rows(chart_width, self._shown, is_ascii=is_ascii), ""]
+        lines += [*self._chart.rows(chart_width, self._shown, span, is_ascii=is_ascii), ""]
         lines += [part for text in self._facts(span) for part in wrapped(text, "", "  ", width)]
-        lines += ["", *self._table(span)]
+        lines += ["", *self._table(span, width)]
         if self._digests > len(self._first):
             lines.append(f"the first {len(self._first):,} of {self._digests:,}; --limit shows more")
         return lines
@@ -165,17 +179,13 @@ class Simulation:
             facts.append(f"{counted(self._held, 'digest')} held back by quiet hours")
         return facts
 
-    def _table(self, span: Callable[[int], str]) -> list[str]:
+    def _table(self, span: Callable[[int], str], width: int) -> list[str]:
         rows = [("digest", "records", "waited", "timeline")]
         rows += [
             (self._shown(each.at_ms), f"{each.records:,}", span(each.waited_ms), printable(each.timeline, 40))
             for each in self._first
         ]
-        widths = [max(len(row[column]) for row in rows) for column in range(3)]
-        return [
-            f"{row[0].ljust(widths[0])}  {row[1].rjust(widths[1])}  {row[2].rjust(widths[2])}  {row[3]}".rstrip()
-            for row in rows
-        ]
+        return table(rows[0], rows[1:], right={1, 2}, flexible={3}, width=width)
 
     def _shown(self, at_ms: int) -> str:
         at = datetime.fromtimestamp(at_ms / 1000, self._zone)

@@ -61,7 +61,7 @@ def test_a_table_is_within_its_width_in_columns_that_stand_below_one_another(wid
 
 def test_where_there_is_no_room_for_its_columns_each_row_is_a_block_without_zeros() -> None:
     assert table(HEADINGS, ROWS[:2], right={1}, flexible={0, 2}, width=30) == [
-        "user:ada", "  records  4", "  digest   1 record: 01a1f3a1-681f", "zoë-日本",
+        "user:ada", "  records  4", "  digest   1 record: 01a1f3a1-681f", "zoë-日本", "  records  0",
     ]  # fmt: skip
 
 

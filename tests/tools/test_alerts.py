@@ -79,6 +79,9 @@ CASES = [
     # A rolling restart: for ten minutes there are both.
     Case("NsqdigestConfigDiffers", "nsqdigest_config_info{a,hash='1'} 1x30\nnsqdigest_config_info{b,hash='1'} 1x40\n"
          "nsqdigest_config_info{a,hash='2'} _x30 1x30\nnsqdigest_config_info{b,hash='2'} _x40 1x30", "50m"),
+    Case("NsqdigestReloadFailed", "nsqdigest_config_last_reload_successful{a} 1x5 0x20\n"
+         "nsqdigest_config_last_reload_successful{b} 1x30", "16m", [ONE]),
+    Case("NsqdigestReloadFailed", "nsqdigest_config_last_reload_successful{a} 1x5 0x5 1x20", "16m"),
     Case("NsqdigestEventLoopLag", "nsqdigest_event_loop_lag_seconds{a} 2x20\nnsqdigest_event_loop_lag_seconds{b} 0x20",
          "6m", [ONE]),
     Case("NsqdigestEventLoopLag", "nsqdigest_event_loop_lag_seconds{a} 0x3 3 0x20", "9m"),

@@ -52,7 +52,7 @@ def test_every_link_leads_to_a_file_and_a_heading(path: Path) -> None:
 
 def commands(text: str) -> Iterator[list[str]]:
     """Those in code: `nsqdigest dead replay --all --sink SINK` → its words."""
-    code = "\n".join(re.findall(r"^ {4,}.*$|`[^`\n]+`|(?<=^```sh\n).*?(?=^```)", text, re.MULTILINE))
+    code = "\n".join(re.findall(r"^ {4,}.*$|`[^`\n]+`", text, re.MULTILINE))
     for found in COMMAND.findall(code):
         yield found.replace("`", " ").split()
 

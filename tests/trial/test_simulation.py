@@ -31,12 +31,13 @@ def test_every_event_is_in_the_chart_however_long_it_becomes(instants: list[int]
     for at_ms in instants:
         chart.add_event(NOW_MS + at_ms)
         chart.add_digest(NOW_MS + at_ms)
-    events, digests, scale = chart.rows(width, lambda at_ms: "x", is_ascii=True)
+    events, digests, scale, *caption = chart.rows(width, lambda at_ms: "x", lambda span_ms: "1h", is_ascii=True)
     assert len(events) <= width
-    assert len(scale) == width
+    assert len(scale) <= max(width, len("        x x"))
     assert events.startswith("events  ")
     assert "@" in events
     assert bool(digests.removeprefix("digests").strip())
+    assert "a column is 1h; the most in one: " in " ".join(" ".join(caption).split())
 
 
 @pytest.mark.parametrize("width", [44, 80, 120])
@@ -48,9 +49,32 @@ def test_what_is_shown_fits_and_is_plain_where_it_has_to_be(width: int, is_ascii
         simulation.add_event(Event(at_ms, "user:42"), 3)
         simulation.add_digest(SimulatedDigest("user:\x1b[31m" + "x" * 90, at_ms, at_ms - 1, 1, number + 1, 2, 1, at_ms))
     lines = simulation.lines(width, lambda span_ms: f"{span_ms}ms", is_ascii=is_ascii)
-    table = lines.index(next(line for line in lines if line.startswith("digest ")))
+    table = lines.index("", lines.index("") + 1)
     assert all(len(line) <= width for line in lines[:table])
     assert "\x1b" not in "".join(lines)
     assert not is_ascii or "".join(lines[:table]).isascii()
     assert "300 digests held back by quiet hours" in lines
     assert lines[-1] == "the first 1 of 300; --limit shows more"
+
+
+def test_many_digests_in_a_column_are_bars_and_few_are_numbers() -> None:
+    few, many = Chart(), Chart()
+    for chart, most in ((few, 9), (many, 30)):
+        chart.add_event(NOW_MS)
+        chart.add_event(NOW_MS + 20_000)
+        for _ in range(most):
+            chart.add_digest(NOW_MS)
+        chart.add_digest(NOW_MS + 20_000)
+    rows = [chart.rows(44, str, str, is_ascii=False)[1] for chart in (few, many)]
+    assert rows == ["digests 9" + " " * 19 + "●", "digests █" + " " * 19 + "▁"]
+
+
+@pytest.mark.parametrize("width", range(40, 200, 7))
+def test_an_even_stream_looks_even(width: int) -> None:
+    chart = Chart()
+    for number in range(3_000):
+        chart.add_event(NOW_MS + number * 1000)
+        chart.add_digest(NOW_MS + number * 1000)
+    bars = chart.rows(width, str, str, is_ascii=True)[0].removeprefix("events  ")
+    assert set(bars[:-1]) == {"@"}
+    assert len(bars) > width / 2
