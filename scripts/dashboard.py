@@ -228,7 +228,7 @@ def _panel(panel: Panel, number: int, x: int, y: int) -> Json:
         {"options": {value: {"color": colour, "text": text}}, "type": "value"}
         for value, (text, colour) in panel.words.items()
     ]
-    defaults: Json = {"mappings": mappings, "noValue": "–", "unit": panel.unit}
+    defaults: Json = {"mappings": mappings, "noValue": "-", "unit": panel.unit}
     if panel.kind == "stat":
         defaults |= {"thresholds": {"mode": "absolute", "steps": steps}}
     return {
