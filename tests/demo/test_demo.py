@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import termios
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -179,6 +180,9 @@ def test_a_daemon_that_dies_unasked_is_a_loss_that_the_demo_admits(environ: dict
     demo = Demo(environ, "--seconds", "0")
     demos.append(demo)
     demo.read_until(" · digest 1 · ")
+    (page,) = PAGE.findall(demo.said)
+    with urllib.request.urlopen(page, timeout=TIMEOUT_S) as answer:
+        assert answer.headers["content-type"].startswith("text/html")
     children = Path(f"/proc/{demo.process.pid}/task/{demo.process.pid}/children").read_text(encoding="ascii").split()
     (daemon,) = [pid for pid in children if b"nsqdigest\0run" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     os.kill(int(daemon), signal.SIGKILL)
