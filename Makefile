@@ -5,7 +5,7 @@
 .NOTPARALLEL:
 .PHONY: help setup setup-demo setup-dev setup-bench setup-servers install demo test test-lowest lint mutants prove bench \
 	bench-delivery bench-fleet bench-planner bench-timelines bench-transport bench-http bench-mail backoff-page metrics-page \
-	policies-page example-file mail-picture page-picture river clean
+	policies-page dashboard docs example-file mail-picture page-picture demo-picture river clean
 
 VENV := .venv
 LOWEST_VENV := .venv-lowest
@@ -37,7 +37,7 @@ setup-bench:
 setup-servers:
 	@scripts/setup-redis $(VENV) oldest
 	@scripts/setup-valkey
-	@scripts/setup-promtool
+	@scripts/setup-prometheus
 	@scripts/setup-browser
 	@scripts/go-build servers $(NSQ)/nsqd $(NSQ)/nsqlookupd
 
@@ -50,12 +50,15 @@ demo: setup-demo install ## run the whole of it on this machine for about 30 s (
 test: setup install ## run the tests against real servers (ARGS="-k claim -x" goes to pytest)
 	NSQDIGEST_TEST_INSTALLED=1 $(VENV)/bin/$(PYTEST) $(ARGS)
 
-lint: setup-dev ## check style, types, unused code and the shell scripts
+lint: setup-dev docs ## check style, types, unused code, the shell scripts and the links of docs/
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
 	$(VENV)/bin/vulture
 	for script in .ci/run scripts/lib.sh $$(grep -l -d skip '^#!.*bash' scripts/*); do bash -n "$$script" || exit 1; done
+
+docs: setup-dev ## build the site of docs/ into site/; a warning is an error
+	$(VENV)/bin/properdocs build --strict --quiet
 
 mutants: setup ## break the package in many ways, one at a time; the tests are to notice (ARGS="events", ARGS="--list")
 	$(VENV)/bin/python -m scripts.mutants $(ARGS)
@@ -90,6 +93,9 @@ policies-page: setup-dev ## write docs/policies.md and its pictures from the sim
 metrics-page: setup-dev ## write docs/metrics.md from the table of metrics
 	$(VENV)/bin/python -m scripts.metrics_page
 
+dashboard: setup-dev ## write config/grafana-dashboard.json from the rows and panels in scripts/dashboard.py
+	$(VENV)/bin/python -m scripts.dashboard $(ARGS)
+
 example-file: setup-dev ## write config/nsqdigest.toml from the declared options
 	$(VENV)/bin/python -m scripts.example_file
 
@@ -98,6 +104,9 @@ mail-picture: setup-dev ## write docs/pictures/mail.png (needs Chromium)
 
 page-picture: setup install ## write docs/pictures/page.png and page-dark.png (needs Chromium; takes three minutes)
 	PYTHONPATH=tests/helpers $(VENV)/bin/python -m scripts.page_picture
+
+demo-picture: setup-demo install ## write docs/pictures/demo.svg: the moments of a demo, drawn by itself
+	$(VENV)/bin/nsqdigest demo --picture docs/pictures/demo.svg
 
 river: setup install ## write the way of one event and of one digest into docs/how-it-works.md, traced at run time
 	$(VENV)/bin/python -m scripts.river --write
@@ -115,5 +124,5 @@ bench-timelines: setup-bench setup-servers install ## measure what timelines cos
 	$(VENV)/bin/python -m bench.timelines $(ARGS)
 
 clean: ## remove all that make has made
-	rm -rf $(VENV) $(LOWEST_VENV) .servers .hypothesis .pytest_cache .mypy_cache .ruff_cache .pictures dist
+	rm -rf $(VENV) $(LOWEST_VENV) site .servers .hypothesis .pytest_cache .mypy_cache .ruff_cache .pictures dist
 	find . -path ./.git -prune -o -name __pycache__ -type d -exec rm -rf {} +

@@ -280,6 +280,32 @@ class Controller:
     def resume(self, now_s: float) -> bool:
         return self._take(Event.RESUME, now_s)
 
+    # -- other settings
+
+    def change(self, max_in_flight: int, curve: Curve, now_s: float, *, slow_start: bool = True) -> None:
+        """From now on it decides by these. State and level stay: a level is cut to the new curve's cap, and a backoff
+        under way lasts no longer than the new curve's longest one. Where the new curve has no backoff, one that is
+        under way is over."""
+        self._max_in_flight, self._curve = max_in_flight, curve
+        self._first_limit = 1 if slow_start else max_in_flight
+        self._before = self._fitted(self._before, now_s)
+        self.decision = self._fitted(self.decision, now_s)
+
+    def _fitted(self, decision: Decision, now_s: float) -> Decision:
+        state, limit, wake_at_s = decision.state, decision.limit, decision.wake_at_s
+        if state is State.PAUSED:
+            return decision
+        if not self._curve.max_duration_s and state is not State.FLOWING:
+            return Decision(State.FLOWING, 0, self._max_in_flight, decision.epoch + 1, None, Reason.STARTED)
+        level = min(decision.level, self._curve.level_cap)
+        if state is State.FLOWING:
+            limit = self._max_in_flight
+        elif state is State.RAMPING:
+            limit = min(limit, self._max_in_flight)
+        elif state is State.BACKOFF and wake_at_s is not None:
+            wake_at_s = min(wake_at_s, now_s + max(SHORTEST_WAIT_S, self._curve.longest_s(level)))
+        return decision._replace(level=level, limit=limit, wake_at_s=wake_at_s)
+
     # -- what they mean here
 
     def _success_of(self, count: int) -> Event:

@@ -22,12 +22,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from nsqdigest.backoff import Controller, Decision, State
+from nsqdigest.backoff import Controller, Curve, Decision, State
 from nsqdigest.base import log, tasks
 from nsqdigest.base.backoff_report import report_decision
 from nsqdigest.base.errors import NsqdigestError, NsqdRefused
 from nsqdigest.intake.batch import Arrival, BatchResult, Verdict
-from nsqdigest.intake.batches import Batches
+from nsqdigest.intake.batches import Batches, Line
 from nsqdigest.intake.decoding import Decoder
 from nsqdigest.intake.late_answers import LateAnswers
 from nsqdigest.intake.letter_queue import LetterQueue
@@ -64,6 +64,11 @@ def most_held_bytes(settings: Nsq, event_bytes: int) -> int:
     return settings.max_in_flight * event_bytes + OVERSIZE_BYTES + NAMES_BYTES
 
 
+def line_of(topic: str, routes: Sequence[IntakeRoute], limits: Limits, store: Timelines, metrics: Metrics) -> Line:
+    """The routes of a topic, compiled."""
+    return Line(Decoder(topic, Router(routes, limits), store.clock, metrics), StoreWriter(routes, store, metrics))
+
+
 class Consumer:
     def __init__(
         self,
@@ -72,8 +77,7 @@ class Consumer:
         *,
         options: ConnectionOptions,
         limits: Limits,
-        routes: Sequence[IntakeRoute],
-        store: Timelines,
+        line: Line,
         dead_letters: DeadLetters,
         controller: Controller,
         metrics: Metrics,
@@ -105,8 +109,7 @@ class Consumer:
         self._batches = Batches(
             topic,
             settings.batch_size,
-            decoder=Decoder(topic, Router(routes, limits), store.clock, metrics),
-            writer=StoreWriter(routes, store, metrics),
+            line=line,
             metrics=metrics,
             owner=self,
         )
@@ -159,6 +162,28 @@ class Consumer:
         self.tasks.start(self._letters.run(), f"{self.topic} dead letters")
         self.tasks.start(self._keep_time(), f"{self.topic} clock")
         self.tasks.start(self.links.run(), f"{self.topic} links")
+
+    def change(
+        self, settings: Nsq, limits: Limits, line: Line, curve: Curve, *, slow_start: bool, gone: Sequence[str]
+    ) -> None:
+        """From now on it works by these, without an end of any connection that they still want. Those to addresses
+        that the file named, and nobody names any more, end as in a drain. `gone`: nsqlookupds that are asked no more.
+
+        The channel, and what is agreed with nsqd when a connection begins, stay: another consumer is needed for that.
+        """
+        self._settings, self._limits = settings, limits
+        self._oversize.event_bytes = limits.event_bytes
+        self._batches.change(settings.batch_size, line)
+        before = self.decision
+        self._controller.change(settings.max_in_flight, curve, time.monotonic(), slow_start=slow_start)
+        if self.decision.state is not before.state:
+            self._carry_out()
+        self.links.change(settings.nsqd_tcp_addresses, gone)
+        self._apply()
+
+    def uses_other_than(self, line: Line) -> bool:
+        """Whether a batch of an earlier configuration is not stored yet."""
+        return self._batches.uses_other_than(line)
 
     async def drain(self, until_s: float) -> None:
         """Finishes what is being stored as the replies come, gives back what was not begun, then `stop`.

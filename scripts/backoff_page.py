@@ -33,6 +33,7 @@ from scripts.pages import DOCS
 
 CURVE = Curve(base_s=1.0, max_duration_s=30.0, recovery="halve")
 MAX_IN_FLIGHT = 2500
+REDIS_TIMEOUT_S = 5.0
 
 EVENTS = {
     Event.SUCCESS: "the probe was stored, and a level is left",
@@ -152,15 +153,16 @@ def bound() -> str:
     while level:
         waits_s.append(CURVE.longest_s(level))
         level = CURVE.below(level)
-    answer_s = PROBE_MESSAGE_WITHIN_S
+    answer_s = PROBE_MESSAGE_WITHIN_S + REDIS_TIMEOUT_S
     first_s = longest_recovery_s(CURVE, MAX_IN_FLIGHT, answer_s, slow_start=False)
     whole_s = longest_recovery_s(CURVE, MAX_IN_FLIGHT, answer_s)
     waits = " + ".join(f"{wait_s:g}" for wait_s in waits_s)
     return prose(
         f"""From any of these states the way to *flowing* is bounded once the store answers (`longest_recovery_s`): a
         probe that is out may still fail, then each level on the way down takes a whole wait and a probe, then the ramp
-        goes by time alone. With the defaults the waits are {waits} s; with probes that answer within {answer_s:g} s
-        all of it is {first_s:.0f} s at the worst until messages flow again, and {whole_s:.0f} s until all of
+        goes by time alone. With the defaults the waits are {waits} s, and a probe takes {answer_s:g} s at most:
+        {PROBE_MESSAGE_WITHIN_S:g} s until a message comes, then {REDIS_TIMEOUT_S:g} s (`redis.timeout`) until Redis
+        answers. All of it is {first_s:.0f} s at the worst until messages flow again, and {whole_s:.0f} s until all of
         `max_in_flight` is allowed where the topic is so quiet that the ramp waits for its timer.
         Jitter makes the waits half as long on average. The daemon says its own bound when it starts
         (`longest_recovery_s` of `daemon.started`)."""

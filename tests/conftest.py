@@ -118,9 +118,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def promtool() -> Path:
     try:
+        find_binary("prometheus")
         return find_binary("promtool")
     except MissingServer as problem:
         without_server(problem)

@@ -10,7 +10,7 @@ import redis
 
 from bench.servers import HOST
 from nsqdigest.config import Redis as RedisSettings
-from nsqdigest.delivery.ids import uuid7
+from nsqdigest.delivery.ids import RANDOM_BYTES, uuid7
 from nsqdigest.store.answers import Claim
 from nsqdigest.store.digests import Ending, Opening
 from nsqdigest.store.head import Head
@@ -88,7 +88,7 @@ async def claim(store: Store, most: int = CLAIM) -> list[Claim]:
 
 async def open_all(store: Store, claims: Sequence[Claim]) -> list[Head]:
     now_ms = store.clock.now_ms()
-    openings = [Opening(claimed, uuid7(now_ms, random.getrandbits(74))) for claimed in claims]
+    openings = [Opening(claimed, uuid7(now_ms, random.randbytes(RANDOM_BYTES))) for claimed in claims]
     opened = await store.digests.open(0, openings, {ROUTE: [now_ms]})
     return [head for head in opened if isinstance(head, Head)]
 

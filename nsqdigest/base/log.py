@@ -136,20 +136,28 @@ def get(name: str) -> Log:
 def setup(level: str, format: str, stream: TextIO | None = None) -> None:
     """Sends all logs of the process to the stream (stderr); again, it replaces what it did before."""
     stream = sys.stderr if stream is None else stream
-    is_terminal = stream.isatty()
-    human = format == "human" or (format == "auto" and is_terminal)
-    colour = human and is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     root = logging.getLogger()
     for handler in _handlers():
         root.removeHandler(handler)
         handler.close()
-    root.addHandler(_Lines(stream, Human(colour) if human else Json()))
-    root.setLevel(max(logging.WARNING, LEVELS[level]))
-    logging.getLogger(ROOT).setLevel(LEVELS[level])
+    root.addHandler(_Lines(stream, format))
+    _set_level(level)
     # It warns, each time, of connections that fail or break: the module that made them logs it, with place and remedy.
     logging.getLogger("tornado.general").setLevel(logging.ERROR)
     atexit.unregister(end)
     atexit.register(end)  # a program that never set the log up has no lines to end
+
+
+def change(level: str, format: str) -> None:
+    """From now on lines have this level and form. No line that waits for its reader is lost, and nothing waits."""
+    for handler in _handlers():
+        handler.set_form(format)
+    _set_level(level)
+
+
+def _set_level(level: str) -> None:
+    logging.getLogger().setLevel(max(logging.WARNING, LEVELS[level]))
+    logging.getLogger(ROOT).setLevel(LEVELS[level])
 
 
 def end(within_s: float = ENDS_WITHIN_S) -> None:
@@ -189,16 +197,22 @@ def _handlers() -> list[_Lines]:
 
 
 class _Lines(logging.Handler):
-    def __init__(self, stream: TextIO, formatter: logging.Formatter) -> None:
+    def __init__(self, stream: TextIO, format: str) -> None:
         super().__init__()
         self._stream = stream
         self._encoding = stream.encoding or "utf-8"
-        self.setFormatter(formatter)
+        self.set_form(format)
         # A library that set a level of its own would pass the root's by.
         self.addFilter(lambda record: record.levelno >= logging.WARNING or _is_ours(record))
         self._writer: LogWriter | None = None
         if (descriptor := _descriptor(stream)) is not None:
             self._writer = LogWriter(descriptor, self._render_dropped, _write_lines_due)
+
+    def set_form(self, format: str) -> None:
+        is_terminal = self._stream.isatty()
+        human = format == "human" or (format == "auto" and is_terminal)
+        colour = human and is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        self.setFormatter(Human(colour) if human else Json())
 
     @property
     def dropped(self) -> int:

@@ -175,7 +175,12 @@ SENTENCES: Mapping[str, Sentence] = {
         "policy {policy} of route {route} has changed: {sooner:timeline} sooner, {later:timeline} later"
     ),
     "daemon.policy.waiting": "what a changed policy moves in partition {partition} of Redis waits: {error}",
-    "daemon.reload.unavailable": "HUP changes nothing",
+    "daemon.reloaded": "{config} is reloaded: {changes}",
+    "daemon.reload.unchanged": "{config} is read again: nothing of it has changed",
+    "daemon.reload.problem": "{problem}",
+    "daemon.reload.refused": "{config} is not taken: {why}; what was loaded at {in_force_since} stays in force",
+    "daemon.reload.failed": ("{config} cannot be taken: {error}; what was loaded at {in_force_since} stays in force"),
+    "daemon.reload.ignored": "HUP changes nothing: the daemon ends",
     "daemon.registry.failed": "this daemon could not make itself known to others: {error}",
     "daemon.part.ended": "{part} ended by itself, so the daemon ends: {error}",
     "daemon.loop.error": "the event loop reports {what}: {error}",
@@ -251,6 +256,7 @@ SENTENCES: Mapping[str, Sentence] = {
     "scheduler.digest.values_missing": "Redis has lost {missing:record} of a digest of timeline {timeline:name}",
     "scheduler.sink.answered": "sink {sink} answered: {answer}",
     "scheduler.sink.stopped": "sink {sink} is stopped: {detail}",
+    "scheduler.sink.left": "sink {sink} as it was before the reload is closed after {after_s:s}",
     "scheduler.sink.backoff": _backed_off("sink {sink}", "gets nothing"),
     "scheduler.sink.probing": "sink {sink} is probed with a single digest",
     "scheduler.sink.ramping": _ramps("sink {sink}"),
@@ -269,7 +275,7 @@ SENTENCES: Mapping[str, Sentence] = {
         "{timelines:timeline} of partition {partition} taken up: Redis' answer to their claim was lost"
     ),
     "scheduler.lease.ran_out": (
-        "{timelines:timeline} of partition {partition} wait again: their daemon has gone, or hung"
+        "the lease of {timelines:timeline} in partition {partition} ran out: a daemon has gone, or hung"
     ),
     # -- the store
     "store.damaged": "keys of the namespace are damaged: {error}",

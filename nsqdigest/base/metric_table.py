@@ -18,6 +18,7 @@ from nsqdigest.base.reasons import (
     DeadLetterReason,
     HttpRefusal,
     LookupProblem,
+    ReloadOutcome,
     SinkState,
     SkipReason,
     Verdict,
@@ -217,8 +218,20 @@ METRICS: dict[str, Declared] = {
         ("reason",), "Requests to admin.listen refused, and connections to it closed, by reason.", reason=HttpRefusal
     ),
     "log_lines_dropped_total": _counter((), "Log lines dropped because the reader of the log fell behind."),
+    "start_time_seconds": _gauge((), "Unix time when the daemon began to count: all counters were 0 then."),
     "build_info": _gauge(("version", "python"), "1, with the versions of nsqdigest and Python as labels."),
     "config_info": _gauge(("hash",), "1, with a hash of the configuration as label: equal settings, equal hash."),
+    "config_reloads_total": _counter(
+        ("outcome",),
+        "Reloads of the configuration, by outcome; refused: it has mistakes, or something needs a restart.",
+        outcome=ReloadOutcome,
+    ),
+    "config_last_reload_successful": _gauge(
+        (), "1: the last reload was good, or there was none; 0: it was not, and what was loaded before is in force."
+    ),
+    "config_last_reload_success_timestamp_seconds": _gauge(
+        (), "Unix time at which the configuration in force was loaded, by the start or a reload."
+    ),
 }  # fmt: skip
 STARTS_UNKNOWN = ("channel_depth",)
 """No series until the first measurement: a 0 would be a false statement."""

@@ -71,10 +71,21 @@ class Metrics:
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
+        self.know(known or {})
+
+    def know(self, known: Values) -> None:
+        """From now on the configuration decides these values of labels: their series begin. The gauges of others end;
+        a counter stays, since it counts what this process did."""
+        decided = {label for labels in known for label in labels}
         for name, declared in METRICS.items():
+            now = dict.fromkeys(_beforehand(declared, known))
             if name not in STARTS_UNKNOWN:
-                for labels in _beforehand(declared, known or {}):
+                for labels in now:
                     self._begin(name, labels)
+            if declared.kind == "gauge" and not decided.isdisjoint(declared.labels):
+                numbers = self._series[name].numbers
+                for labels in numbers.keys() - now.keys():
+                    del numbers[labels]
 
     def _begin(self, name: str, labels: Labels) -> None:
         if METRICS[name].kind == "histogram":

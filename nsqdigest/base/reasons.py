@@ -119,3 +119,14 @@ class HttpRefusal(StrEnum):
     TOO_MUCH = "too-much"
     """More bytes than any request has."""
     TOO_MANY_CONNECTIONS = "too-many-connections"
+
+
+class ReloadOutcome(StrEnum):
+    """What became of a reload."""
+
+    APPLIED = "applied"
+    UNCHANGED = "unchanged"
+    REFUSED = "refused"
+    """The file has mistakes, or something of it cannot change without a restart."""
+    FAILED = "failed"
+    """The file could not be read in time, or a part could not be built."""

@@ -12,6 +12,7 @@ every part at the first failure, connections included, before a message could go
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from nsqdigest.base import log
 
 _log = log.get("daemon")
 
+_LOOK_S = 0.02
 _PART = "nsqdigest_part"
 """In the context of the loop's exception handler: the name of the part that ended."""
 
@@ -47,6 +49,14 @@ def start(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
     task = asyncio.create_task(work, name=name)
     task.add_done_callback(_ended)
     return task
+
+
+async def until(holds: Callable[[], bool], within_s: float) -> None:
+    """Until it holds, or the time is over. It looks again and again: for what is waited for seldom, so that what makes
+    it hold, which happens often, tells nobody."""
+    over_s = time.monotonic() + within_s
+    while not holds() and time.monotonic() < over_s:  # noqa: ASYNC110  - as said above
+        await asyncio.sleep(_LOOK_S)
 
 
 def guarded(callback: Callable[[], None], name: str) -> Callable[[], None]:
@@ -90,13 +100,22 @@ class Failures:
     def listen(self) -> None:
         asyncio.get_running_loop().set_exception_handler(self._handle)
 
-    async def first_of(self, parts: Iterable[asyncio.Task[None]]) -> Failure:
-        """Of these tasks, or of anything else that reports here. It is logged already."""
-        failed = asyncio.create_task(self._has_failed.wait(), name="failures")
-        try:
-            ended, _ = await asyncio.wait([failed, *parts], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            failed.cancel()
+    async def first_of(
+        self, parts: Callable[[], Iterable[asyncio.Task[None]]], others: asyncio.Event | None = None
+    ) -> Failure:
+        """Of these tasks, or of anything else that reports here. It is logged already. `others`: set when `parts` has
+        other ones by now, and those that were watched may end."""
+        others = others or asyncio.Event()
+        while True:
+            others.clear()
+            waiting = [asyncio.create_task(event.wait(), name="failures") for event in (self._has_failed, others)]
+            try:
+                ended, _ = await asyncio.wait([*waiting, *parts()], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for each in waiting:
+                    each.cancel()
+            if self._first is not None or not others.is_set():
+                break
         if self._first is None:  # a task that raised has reported by now, so that this one returned
             self._note(Failure(ended.pop().get_name(), None))
         assert self._first is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import click
@@ -17,13 +18,14 @@ def command(path: Path | None, file: Path | None) -> None:
     """Run the daemon until TERM or INT.
 
     TERM or INT drains: the daemon finishes the messages that are stored and gives the rest back to nsqd. A second
-    one ends it at once. USR2 writes its state to the log.
+    one ends it at once. HUP reads the file again and takes all of it, or nothing. USR2 writes its state to the log.
 
     \b
     Example:
       nsqdigest run /etc/nsqdigest/nsqdigest.toml
     """
     config = load_config(path, file)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the daemon handles it: the file was read just now
 
     from nsqdigest.base import log, resolver
     from nsqdigest.daemon.signals import run_until_signal

@@ -8,6 +8,8 @@ side the consumers (nothing new comes in, what is stored is finished, the rest g
 Invariants:
 - `stop` may be called at any moment, also after a `drain` that was cancelled: what was given back stays given back.
 - A part that fails ends the daemon, and ends it in this same order, so that nsqd gets its messages back at once.
+- `parts` is of the configuration in force: a reload (`reload`) puts another one in its place. Nothing but what a reload
+  leaves as it is may be held on to.
 
 Comes from `signals` (and the demo); the parts come from `parts`.
 """
@@ -15,11 +17,11 @@ Comes from `signals` (and the demo); the parts come from `parts`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import random
 import time
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Iterator
 
 from nsqdigest import __version__
 from nsqdigest.admin.operator import OperatorApi
@@ -29,13 +31,17 @@ from nsqdigest.backoff import PROBE_MESSAGE_WITHIN_S, longest_recovery_s, retry_
 from nsqdigest.base import log, tasks
 from nsqdigest.base.errors import NsqdigestError, StoreError
 from nsqdigest.base.words import counted
-from nsqdigest.config import Config
-from nsqdigest.consumer import most_held_bytes
+from nsqdigest.config import Config, tls_files
+from nsqdigest.consumer import Consumer, most_held_bytes
 from nsqdigest.daemon.browsing import Browser
+from nsqdigest.daemon.changes import Changes, compare
+from nsqdigest.daemon.labels import known_labels
 from nsqdigest.daemon.operator import Operator
-from nsqdigest.daemon.parts import Parts, Uniform, build, curve_of
+from nsqdigest.daemon.parts import Parts, Uniform, build, curve_of, rebuild
 from nsqdigest.daemon.registry import Registry
+from nsqdigest.daemon.reload import NeedsRestart, Reloads, reader_of
 from nsqdigest.daemon.status import Status, config_hash
+from nsqdigest.daemon.succession import Departures, all_of, take_over
 from nsqdigest.daemon.summary import Summary
 from nsqdigest.daemon.systemd import Notifier
 from nsqdigest.daemon.view import View
@@ -63,40 +69,53 @@ class Daemon:
 
     def __init__(self, config: Config, kinds: SinkKinds = KINDS, *, uniform: Uniform = random.uniform) -> None:
         """`kinds`: those that the configuration was read with."""
-        self._config = config
+        self._kinds = kinds
         self._uniform = uniform
         self._failures = tasks.Failures()
         self.parts = build(config, kinds, uniform)
+        self._departures = Departures()
+        self._other_parts = asyncio.Event()
+        """Set when `parts` is another one."""
+        self._is_started = False
+        self.reloads = Reloads(self, self.parts.metrics, reader_of(config, kinds))
         self.operator = Operator(self.parts)
-        self.status = Status(self.parts, self.operator.paused_since_s)
-        self.registry = Registry(self.parts.store.namespace, lambda: config_hash(self.parts.config), uniform)
+        self.status = Status(self.parts, self.operator.paused_since_s, self.reloads)
+        self.registry = Registry(lambda: self.parts.store.namespace, lambda: config_hash(self.config), uniform)
         self.view = View(lambda: self.parts, self.status, self.operator.paused_since_s, self.registry)
+        self.view.reloaded_s = lambda: self.reloads.reloaded_at_s
         self._summary = Summary(self.parts.metrics, lambda: self.parts.store_watch.figures)
         self._systemd = Notifier(self.status.line, self._makes_progress)
         self._drain_log = tasks.Tasks()
         self._admin: AdminServer | None = None
         if config.admin.listen is not None:
             reads = ReadingApi(self.view, Browser(lambda: self.parts, self.status)).routes()
-            writes = OperatorApi(self.operator).routes()
+            api = [*reads, *OperatorApi(self.operator).routes()]
             self._admin = AdminServer(
-                config.admin.listen,
-                self.parts.metrics,
-                self.status.checks,
-                [*reads, *writes],
-                lambda: self._config.admin.token,
+                config.admin.listen, self.parts.metrics, self.status.checks, api, lambda: self.config.admin.token
             )
+
+    @property
+    def config(self) -> Config:
+        """The one in force."""
+        return self.parts.config
+
+    @property
+    def is_draining(self) -> bool:
+        return self.status.is_draining
 
     # -- start
 
     async def start(self) -> None:
         """Returns once everything runs. Raises ConfigError or StoreMismatch where the file, or the data in Redis,
         forbids it."""
-        parts = self.parts
         self._failures.listen()
         self._systemd.start()
         if self._admin is not None:
             await self._admin.start()
+        self.reloads.start()
         facts = await self._wait_for_store()
+        self._is_started = True
+        parts = self.parts
         parts.store_watch.start(facts.servers)
         self.status.store_is_ready = True
         parts.scheduler.start()
@@ -110,29 +129,39 @@ class Daemon:
         self.view.start()
         self.registry.start()
         tune_garbage_collection()
-        listen = self._config.admin.listen
+        listen = self.config.admin.listen
         _log.info(
             "daemon.started",
-            version=__version__, config=self._config.source, topics=[consumer.topic for consumer in parts.consumers],
-            routes=len(self._config.routes), sinks=list(parts.outlets),
+            version=__version__, config=self.config.source, topics=[consumer.topic for consumer in parts.consumers],
+            routes=len(self.config.routes), sinks=list(parts.outlets),
             ready=f"http://{listen}/readyz?verbose" if listen else "admin.listen is off",
-            longest_recovery_s=_longest_recovery_s(self._config), intake_at_most_mib=_intake_at_most_mib(parts),
+            longest_recovery_s=_longest_recovery_s(self.config), intake_at_most_mib=_intake_at_most_mib(parts),
         )  # fmt: skip
         self._systemd.ready()
 
     async def _wait_for_store(self) -> StoreFacts:
-        redis = self._config.redis.shown_url
+        """A reload meanwhile begins it anew, with the other file's Redis."""
         attempts = 0
         while True:
+            parts, redis = self.parts, self.config.redis.shown_url
+            self._other_parts.clear()
             try:
-                facts = await self.parts.store.start()
-            except StoreError as error:
+                facts = await parts.store.start()
+                if parts is not self.parts:
+                    continue
+            except NsqdigestError as error:
+                if parts is not self.parts:
+                    continue
+                if not isinstance(error, StoreError):
+                    raise
                 attempts += 1
                 wait_ms = retry_wait_ms(attempts, STORE_RETRY_FIRST_MS, STORE_RETRY_CAP_MS, self._uniform)
                 _log.warning(
                     "daemon.store.waiting", redis=redis, reason=error.reason, error=error, again_s=wait_ms / 1000
                 )
-                await asyncio.sleep(wait_ms / 1000)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait_ms / 1000):
+                        await self._other_parts.wait()
                 continue
             partitions = self.parts.store.namespace.partitions
             _log.info("daemon.store.ready", redis=redis, version=facts.version, partitions=partitions)
@@ -144,27 +173,73 @@ class Daemon:
 
     async def watch(self) -> None:
         """Raises when a part of the daemon ends by itself: a restart is better than a daemon that only looks alive."""
-        parts = self.parts
-        failure = await self._failures.first_of(
-            (
-                *parts.store_watch.tasks,
-                *parts.scheduler.tasks,
-                *parts.discovery.tasks,
-                *parts.lag.tasks,
-                *parts.depths.tasks,
-                *self._summary.tasks,
-                *self.view.tasks,
-                *self.registry.tasks,
-                *self._systemd.tasks,
-                *(task for consumer in parts.consumers for task in consumer.tasks),
-            )
-        )
+        failure = await self._failures.first_of(self._watched, self._other_parts)
         raise NsqdigestError(str(failure)) from failure.error
+
+    def _watched(self) -> Iterator[asyncio.Task[None]]:
+        parts = self.parts
+        yield from parts.store_watch.tasks
+        yield from parts.scheduler.tasks
+        yield from parts.discovery.tasks
+        yield from parts.lag.tasks
+        yield from parts.depths.tasks
+        yield from self._summary.tasks
+        yield from self.view.tasks
+        yield from self.registry.tasks
+        yield from self._systemd.tasks
+        yield from self.reloads.tasks
+        for consumer in parts.consumers:
+            yield from consumer.tasks
 
     def _makes_progress(self) -> bool:
         """Whether delivery's timers turn, as long as they should; that the event loop does, shows in being asked."""
-        within_s = max(TURN_WITHIN_S, self._config.scheduler.lease_ms / 1000)
+        within_s = max(TURN_WITHIN_S, self.config.scheduler.lease_ms / 1000)
         return self.status.is_draining or time.monotonic() - self.parts.scheduler.turned_s <= within_s
+
+    # -- reload: `reload.Reloaded`
+
+    def changes_to(self, config: Config) -> Changes:
+        before, other_files = self.config, tls_files.fingerprint(config.nsq.tls) != self.parts.tls_files
+        changes = compare(before, config, self._kinds, new_tls_files=other_files)
+        # Until Redis has answered nothing of it is in use, so that a wrong URL can be mended.
+        fixed = [each for each in changes.need_restart if self._is_started or not each.path.startswith("redis.")]
+        if fixed:
+            raise NeedsRestart(fixed)
+        return changes
+
+    def prepare(self, config: Config, changes: Changes) -> Parts:
+        if self._is_started:
+            return rebuild(self.parts, config, changes, self._kinds)
+        return build(config, self._kinds, self._uniform, self.parts.metrics)
+
+    def take(self, parts: Parts) -> Parts:
+        before = self.parts
+        if self._is_started:
+            self._departures.note(before, parts)
+        self.parts = parts
+        self._other_parts.set()
+        if self._is_started:
+            take_over(before, parts, self.operator.paused_since_s)
+        else:
+            parts.metrics.know(known_labels(parts.config))
+        self.operator.take(parts)
+        self.status.take(parts)
+        return before
+
+    async def see_off(self, before: Parts) -> None:
+        if before.store is self.parts.store:
+            await self._departures.see_off(before, self.parts)
+            self._other_parts.set()  # there are other tasks by now
+        else:  # nothing but its store was in use
+            await before.store.close(0)
+
+    def reloading(self) -> None:
+        if self._is_started:
+            self._systemd.reloading()
+
+    def ready(self) -> None:
+        if self._is_started:
+            self._systemd.ready()
 
     # -- drain or stop
 
@@ -172,18 +247,24 @@ class Daemon:
         """Finishes what is stored, gives the rest back to nsqd, lets deliveries end; within `nsq.drain_timeout`."""
         self.status.is_draining = True
         now_s = time.monotonic()
-        until_s = now_s + self._config.nsq.drain_timeout_ms / 1000
-        timeout_s = self._config.nsq.drain_timeout_ms / 1000
+        timeout_s = self.config.nsq.drain_timeout_ms / 1000
+        until_s = now_s + timeout_s
         _log.info("daemon.draining", timeout_s=timeout_s, waits_for=self._under_way())
         self._systemd.stopping("drains")
         self._drain_log.start(self._log_drain(until_s), "log of the drain")
+        await self.reloads.stop()
         await self.parts.discovery.stop()
-        await _all_of(
-            *(consumer.drain(until_s) for consumer in self.parts.consumers),
+        await all_of(
+            *(consumer.drain(until_s) for consumer in self._consumers),
             self.parts.scheduler.drain(max(until_s, now_s + SINKS_DRAIN_S)),
         )
         await self._close()
         _log.info("daemon.stopped")
+
+    @property
+    def _consumers(self) -> list[Consumer]:
+        """Also those that a reload ends just now."""
+        return [*self.parts.consumers, *self._departures.consumers]
 
     async def _log_drain(self, until_s: float) -> None:
         while True:
@@ -192,7 +273,7 @@ class Daemon:
             _log.info("daemon.draining.waits", left_s=left_s, waits_for=self._under_way())
 
     def _under_way(self) -> str:
-        in_flight = sum(consumer.in_flight for consumer in self.parts.consumers)
+        in_flight = sum(consumer.in_flight for consumer in self._consumers)
         sending = sum(outlet.sending for outlet in self.parts.outlets.values())
         return f"{counted(in_flight, 'event')} in flight, {counted(sending, 'digest')} being sent"
 
@@ -200,8 +281,9 @@ class Daemon:
         """Waits for nothing: every message that is not stored goes back to nsqd, deliveries are cut off."""
         self.status.is_draining = True
         self._systemd.stopping("stops at once")
+        await self.reloads.stop()
         await self.parts.discovery.stop()
-        await _all_of(*(consumer.stop() for consumer in self.parts.consumers))
+        await all_of(*(consumer.stop() for consumer in self._consumers))
         await self.parts.scheduler.drain(time.monotonic())
         await self._close()
         _log.info("daemon.stopped", at_once=True)
@@ -213,6 +295,7 @@ class Daemon:
         await self.view.stop()
         await self.registry.stop()
         await self._systemd.stop()
+        await self._departures.end()
         await parts.policy_changes.stop()
         await parts.lag.stop()
         await parts.depths.stop()
@@ -248,10 +331,3 @@ def _longest_recovery_s(config: Config) -> float:
     answer_s = PROBE_MESSAGE_WITHIN_S + config.redis.timeout_ms / 1000
     limit, slow_start = config.nsq.max_in_flight, config.backoff.slow_start
     return round(longest_recovery_s(curve_of(config.backoff), limit, answer_s, slow_start=slow_start), 1)
-
-
-async def _all_of(*works: Coroutine[Any, Any, None]) -> None:
-    """Until all have ended: one that raises does not leave the others half done. Then the first exception is raised."""
-    for outcome in await asyncio.gather(*works, return_exceptions=True):
-        if outcome is not None:
-            raise outcome

@@ -31,28 +31,34 @@ class Operator:
     """`admin.operator.Operated`, for the parts of one daemon."""
 
     def __init__(self, parts: Parts) -> None:
-        routes = parts.config.routes
-        self._store = parts.store
+        self.paused_since_s: dict[tuple[str, str], float] = {}
+        """By kind and name, in Unix time."""
+        self.take(parts)
+
+    def take(self, parts: Parts) -> None:
+        """From now on they are those of another configuration. A pause of what it does not have is over."""
+        routes, scheduler = parts.config.routes, parts.scheduler
+        self._store, self._scheduler = parts.store, scheduler
         self._policies = {route.name: parts.config.policies[route.policy] for route in routes}
-        self._consumers = {consumer.topic: consumer for consumer in parts.consumers}
+        consumers = {consumer.topic: consumer for consumer in parts.consumers}
         self._names: dict[Kind, list[str]] = {
-            "topic": list(self._consumers),
+            "topic": list(consumers),
             "route": [route.name for route in routes],
             "sink": list(dict.fromkeys(route.sink for route in routes)),
         }
-        scheduler = self._scheduler = parts.scheduler
         self._pause: dict[Kind, Act] = {
-            "topic": lambda topic: self._consumers[topic].pause(),
+            "topic": lambda topic: consumers[topic].pause(),
             "route": scheduler.pause_route,
             "sink": scheduler.pause_sink,
         }
         self._resume: dict[Kind, Act] = {
-            "topic": lambda topic: self._consumers[topic].resume(),
+            "topic": lambda topic: consumers[topic].resume(),
             "route": scheduler.resume_route,
             "sink": scheduler.resume_sink,
         }
-        self.paused_since_s: dict[tuple[str, str], float] = {}
-        """By kind and name, in Unix time."""
+        there = {(kind, name) for kind, names in self._names.items() for name in names}
+        for place in self.paused_since_s.keys() - there:
+            del self.paused_since_s[place]
 
     def names_of(self, kind: Kind) -> list[str]:
         return self._names[kind]

@@ -3,36 +3,42 @@
 From messages to records: discovery, consumers, store. From due timelines to receivers: scheduler, sinks. Nothing here
 connects, waits or keeps time; `life` starts the parts and ends them in order, `status` and `operator` look at them.
 
+`build` makes the parts of the first configuration, `rebuild` those of another one: what it leaves as it was is the same
+object in both, what differs is new. `succession` then lets the ones take the place of the others.
+
 Invariants:
 - Every part gets what it works with as an argument: none of them looks another one up.
 - What is shared is made once: the store, the metrics, the plans of the policies, the outlets of the sinks.
+- `rebuild` changes nothing of the parts in force: where it raises, they go on as if nobody had asked.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from nsqdigest.backoff import Controller, Curve
 from nsqdigest.base.loop_lag import LoopLag
 from nsqdigest.base.metrics import Metrics
-from nsqdigest.config import Backoff, Config, Route, SinkSettings
-from nsqdigest.consumer import Consumer
+from nsqdigest.config import Backoff, Config, Route, SinkSettings, tls_files
+from nsqdigest.consumer import Consumer, line_of
+from nsqdigest.daemon.changes import Changes, Need, topics_of
 from nsqdigest.daemon.labels import known_labels
 from nsqdigest.daemon.policy_changes import PolicyChanges
 from nsqdigest.daemon.routes import Plans, intake_routes, plans_of
 from nsqdigest.delivery.delivery import DeliveryRoute
 from nsqdigest.delivery.outlet import Outlet
 from nsqdigest.delivery.paced import outlet_of
-from nsqdigest.delivery.sinks.kind import SinkContext, SinkKind, SinkKinds
+from nsqdigest.delivery.sinks.kind import SinkContext, SinkKind, SinkKinds, Uses
 from nsqdigest.delivery.sinks.table import KINDS
 from nsqdigest.delivery.timer import Scheduler
-from nsqdigest.intake.batches import CONCURRENT_WRITES
+from nsqdigest.intake.batches import CONCURRENT_WRITES, Line
 from nsqdigest.intake.letters import DeadLetters
 from nsqdigest.nsq.channel_depths import Depths
-from nsqdigest.nsq.connection import options_of
+from nsqdigest.nsq.connection import ConnectionOptions, options_of
 from nsqdigest.nsq.lookups import Discovery
 from nsqdigest.nsq.publisher import Publisher
 from nsqdigest.store.rescoring import Rescoring
@@ -50,88 +56,35 @@ INTAKE_CONNECTIONS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
+    """Of one configuration. Those behind the line live as long as the daemon."""
+
     config: Config
-    metrics: Metrics
-    store: Store
-    store_watch: StoreWatch
-    policy_changes: PolicyChanges
+    plans: Plans
+    options: ConnectionOptions
+    """Of every connection to nsqd."""
+    tls_files: str
+    """The fingerprint of the files that `options` were made of."""
     outlets: Mapping[str, Outlet]
     """By the name of the sink."""
-    scheduler: Scheduler
+    routes: Mapping[str, DeliveryRoute]
     publisher: Publisher
     """Of dead letters; a sink that publishes has its own."""
+    dead_letters: DeadLetters
+    lines: Mapping[str, Line]
+    """By topic: its routes, compiled."""
     consumers: tuple[Consumer, ...]
     """One per topic."""
     discovery: Discovery
     depths: Depths
+    policy_changes: PolicyChanges
+    # ----
+    metrics: Metrics
+    store: Store
+    store_watch: StoreWatch
+    scheduler: Scheduler
     lag: LoopLag
-
-
-def build(config: Config, kinds: SinkKinds = KINDS, uniform: Uniform = random.uniform) -> Parts:
-    """`kinds`: those that the configuration was read with."""
-    metrics = Metrics(known_labels(config))
-    plans = plans_of(config)
-    options = options_of(config.nsq)
-    store_is_back = StoreIsBack()
-    store = build_store(config, plans)
-    store.namespace.time_scripts(metrics)
-    outlets = build_outlets(config, kinds, SinkContext(options, metrics, curve=curve_of(config.backoff)), uniform)
-    scheduler = Scheduler(
-        config.scheduler,
-        {route.name: DeliveryRoute(route, plans[route.policy], outlets[route.sink]) for route in config.routes},
-        store,
-        metrics,
-        uniform,
-        on_store_back=store_is_back,
-    )
-    publisher = Publisher(options, metrics)
-    dead_letters = DeadLetters(publisher, config.nsq.dead_letter_topic, config.nsq.channel)
-    topics = dict.fromkeys(route.topic for route in config.routes)
-    consumers = tuple(
-        Consumer(
-            topic,
-            config.nsq,
-            options=options,
-            limits=config.limits,
-            routes=intake_routes(config, topic, plans),
-            store=store.timelines,
-            dead_letters=dead_letters,
-            controller=_controller(config, config.nsq.max_in_flight, uniform),
-            metrics=metrics,
-            uniform=uniform,
-            on_due=scheduler.on_due,
-        )
-        for topic in topics
-    )
-    store_is_back.wakes = (*(consumer.store_answered for consumer in consumers), scheduler.wake)
-    discovery = Discovery(
-        config.nsq,
-        {consumer.topic: consumer.links.on_lookup_answer for consumer in consumers},
-        metrics=metrics,
-        uniform=uniform,
-    )
-    return Parts(
-        config=config,
-        metrics=metrics,
-        store=store,
-        store_watch=StoreWatch(
-            store, metrics, config.scheduler.lease_ms / 1000 / LOOKS_AT_STORE_PER_LEASE, store_is_back
-        ),
-        policy_changes=PolicyChanges(
-            Rescoring(store.namespace, {route.name: plans[route.policy] for route in config.routes}),
-            store.namespace.partitions,
-            {route.name: route.policy for route in config.routes},
-            metrics,
-            uniform,
-        ),
-        outlets=outlets,
-        scheduler=scheduler,
-        publisher=publisher,
-        consumers=consumers,
-        discovery=discovery,
-        depths=Depths(discovery, topics, config.nsq.channel, metrics),
-        lag=LoopLag(),
-    )
+    store_is_back: StoreIsBack
+    uniform: Uniform
 
 
 class StoreIsBack:
@@ -145,25 +98,184 @@ class StoreIsBack:
             wake()
 
 
+def build(
+    config: Config, kinds: SinkKinds = KINDS, uniform: Uniform = random.uniform, metrics: Metrics | None = None
+) -> Parts:
+    """`kinds`: those that the configuration was read with. `metrics`: of a daemon that has not begun to work yet."""
+    fingerprint = tls_files.fingerprint(config.nsq.tls)
+    if metrics is None:
+        metrics = Metrics(known_labels(config))
+        metrics.set("start_time_seconds", time.time())
+    plans = plans_of(config)
+    options = options_of(config.nsq)
+    store_is_back = StoreIsBack()
+    store = build_store(config, plans)
+    store.namespace.time_scripts(metrics)
+    outlets = build_outlets(config, kinds, SinkContext(options, metrics, curve=curve_of(config.backoff)), uniform)
+    routes = delivery_routes(config, plans, outlets)
+    scheduler = Scheduler(config.scheduler, routes, store, metrics, uniform, on_store_back=store_is_back)
+    publisher = Publisher(options, metrics)
+    dead_letters = DeadLetters(publisher, config.nsq.dead_letter_topic, config.nsq.channel)
+    lines = {topic: _line(config, topic, plans, store, metrics) for topic in topics_of(config)}
+    make = _ConsumerMaker(config, options, lines, dead_letters, scheduler, metrics, uniform)
+    consumers = tuple(map(make, topics_of(config)))
+    discovery = _discovery(config, consumers, metrics, uniform)
+    parts = Parts(
+        config=config,
+        plans=plans,
+        options=options,
+        tls_files=fingerprint,
+        outlets=outlets,
+        routes=routes,
+        publisher=publisher,
+        dead_letters=dead_letters,
+        lines=lines,
+        consumers=consumers,
+        discovery=discovery,
+        depths=Depths(discovery, topics_of(config), config.nsq.channel, metrics),
+        policy_changes=_policy_changes(config, plans, store, metrics, uniform),
+        metrics=metrics,
+        store=store,
+        store_watch=StoreWatch(store, metrics, looks_every_s(config), store_is_back),
+        scheduler=scheduler,
+        lag=LoopLag(),
+        store_is_back=store_is_back,
+        uniform=uniform,
+    )
+    store_is_back.wakes = wakes_of(parts)
+    return parts
+
+
+def rebuild(before: Parts, config: Config, changes: Changes, kinds: SinkKinds = KINDS) -> Parts:
+    """The parts of another configuration that leaves redis and admin.listen as they are. Raises what an operator's file
+    makes raise, and then nothing has changed."""
+    metrics, store, uniform = before.metrics, before.store, before.uniform
+    reconnects, rediscovers = bool(changes.options[Need.CONSUMERS]), bool(changes.options[Need.LOOKUPDS])
+    fingerprint = tls_files.fingerprint(config.nsq.tls)
+    plans = plans_of(config)
+    options = options_of(config.nsq) if reconnects else before.options
+    outlets = _outlets_after(before, config, kinds, options, changes)
+    publisher = Publisher(options, metrics) if reconnects else before.publisher
+    dead_letters = before.dead_letters
+    if reconnects:
+        dead_letters = DeadLetters(publisher, config.nsq.dead_letter_topic, config.nsq.channel)
+    lines = {
+        topic: before.lines[topic]
+        if _of_line(before.config, topic) == _of_line(config, topic)
+        else _line(config, topic, plans, store, metrics)
+        for topic in topics_of(config)
+    }
+    make = _ConsumerMaker(config, options, lines, dead_letters, before.scheduler, metrics, uniform)
+    kept = {} if reconnects else {consumer.topic: consumer for consumer in before.consumers}
+    consumers = tuple(kept.get(topic) or make(topic) for topic in topics_of(config))
+    discovery, depths = before.discovery, before.depths
+    if reconnects or rediscovers or changes.topics:
+        discovery = _discovery(config, consumers, metrics, uniform, before.discovery)
+        depths = Depths(discovery, topics_of(config), config.nsq.channel, metrics)
+    return Parts(
+        config=config,
+        plans=plans,
+        options=options,
+        tls_files=fingerprint,
+        outlets=outlets,
+        routes=delivery_routes(config, plans, outlets),
+        publisher=publisher,
+        dead_letters=dead_letters,
+        lines=lines,
+        consumers=consumers,
+        discovery=discovery,
+        depths=depths,
+        policy_changes=_policy_changes(config, plans, store, metrics, uniform),
+        metrics=metrics,
+        store=store,
+        store_watch=before.store_watch,
+        scheduler=before.scheduler,
+        lag=before.lag,
+        store_is_back=before.store_is_back,
+        uniform=uniform,
+    )
+
+
+def wakes_of(parts: Parts) -> tuple[Callable[[], None], ...]:
+    return (*(consumer.store_answered for consumer in parts.consumers), parts.scheduler.wake)
+
+
+def looks_every_s(config: Config) -> float:
+    return config.scheduler.lease_ms / 1000 / LOOKS_AT_STORE_PER_LEASE
+
+
+# -- intake
+
+
+def _line(config: Config, topic: str, plans: Plans, store: Store, metrics: Metrics) -> Line:
+    return line_of(topic, intake_routes(config, topic, plans), config.limits, store.timelines, metrics)
+
+
+def _of_line(config: Config, topic: str) -> object:
+    """All that the line of a topic is made of; None where it has no route."""
+    routes = [(number, each) for number, each in enumerate(config.routes) if each.topic == topic]
+    return (config.limits, [(*route, config.policies[route[1].policy]) for route in routes]) if routes else None
+
+
+@dataclass(frozen=True, slots=True)
+class _ConsumerMaker:
+    config: Config
+    options: ConnectionOptions
+    lines: Mapping[str, Line]
+    dead_letters: DeadLetters
+    scheduler: Scheduler
+    metrics: Metrics
+    uniform: Uniform
+
+    def __call__(self, topic: str) -> Consumer:
+        return Consumer(
+            topic,
+            self.config.nsq,
+            options=self.options,
+            limits=self.config.limits,
+            line=self.lines[topic],
+            dead_letters=self.dead_letters,
+            controller=_controller(self.config, self.config.nsq.max_in_flight, self.uniform),
+            metrics=self.metrics,
+            uniform=self.uniform,
+            on_due=self.scheduler.on_due,
+        )
+
+
+def _discovery(
+    config: Config,
+    consumers: Collection[Consumer],
+    metrics: Metrics,
+    uniform: Uniform,
+    before: Discovery | None = None,
+) -> Discovery:
+    topics = {consumer.topic: consumer.links.on_lookup_answer for consumer in consumers}
+    return Discovery(config.nsq, topics, metrics=metrics, uniform=uniform, before=before)
+
+
 # -- the store
 
 
 def build_store(config: Config, plans: Plans) -> Store:
     return Store(
         config.redis,
-        [_store_route(config, route, plans[route.policy]) for route in config.routes],
+        store_routes(config, plans),
         config.limits.timelines,
         dead_digests=config.limits.dead_digests,
-        connections=_store_connections(config),
+        connections=store_connections(config),
     )
 
 
-def _store_connections(config: Config) -> int:
+def store_connections(config: Config) -> int:
     """To one server: one for each call that can be under way, so that none waits for a connection: each digest, each
     part of a batch, the timer of each partition. They are opened when they are needed."""
     digests = sum(sink.concurrency for sink in config.sinks.values())
     parts_of_batches = len(config.routes) * CONCURRENT_WRITES * config.redis.partition_count
     return digests + min(parts_of_batches, INTAKE_CONNECTIONS) + config.redis.partition_count + 2
+
+
+def store_routes(config: Config, plans: Plans) -> list[StoreRoute]:
+    return [_store_route(config, route, plans[route.policy]) for route in config.routes]
 
 
 def _store_route(config: Config, route: Route, plan: Plan) -> StoreRoute:
@@ -179,7 +291,21 @@ def _store_route(config: Config, route: Route, plan: Plan) -> StoreRoute:
     )
 
 
+def _policy_changes(config: Config, plans: Plans, store: Store, metrics: Metrics, uniform: Uniform) -> PolicyChanges:
+    return PolicyChanges(
+        Rescoring(store.namespace, {route.name: plans[route.policy] for route in config.routes}),
+        store.namespace.partitions,
+        {route.name: route.policy for route in config.routes},
+        metrics,
+        uniform,
+    )
+
+
 # -- delivery
+
+
+def delivery_routes(config: Config, plans: Plans, outlets: Mapping[str, Outlet]) -> dict[str, DeliveryRoute]:
+    return {route.name: DeliveryRoute(route, plans[route.policy], outlets[route.sink]) for route in config.routes}
 
 
 def build_outlets(config: Config, kinds: SinkKinds, context: SinkContext, uniform: Uniform) -> dict[str, Outlet]:
@@ -197,6 +323,27 @@ def _outlet(
         kind.aim(settings),
         senders,
     )
+
+
+def _outlets_after(
+    before: Parts, config: Config, kinds: SinkKinds, options: ConnectionOptions, changes: Changes
+) -> dict[str, Outlet]:
+    """A sink that no route has any more is made anew, too: it begins without the history of what it had."""
+    context = SinkContext(options, before.metrics, curve=curve_of(config.backoff))
+    other = {Uses.NSQ_OPTIONS} if changes.options[Need.CONSUMERS] else set()
+    other |= {Uses.CURVE} if changes.of("backoff") else set()
+    had, have = ({route.sink for route in each.routes} for each in (before.config, config))
+    kept = {
+        name
+        for name, settings in config.sinks.items()
+        if before.config.sinks.get(name) == settings
+        and not other.intersection(kinds[settings.type].uses(settings))
+        and (name in have or name not in had)
+    }
+    return {
+        name: before.outlets[name] if name in kept else _outlet(config, kinds[each.type], each, context, before.uniform)
+        for name, each in config.sinks.items()
+    }
 
 
 # -- backoff, of a topic or a sink

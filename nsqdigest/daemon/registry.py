@@ -33,9 +33,13 @@ _log = log.get("daemon")
 
 class Registry:
     def __init__(
-        self, namespace: Namespace, config_hash: Callable[[], str], uniform: Callable[[float, float], float]
+        self,
+        namespace: Callable[[], Namespace],
+        config_hash: Callable[[], str],
+        uniform: Callable[[float, float], float],
     ) -> None:
-        self._daemons = Daemons(namespace)
+        """What is called for is that of the configuration in force."""
+        self._namespace = namespace
         self._config_hash = config_hash
         self._uniform = uniform
         self._id = uuid4().hex
@@ -55,13 +59,13 @@ class Registry:
             self._is_known = False
             with contextlib.suppress(NsqdigestError, TimeoutError):
                 async with asyncio.timeout(_GOODBYE_WITHIN_S):
-                    await self._daemons.say_goodbye(self._id)
+                    await Daemons(self._namespace()).say_goodbye(self._id)
 
     async def _run(self) -> None:
         while True:
             try:
                 self._is_known = True
-                self._known = await self._daemons.check_in(self._id, self.own)
+                self._known = await Daemons(self._namespace()).check_in(self._id, self.own)
                 self._known_at_s = time.monotonic()
             except NsqdigestError as error:
                 _log.debug("daemon.registry.failed", error=error)

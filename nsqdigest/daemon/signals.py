@@ -1,7 +1,7 @@
 """A daemon as a process: it runs until a signal, and what each signal does.
 
-TERM, INT: drain; a second one ends the drain, or the start, at once. USR2: the state goes to the log. HUP: a warning,
-because by itself it would kill the process without a drain.
+TERM, INT: drain; a second one ends the drain, or the start, at once. USR2: the state goes to the log. HUP:
+the file is read again (`reload`).
 """
 
 from __future__ import annotations
@@ -11,13 +11,10 @@ import signal
 from collections.abc import Coroutine
 from typing import Any
 
-from nsqdigest.base import log
 from nsqdigest.config import Config
 from nsqdigest.daemon.life import Daemon
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
-
-_log = log.get("daemon")
 
 
 async def run_until_signal(config: Config) -> None:
@@ -31,7 +28,7 @@ async def run_until_signal(config: Config) -> None:
     for number in _ENDING:
         loop.add_signal_handler(number, on_ending_signal)
     daemon = Daemon(config)
-    loop.add_signal_handler(signal.SIGHUP, _warn_of_reload)
+    loop.add_signal_handler(signal.SIGHUP, daemon.reloads.ask)
     loop.add_signal_handler(signal.SIGUSR2, daemon.view.log_state)
     try:
         if await _run_unless(is_ending, daemon.start()):
@@ -43,13 +40,9 @@ async def run_until_signal(config: Config) -> None:
         raise
     finally:
         # With the loop its handlers go: from then until the process has ended a signal would decide the exit code.
-        for number in _ENDING:
+        for number in (*_ENDING, signal.SIGHUP):
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_IGN)
-
-
-def _warn_of_reload() -> None:
-    _log.warning("daemon.reload.unavailable", hint="this version cannot reload: stop it with TERM and start it again")
 
 
 async def _run_unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from nsqdigest.config import Config
     from nsqdigest.consumer import Consumer
     from nsqdigest.daemon.parts import Parts
+    from nsqdigest.daemon.reload import Reloads
 
 _log = log.get("daemon")
 
@@ -44,10 +45,23 @@ def config_hash(config: Config) -> str:
 
 
 class Status:
-    def __init__(self, parts: Parts, paused_since_s: Mapping[tuple[str, str], float]) -> None:
+    def __init__(self, parts: Parts, paused_since_s: Mapping[tuple[str, str], float], reloads: Reloads) -> None:
         """`paused_since_s`: by kind and name, what an operator paused, in Unix time."""
-        config, metrics = parts.config, parts.metrics
-        self._metrics = metrics
+        self._metrics = parts.metrics
+        self._paused_since_s = paused_since_s
+        self._reloads = reloads
+        self._dead_shown: set[str] = set()
+        self._hash = ""
+        self.store_is_ready = False
+        self.is_draining = False
+        self.take(parts)
+        self._metrics.set("build_info", 1, version=__version__, python=platform.python_version())
+        self._metrics.refresh_by(self._set_gauges)
+
+    def take(self, parts: Parts) -> None:
+        """From now on it looks at the parts of another configuration."""
+        config = parts.config
+        self._source = config.source
         self._consumers = parts.consumers
         self._scheduler = parts.scheduler
         self._outlets = parts.outlets
@@ -55,15 +69,12 @@ class Status:
         self._watch = parts.store_watch
         self._holds = parts.store.holds
         self._lag = parts.lag
-        self._paused_since_s = paused_since_s
         self._pausable = known_labels(config)["kind", "name"]
         self._sink_of = {route.name: route.sink for route in config.routes}
-        self._dead_shown: set[str] = set(config.sinks)
-        self.store_is_ready = False
-        self.is_draining = False
-        metrics.set("build_info", 1, version=__version__, python=platform.python_version())
-        metrics.set("config_info", 1, hash=config_hash(config))
-        metrics.refresh_by(self._set_gauges)
+        self._dead_shown |= set(config.sinks)
+        self._metrics.clear("config_info", hash=self._hash)
+        self._hash = config_hash(config)
+        self._metrics.set("config_info", 1, hash=self._hash)
 
     # -- gauges
 
@@ -87,6 +98,8 @@ class Status:
     def _set_figures(self) -> None:
         metrics, figures = self._metrics, self._watch.figures
         for name, of in figures.routes.items():
+            if name not in self._sink_of:
+                continue  # a reload took it out since they were read
             metrics.set("timelines", of.waiting, route=name, state="waiting")
             metrics.set("timelines", of.leased, route=name, state="leased")
             metrics.set("records_open", of.open_records, route=name)
@@ -106,7 +119,7 @@ class Status:
         figures = self._watch.figures
         backlog = Backlog(dead=figures.dead.get(sink, 0))
         for name, of in figures.routes.items():
-            if self._sink_of[name] == sink:
+            if self._sink_of.get(name) == sink:
                 backlog = backlog.plus(Backlog(of.overdue, of.overdue_s(figures.now_ms)))
         return backlog
 
@@ -147,6 +160,7 @@ class Status:
         for sink in self._outlets:
             condition = self.condition_of(sink)
             checks.append(Check(f"sink {sink}", True, condition.detail, condition.is_trouble))
+        checks.append(self._check_of_config())
         if lookupds := self._discovery.lookupds:
             well = sum(lookupd.is_well for lookupd in lookupds)
             # Without an answer, the connections that are open go on.
@@ -174,6 +188,14 @@ class Status:
         if self._discovery.has_answers:
             return Check(name, True, "no nsqlookupd knows an nsqd that has it yet; the daemon goes on asking")
         return Check(name, False, "no nsqd is known, and no nsqlookupd answers")
+
+    def _check_of_config(self) -> Check:
+        reloads, now_s = self._reloads, time.time()
+        loaded = f"{'loaded' if reloads.reloaded_at_s is None else 'reloaded'} {clock_text(reloads.loaded_at_s, now_s)}"
+        if reloads.failed_at_s is None:
+            return Check("config", True, f"{self._source}, {loaded}")
+        failed = f"the reload of {clock_text(reloads.failed_at_s, now_s)} was not taken: {reloads.trouble}"
+        return Check("config", True, f"{failed}; in force is what was {loaded}", is_trouble=True)
 
     def _check_of_paused_route(self, name: str) -> Check:
         since = clock_text(self._paused_since_s["route", name], time.time())

@@ -1,4 +1,5 @@
-"""What systemd wants to know of a service of `Type=notify`: that it is ready, how it is, that it lives, that it ends.
+"""What systemd wants to know of a service of `Type=notify-reload`: that it is ready, how it is, that it lives, that it
+reads its file again, that it ends.
 
 Where no systemd started the process (no NOTIFY_SOCKET) nothing is sent. A message that cannot be sent is no trouble of
 the daemon's: nothing here raises or waits.
@@ -13,6 +14,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Callable, Mapping
 
 from nsqdigest.base import tasks
@@ -40,6 +42,10 @@ class Notifier:
     def ready(self) -> None:
         """From now on systemd expects signs of life."""
         self._send("READY=1", f"STATUS={self._status()}")
+
+    def reloading(self) -> None:
+        """`ready` follows when it is over, whatever became of it."""
+        self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}", "STATUS=reads its file again")
 
     def stopping(self, status: str) -> None:
         self._send("STOPPING=1", f"STATUS={status}")

@@ -11,13 +11,14 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsqdigest.base.errors import Applied, StoreError
 from nsqdigest.delivery import verdicts
-from nsqdigest.delivery.delivery import PUT_BACK_ONLY, Delivery, DeliveryRoute, Lease
+from nsqdigest.delivery.delivery import PUT_BACK_ONLY, Delivery, DeliveryRoute
 from nsqdigest.store.answers import Claimed
 from nsqdigest.store.damage import one_by_one
 from nsqdigest.store.digests import new_token
@@ -63,33 +64,46 @@ class Taken(NamedTuple):
     """None: nothing that waits, or nobody who could take it."""
 
 
+class Served:
+    """What one configuration says of delivery."""
+
+    def __init__(self, settings: SchedulerSettings, routes: Mapping[str, DeliveryRoute]) -> None:
+        self.settings = settings
+        self.routes = routes
+        self.outlets: list[Outlet] = list({id(route.outlet): route.outlet for route in routes.values()}.values())
+        """Those that routes of it have."""
+
+    @property
+    def lease_s(self) -> float:
+        return self.settings.lease_ms / 1000
+
+
 class Claims:
     def __init__(
         self,
-        settings: SchedulerSettings,
-        routes: Mapping[str, DeliveryRoute],
+        served: Served,
         digests: Digests,
         holds: Holds,
         on_damage: Callable[[int, str, StoreError], None],
     ) -> None:
         """`on_damage`: called with partition, route and error of a route whose keys are damaged."""
-        self._settings = settings
-        self._routes = routes
+        self.served = served
+        """May be replaced at any moment: a claim under way ends by the one that it began with."""
         self._digests = digests
         self._holds = holds
         self._on_damage = on_damage
         self._turn = 0
-        self.outlets: list[Outlet] = list({id(route.outlet): route.outlet for route in routes.values()}.values())
         self.paused_routes: set[str] = set()
-
-    @property
-    def _lease_s(self) -> float:
-        return self._settings.lease_ms / 1000
 
     async def take(self, of: PartitionClaims, names: Sequence[str]) -> Taken:
         """Of these routes what there is room for."""
-        looks = {id(outlet): self._look(outlet) for outlet in self.outlets if outlet.room > 0}
-        names = [name for name in names if id(self._routes[name].outlet) in looks and name not in self.paused_routes]
+        served = self.served
+        looks = {id(outlet): self._look(outlet) for outlet in served.outlets if outlet.room > 0}
+        names = [
+            name
+            for name in names
+            if name in served.routes and id(served.routes[name].outlet) in looks and name not in self.paused_routes
+        ]
         if not names:
             return Taken([], None)
         self._turn += 1  # another route is first each time, so that none of a sink's routes takes all its room
@@ -98,33 +112,36 @@ class Claims:
         for look in looks.values():
             look.outlet.reserved += look.budget
         try:
-            claimed = await self._claim_all(of, names, list(looks.values()))
+            claimed = await self._claim_all(served, of, names, list(looks.values()))
         finally:
             for look in looks.values():
                 look.outlet.reserved -= look.budget
-        deliveries = self._deliveries(claimed.claims, looks, asked_at_s)
-        is_room_left = any(outlet.room for outlet in self.outlets)
+        deliveries = self._deliveries(served, claimed.claims, looks, asked_at_s)
+        is_room_left = any(outlet.room for outlet in self.served.outlets)
         return Taken(deliveries, claimed.next_due_ms if is_room_left else None)
 
     def _look(self, outlet: Outlet) -> _Look:
         # A probe is chosen out of two, so that it need not be the digest that failed last.
-        budget = 2 if outlet.is_probing else min(-(-outlet.room // self._digests.partitions), self._settings.batch)
+        share = -(-outlet.room // self._digests.partitions)
+        budget = 2 if outlet.is_probing else min(share, self.served.settings.batch)
         return _Look(outlet, outlet.is_probing, outlet.controller.decision.epoch, budget)
 
-    def _deliveries(self, claims: Sequence[Claim], looks: Mapping[int, _Look], asked_at_s: float) -> list[Delivery]:
-        found = []
+    def _deliveries(
+        self, served: Served, claims: Sequence[Claim], looks: Mapping[int, _Look], asked_at_s: float
+    ) -> list[Delivery]:
+        found = list[Delivery]()
         for look in looks.values():
-            theirs = [claim for claim in claims if self._routes[claim.route].outlet is look.outlet]
+            theirs = [claim for claim in claims if served.routes[claim.route].outlet is look.outlet]
             if self._holds.is_any_snoozed:
                 put_off = {claim: later for claim in theirs if (later := self._put_off(claim)) is not None}
-                found += [self._delivery(claim, PUT_BACK_ONLY, asked_at_s) for claim in put_off.values()]
+                found += _held(served, put_off.values(), PUT_BACK_ONLY, asked_at_s)
                 theirs = [claim for claim in theirs if claim not in put_off]
-            epochs = dict.fromkeys(theirs, look.epoch)
             if look.is_probe and theirs:
                 probe, others = verdicts.choose_probe(theirs, look.outlet.health.failed_last)
-                look.outlet.controller.began(look.epoch, time.monotonic(), asked_at_s + self._lease_s)
-                epochs = {probe: look.epoch, **dict.fromkeys(others, PUT_BACK_ONLY)}
-            found += [self._delivery(claim, epoch, asked_at_s) for claim, epoch in epochs.items()]
+                look.outlet.controller.began(look.epoch, time.monotonic(), asked_at_s + served.lease_s)
+                found += _held(served, others, PUT_BACK_ONLY, asked_at_s)
+                theirs = [probe]
+            found += _held(served, theirs, look.epoch, asked_at_s)
         return found
 
     def _put_off(self, claim: Claim) -> Claim | None:
@@ -132,24 +149,21 @@ class Claims:
         until_ms = self._holds.put_off_ms(claim.route, claim.timeline)
         return None if until_ms is None else claim._replace(due_ms=until_ms)
 
-    def _delivery(self, claim: Claim, epoch: int, asked_at_s: float) -> Delivery:
-        route = self._routes[claim.route]
-        route.outlet.held += 1
-        # A lease of its own: so are its renewals.
-        return Delivery(claim, route, Lease(self._settings.lease_ms, asked_at_s), epoch)
-
     # -- the calls
 
-    async def _claim_all(self, of: PartitionClaims, names: Sequence[str], looks: Sequence[_Look]) -> Claimed:
+    async def _claim_all(
+        self, served: Served, of: PartitionClaims, names: Sequence[str], looks: Sequence[_Look]
+    ) -> Claimed:
         """In one call, but for routes whose keys are damaged."""
         numbers = {id(look.outlet): number for number, look in enumerate(looks)}
         room = [look.budget for look in looks]
         answered = list[Claimed]()
 
         async def claim_of(some: Sequence[str]) -> Claimed:
-            claimed = await self._claim(of, [(name, numbers[id(self._routes[name].outlet)]) for name in some], room)
-            for claim in claimed.claims:
-                room[numbers[id(self._routes[claim.route].outlet)]] -= 1
+            budgets = [(name, numbers[id(served.routes[name].outlet)]) for name in some]
+            claimed = await self._claim(served, of, budgets, room)
+            for route, count in Counter([claim.route for claim in claimed.claims]).items():
+                room[numbers[id(served.routes[route].outlet)]] -= count
             answered.append(claimed)
             return claimed
 
@@ -164,7 +178,7 @@ class Claims:
             self._note_damage(of, errors)
         except StoreError:
             # What earlier calls of this claim took is asked for again, too.
-            until_s = time.monotonic() + self._lease_s
+            until_s = time.monotonic() + served.lease_s
             of.lost += [_Lost(each.claims[0].token, until_s) for each in answered if each.claims]
             raise
         due_ms = [each.next_due_ms for each in answered if each.next_due_ms is not None]
@@ -174,16 +188,18 @@ class Claims:
         of.damaged.update(errors)
         for route, error in errors.items():
             self._on_damage(of.partition, route, error)
-            if len(of.damaged) == len(self._routes):
+            if of.damaged.issuperset(self.served.routes):
                 raise error
 
-    async def _claim(self, of: PartitionClaims, routes: Sequence[tuple[str, int]], budgets: Sequence[int]) -> Claimed:
+    async def _claim(
+        self, served: Served, of: PartitionClaims, routes: Sequence[tuple[str, int]], budgets: Sequence[int]
+    ) -> Claimed:
         token, asked_at_s = new_token(), time.monotonic()
         try:
-            return await self._digests.claim(of.partition, routes, budgets, self._settings.lease_ms, token)
+            return await self._digests.claim(of.partition, routes, budgets, served.settings.lease_ms, token)
         except StoreError as error:
             if error.applied is Applied.AMBIGUOUS and any(budgets) and not (error.is_damage and len(routes) == 1):
-                of.lost.append(_Lost(token, asked_at_s + self._lease_s))
+                of.lost.append(_Lost(token, asked_at_s + served.lease_s))
             raise
 
     async def take_lost(self, of: PartitionClaims, now_s: float) -> list[Delivery]:
@@ -192,34 +208,44 @@ class Claims:
         Such a claim may even be carried out later than this asks (a stopped Redis finds it in its socket), so it is
         asked for again until something came or the lease is over anyway.
         """
-        if not of.lost or now_s - of.asked_again_s < self._settings.interval_ms / 1000:
+        if not of.lost or now_s - of.asked_again_s < self.served.settings.interval_ms / 1000:
             return []
         of.asked_again_s = now_s
         found: list[Delivery] = []
         for lost in list(of.lost):
+            served = self.served
             try:
-                claims = await self._claim_again(of, lost.token)
+                claims = await self._claim_again(served, of, lost.token)
             except StoreError:
                 if found:  # these are held already; the others are asked for again
                     break
                 raise
             for claim in claims:
                 put_off = self._put_off(claim) if self._holds.is_any_snoozed else None
-                epoch = self._epoch_of_lost(claim) if put_off is None else PUT_BACK_ONLY
-                found.append(self._delivery(put_off or claim, epoch, now_s))
+                epoch = _epoch_of_lost(served, claim) if put_off is None else PUT_BACK_ONLY
+                found += _held(served, [put_off or claim], epoch, now_s)
             if claims or now_s >= lost.until_s:
                 of.lost.remove(lost)
         return found
 
-    def _epoch_of_lost(self, claim: Claim) -> int:
-        """Nothing is ever claimed of a sink that may send nothing, so that no result comes in the epoch of a backoff.
-        What was claimed before it stepped back goes back."""
-        decision = self._routes[claim.route].outlet.controller.decision
-        return decision.epoch if decision.limit else PUT_BACK_ONLY
-
-    async def _claim_again(self, of: PartitionClaims, token: str) -> list[Claim]:
+    async def _claim_again(self, served: Served, of: PartitionClaims, token: str) -> list[Claim]:
         async def again(some: Sequence[str]) -> list[Claim]:
-            return await self._digests.claim_again(of.partition, some, self._settings.lease_ms, token)
+            return await self._digests.claim_again(of.partition, some, served.settings.lease_ms, token)
 
-        done, _ = await one_by_one(list(self._routes), again)
+        done, _ = await one_by_one(list(served.routes), again)
         return [claim for claims in done for claim in claims]
+
+
+def _held(served: Served, claims: Iterable[Claim], epoch: int, asked_at_s: float) -> list[Delivery]:
+    until_s = asked_at_s + served.lease_s
+    deliveries = [Delivery(claim, served.routes[claim.route], until_s, epoch) for claim in claims]
+    for outlet, count in Counter([each.outlet for each in deliveries]).items():
+        outlet.held += count
+    return deliveries
+
+
+def _epoch_of_lost(served: Served, claim: Claim) -> int:
+    """Nothing is ever claimed of a sink that may send nothing, so that no result comes in the epoch of a backoff. What
+    was claimed before it stepped back goes back."""
+    decision = served.routes[claim.route].outlet.controller.decision
+    return decision.epoch if decision.limit else PUT_BACK_ONLY

@@ -45,6 +45,14 @@ class Conclusion(NamedTuple):
     reason: BuryReason | None = None
 
 
+_as_conclusion = tuple.__new__
+
+
+def _closed(delivery: Delivery, outcome: Outcome, following: NextSchedules) -> Conclusion:
+    ending = Ending.close(delivery.claim, delivery.opened.id, following.after(delivery))
+    return _as_conclusion(Conclusion, (delivery, ending, outcome, None))
+
+
 class Conclusions:
     def __init__(
         self,
@@ -107,26 +115,28 @@ class Conclusions:
 
     def sent(self, results: Sequence[tuple[Delivery, Outcome]]) -> None:
         """Reports each to the sink's controller once, before its end goes to the store."""
-        now_s, following = time.monotonic(), NextSchedules(self._digests.now_ms())
-        are_delivered = all(outcome.verdict is Verdict.DELIVERED for _, outcome in results)
-        if are_delivered:
-            self._note_success([delivery for delivery, _ in results], now_s)
+        following = NextSchedules(self._digests.now_ms())
+        conclude = self._concluded
+        if {outcome.verdict for _, outcome in results} == {Verdict.DELIVERED}:
+            self._note_success([delivery for delivery, _ in results])
+            conclude = _closed
         conclusions = []
         for delivery, outcome in results:
             try:
-                if not are_delivered and delivery.outlet.health.observe(outcome, delivery, now_s):
-                    self._on_decision(delivery.outlet)
-                conclusions.append(self._concluded(delivery, outcome, following))
+                conclusions.append(conclude(delivery, outcome, following))
                 delivery.is_concluded = True
             except Exception as error:
                 _log.error("scheduler.digest.bug", **delivery.log_fields, error=error, exc_info=error)
                 self.left(delivery)
         self._put(conclusions)
 
-    def _note_success(self, delivered: Sequence[Delivery], now_s: float) -> None:
+    def _note_success(self, delivered: Sequence[Delivery]) -> None:
         """Of a batch, all of which was accepted."""
-        for (outlet, epoch), count in Counter([(each.outlet, each.epoch) for each in delivered]).items():
-            if outlet.health.delivered(epoch, now_s, count):
+        now_s = time.monotonic()
+        claimed = [(each.outlet, each.epoch) for each in delivered]
+        for outlet, epoch in set(claimed):
+            outlet.history.delivered([each.opened.id for each in delivered if each.outlet is outlet])
+            if outlet.health.delivered(epoch, now_s, claimed.count((outlet, epoch))):
                 self._on_decision(outlet)
 
     def _lose_probe(self, delivery: Delivery) -> None:
@@ -146,9 +156,11 @@ class Conclusions:
 
     def _concluded(self, delivery: Delivery, outcome: Outcome, following: NextSchedules) -> Conclusion:
         claim, head, outlet, now_ms = delivery.claim, delivery.opened, delivery.outlet, following.now_ms
+        if outlet.health.observe(outcome, delivery, time.monotonic()):
+            self._on_decision(outlet)
         if outcome.verdict is Verdict.DELIVERED:
-            outlet.history.delivered(head.id)
-            return Conclusion(delivery, Ending.close(claim, head.id, following.after(delivery)), outcome)
+            outlet.history.delivered([head.id])
+            return _closed(delivery, outcome, following)
         if outcome.answer:
             _log.debug("scheduler.sink.answered", **delivery.log_fields, detail=outcome.detail, answer=outcome.answer)
         step = verdicts.after(outcome, outlet.settings, head.tries + 1, now_ms - head.since_ms, self._uniform)
@@ -196,7 +208,7 @@ class Conclusions:
             "scheduler.sink.stopped",
             **delivery.log_fields,
             detail=outcome.detail,
-            hint="the receiver answered 410 Gone: its digests wait until the daemon is restarted",
+            hint="the receiver answered 410 Gone: its digests wait until the daemon is reloaded or restarted",
         )
         self._on_decision(outlet)
 
@@ -207,9 +219,12 @@ class Conclusions:
         attempts = Counter(
             [(each.delivery.outlet.name, each.outcome.verdict) for each, _, _ in results if each.outcome is not None]
         )
+        done, close = Ended.DONE, End.CLOSE
         for conclusion, ended, error in results:
             delivery = conclusion.delivery
-            if ended is None or ended is Ended.DAMAGED:
+            if ended is done and conclusion.ending.kind is close:
+                delivered[delivery.outlet.name, delivery.names.route].append(delivery)
+            elif ended is None or ended is Ended.DAMAGED:
                 self._note_left(delivery, error or ANOTHER_TYPE)
             elif ended is Ended.STALE and conclusion.ending.kind is not End.WAIT:
                 self._note_stale(delivery)
@@ -225,7 +240,9 @@ class Conclusions:
 
     def _count_delivered(self, sink: str, route: str, delivered: Sequence[Delivery]) -> None:
         now_ms, metrics = self._digests.now_ms(), self._metrics
-        delays_s = [max(0, now_ms - each.due_ms) / 1000 for each in delivered]
+        delays_s = [(now_ms - each.due_ms) / 1000 for each in delivered]
+        if min(delays_s) < 0:  # the clock here may be behind Redis'
+            delays_s = [max(0.0, delay_s) for delay_s in delays_s]
         totals = [each.opened.total for each in delivered]
         metrics.observe("digest_delay_seconds", *delays_s, route=route)
         metrics.observe("digest_records", *totals)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nsqdigest.delivery.digest import Names
 from nsqdigest.store.answers import Claim
 from nsqdigest.store.head import Head
+from nsqdigest.store.keys import is_own, shown_timeline
 from nsqdigest.store.schedule import EXEMPT_MS, Plan, Schedule
 
 if TYPE_CHECKING:
@@ -21,9 +22,10 @@ PUT_BACK_ONLY = -1
 """No epoch: of a claim that is only to be put back."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class DeliveryRoute:
-    """What delivery knows of a route."""
+    """What delivery knows of a route. Of an earlier configuration it goes on as it is for what is under way, but for
+    the plan: the next digest is due by the present one."""
 
     settings: Route
     plan: Plan
@@ -34,41 +36,30 @@ class DeliveryRoute:
         return self.settings.group_path
 
 
-class Lease:
-    """How long one claim is ours, by our own clock, counted from before it was asked for."""
-
-    __slots__ = ("_lease_s", "until_s")
-
-    def __init__(self, lease_ms: int, asked_at_s: float) -> None:
-        self._lease_s = lease_ms / 1000
-        self.until_s = asked_at_s + self._lease_s
-
-    @property
-    def left_s(self) -> float:
-        return self.until_s - time.monotonic()
-
-    def renewed(self, asked_at_s: float) -> None:
-        self.until_s = asked_at_s + self._lease_s
+_as_names = tuple.__new__
 
 
 class Delivery:
     """A claim, then its digest. `opened` and `body` come as they are known."""
 
     __slots__ = (
-        "body", "claim", "epoch", "is_concluded", "is_revived", "lease", "names", "opened", "outlet", "route", "target",
+        "body", "claim", "epoch", "is_concluded", "is_revived", "leased_until_s", "names", "opened", "outlet", "route",
+        "target",
     )  # fmt: skip
 
     opened: Head
     """Of the digest. Not there before it was opened."""
 
-    def __init__(self, claim: Claim, route: DeliveryRoute, lease: Lease, epoch: int) -> None:
+    def __init__(self, claim: Claim, route: DeliveryRoute, leased_until_s: float, epoch: int) -> None:
         self.claim = claim
         self.route = route
-        self.outlet = route.outlet
-        self.is_revived = claim.is_revived
-        timeline = claim.shown_timeline if self.is_revived else claim.timeline
-        self.names = Names(claim.route, timeline, route.outlet.name)
-        self.lease = lease
+        self.outlet = outlet = route.outlet
+        timeline = claim.timeline
+        self.is_revived = is_own(timeline)
+        shown = shown_timeline(timeline) if self.is_revived else timeline
+        self.names: Names = _as_names(Names, (claim.route, shown, outlet.name))
+        self.leased_until_s = leased_until_s
+        """By our own clock, counted from before it was asked for."""
         self.epoch = epoch
         """Of the sink's controller when it was claimed."""
         self.body: bytes | None = None
@@ -79,9 +70,13 @@ class Delivery:
         """Whether what becomes of it is decided: that happens once."""
 
     @property
+    def lease_left_s(self) -> float:
+        return self.leased_until_s - time.monotonic()
+
+    @property
     def has_lease(self) -> bool:
         """Whether it is ours for long enough to send it."""
-        return self.lease.left_s >= self.outlet.timeout_s
+        return self.lease_left_s >= self.outlet.timeout_s
 
     @property
     def lineage(self) -> str:
@@ -103,9 +98,11 @@ class Delivery:
     def due_ms(self) -> int:
         """When its digest was due first. A retry is due when it is tried again; the digest was due before it was opened
         first, and not before the end of quiet hours. Where it was exempt from its policy nobody wrote that down."""
-        if self.claim.due_ms <= EXEMPT_MS:
-            return self.opened.since_ms
-        return self.route.plan.release_ms(min(self.claim.due_ms, self.opened.since_ms))
+        due_ms, since_ms, plan = self.claim.due_ms, self.opened.since_ms, self.route.plan
+        if due_ms <= EXEMPT_MS:
+            return since_ms
+        first_ms = due_ms if due_ms < since_ms else since_ms
+        return first_ms if plan.quiet is None else plan.release_ms(first_ms)
 
     def schedule_after(self, now_ms: int) -> Schedule:
         """Of the next digest; never before the instant that this one names to its receiver. A revived one has no next:
@@ -125,9 +122,9 @@ class NextSchedules:
         self._known: dict[tuple[str, bool, int, int, int], Schedule] = {}
 
     def after(self, delivery: Delivery) -> Schedule:
-        head, claim = delivery.opened, delivery.claim
-        since_ms = max(self.now_ms, claim.due_ms)
-        alike = claim.route, delivery.is_revived, head.iteration, head.next_earliest_ms, since_ms
+        head, due_ms = delivery.opened, delivery.claim.due_ms
+        since_ms = due_ms if due_ms > self.now_ms else self.now_ms
+        alike = delivery.names.route, delivery.is_revived, head.iteration, head.next_earliest_ms, since_ms
         known = self._known.get(alike)
         if known is None:
             known = self._known[alike] = delivery.schedule_after(self.now_ms)

@@ -7,11 +7,10 @@ exact.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -21,8 +20,8 @@ from nsqdigest.store.record import Columns, StoredRecord
 _encode = msgspec.json.encode
 _encoded_once = lru_cache(maxsize=1024)(_encode)
 """For the names of routes and sinks, which are few."""
-_is_plain = re.compile(rb"[ !#-\[\]-~]*").fullmatch
-"""Stands in JSON as it is: printable ASCII without quotation marks and backslashes."""
+_PLAIN = bytes(set(range(0x20, 0x7F)) - set(b'"\\'))
+"""Stand in JSON as they are: printable ASCII without quotation marks and backslashes."""
 _RECORD = b'{"key":"%s","timestamp":%d,"value":%s}'
 _ENVELOPE_BYTES = 1024
 """Room kept for everything but records and names."""
@@ -58,6 +57,10 @@ def room_bytes(names: EncodedNames, max_body_bytes: int) -> int:
     return max_body_bytes - _ENVELOPE_BYTES - sum(map(len, names))
 
 
+def _is_plain(text: bytes) -> bool:
+    return not text.translate(None, _PLAIN)
+
+
 def texts_of(records: Sequence[StoredRecord]) -> list[bytes]:
     if _is_plain(b"".join([key for key, _, _ in records])):
         return [_RECORD % record for record in records]
@@ -67,24 +70,32 @@ def texts_of(records: Sequence[StoredRecord]) -> list[bytes]:
     ]
 
 
+Opened = tuple[int, int, int]
+"""Iteration, and the instants at which it was opened and before which nothing comes."""
+Counts = tuple[int, int, int, int]
+"""Total, shown, superseded, dropped."""
+
+
 def document(head: Head, names: EncodedNames, span_ms: tuple[bytes, bytes], shown: int, lists: bytes) -> bytes:
     """`span_ms`: the timestamps of the oldest and the newest of all its records, as text. `lists`: the field that holds
     the records, of which so many are shown."""
     route, timeline, sink = names
-    form = _form(route, sink, head.iteration, head.opened_ms, head.next_earliest_ms)
+    opened = head.iteration, head.opened_ms, head.next_earliest_ms
     counts = head.total, shown, head.superseded, head.dropped_capacity
-    return form % (head.id.encode(), timeline, *span_ms, *counts, lists)
+    return _form(route, sink, opened, counts, b"%s") % (head.id.encode(), timeline, *span_ms, lists)
 
 
 @lru_cache(maxsize=1024)
-def _form(route: bytes, sink: bytes, iteration: int, opened_ms: int, next_earliest_ms: int) -> bytes:
-    """The document with places for all in which digests differ that were opened together."""
+def _form(route: bytes, sink: bytes, opened: Opened, counts: Counts, lists: bytes) -> bytes:
+    """The document with places for all in which digests differ that were opened together, and those of `lists`."""
+    iteration, opened_ms, next_earliest_ms = opened
     before = b'{"type":"digest","timestamp":"%s","data":{"id":"' % rfc3339(opened_ms).encode()
     between = b',"sink":%s,"iteration":%d,' % (sink, iteration)
+    counted = b'"total":%d,"shown":%d,"superseded":%d,"dropped":{"capacity":%d},' % counts
     behind = b',"next_earliest":"%s"}}' % rfc3339(next_earliest_ms).encode()
     return (
         before + b'%s","route":' + _without_places(route) + b',"timeline":%s' + _without_places(between)
-        + b'"first":%s,"last":%s,"total":%d,"shown":%d,"superseded":%d,"dropped":{"capacity":%d},%s' + behind
+        + b'"first":%s,"last":%s,' + counted + lists + behind
     )  # fmt: skip
 
 
@@ -101,21 +112,24 @@ def usual_body(head: Head, names: Names, records: Columns, max_body_bytes: int) 
     """The body that Builder makes, in one go: of records that are all there, have plain keys and usual timestamps, and
     fit. None: there are others."""
     keys, _, values = records
-    count, timestamps = len(keys), records.usual_timestamps()
+    timestamps = records.usual_timestamps()
     if timestamps is None or None in values or not _is_plain(b"".join(keys)):
         return None
-    columns: list[bytes | None] = [None] * (3 * count)
-    columns[::3], columns[1::3], columns[2::3] = keys, timestamps, values
-    texts = _records_form(count) % tuple(columns)
-    encoded_names = encoded(names)
-    if len(texts) + 1 > room_bytes(encoded_names, max_body_bytes) - _LIST_BYTES:
-        return None
-    return document(head, encoded_names, (timestamps[-1], timestamps[0]), count, b'"records":[%s]' % texts)
+    digest_id, iteration, opened_ms, total, superseded, dropped, next_earliest_ms, *_ = head
+    opened, counts = (iteration, opened_ms, next_earliest_ms), (total, len(keys), superseded, dropped)
+    form = _usual_form(names.route, names.sink, opened, counts)
+    parts: list[Any] = [digest_id.encode(), _encode(names.timeline), timestamps[-1], timestamps[0], *keys, *keys, *keys]
+    parts[4::3], parts[5::3], parts[6::3] = keys, timestamps, values
+    body = form % tuple(parts)
+    # All but the records of a document is longer than what Builder keeps beside the envelope.
+    return body if len(body) <= max_body_bytes - _ENVELOPE_BYTES else None
 
 
 @lru_cache(maxsize=256)
-def _records_form(count: int) -> bytes:
-    return b",".join([_RECORD.replace(b"%d", b"%s")] * count)
+def _usual_form(route: str, sink: str, opened: Opened, counts: Counts) -> bytes:
+    _, shown, *_ = counts
+    records = b",".join([_RECORD.replace(b"%d", b"%s")] * shown)
+    return _form(_encoded_once(route), _encoded_once(sink), opened, counts, b'"records":[%s]' % records)
 
 
 class Builder:

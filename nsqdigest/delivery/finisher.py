@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nsqdigest.delivery.conclusions import Conclusion
     from nsqdigest.store.digests import Digests
 
-MOST_PER_CALL = 100
+MOST_PER_CALL = 200
 """Redis does nothing else during a call: some milliseconds."""
 _IS_DEAD = frozenset((Ended.DONE, Ended.ALREADY))
 
@@ -35,6 +35,9 @@ class Result(NamedTuple):
     ended: Ended | None
     """None: Redis did not do it while the lease was ours."""
     error: StoreError | None
+
+
+_as_result = tuple.__new__
 
 
 class Finisher:
@@ -91,14 +94,18 @@ class Finisher:
 
     async def _finish(self, batch: Sequence[Conclusion]) -> list[Result]:
         """Returns those that failed and may be tried again."""
+        answers = await halved(batch, self._ended)
         ended = [
-            Result(conclusion, Ended.DAMAGED, answer) if isinstance(answer, StoreError) else answer
-            for conclusion, answer in zip(batch, await halved(batch, self._ended), strict=True)
+            answer if isinstance(answer, Result) else Result(conclusion, Ended.DAMAGED, answer)
+            for conclusion, answer in zip(batch, answers, strict=True)
         ]
-        self._on_results([result for result in ended if result.ended is not None])
-        if any(result.conclusion.ending.kind is End.BURY and result.ended in _IS_DEAD for result in ended):
-            await self._on_dead(self._partition)
-        return [result for result in ended if result.ended is None]
+        failed = [result for result in ended if result.ended is None]
+        self._on_results(ended if not failed else [result for result in ended if result.ended is not None])
+        if End.BURY in [conclusion.ending.kind for conclusion in batch]:
+            died = [each for each in ended if each.conclusion.ending.kind is End.BURY and each.ended in _IS_DEAD]
+            if died:
+                await self._on_dead(self._partition)
+        return failed
 
     async def _ended(self, batch: Sequence[Conclusion]) -> list[Result]:
         """Raises only what dividing the batch may help against."""
@@ -108,10 +115,10 @@ class Finisher:
             if error.is_damage:
                 raise
             return [Result(conclusion, None, error) for conclusion in batch]
-        return [Result(conclusion, each, None) for conclusion, each in zip(batch, ended, strict=True)]
+        return [_as_result(Result, (*each, None)) for each in zip(batch, ended, strict=True)]
 
     async def _wait_or_leave(self, failed: Sequence[Result], wait_s: float) -> None:
-        over = [each for each in failed if each.conclusion.delivery.lease.left_s <= wait_s]
+        over = [each for each in failed if each.conclusion.delivery.lease_left_s <= wait_s]
         self._on_results(over)
         left = [each.conclusion for each in failed if each not in over]
         self._waiting = [*left, *self._waiting]

@@ -35,6 +35,7 @@ from nsqdigest.store.damage import ANOTHER_TYPE, halved
 from nsqdigest.store.digests import READ_WHOLE_RECORDS, Opening
 from nsqdigest.store.head import Head
 from nsqdigest.store.packing import first_page, next_page
+from nsqdigest.store.record import Columns
 
 if TYPE_CHECKING:
     from nsqdigest.delivery.conclusions import Conclusions
@@ -43,13 +44,13 @@ if TYPE_CHECKING:
     from nsqdigest.delivery.grouped import GroupedBuilder
     from nsqdigest.delivery.outlet import Outlet
     from nsqdigest.store.digests import Digests
-    from nsqdigest.store.record import Columns, StoredRecord
+    from nsqdigest.store.record import StoredRecord
 
 _log = log.get("scheduler")
 
 T = TypeVar("T")
 
-MOST_PER_CALL = 100
+MOST_PER_CALL = 200
 """Redis does nothing else during a call: some milliseconds."""
 SIDE_BY_SIDE = 2
 """Calls on their way: Redis opens the next ones while those before are rendered here."""
@@ -66,7 +67,8 @@ class Opener:
         conclusions: Conclusions,
     ) -> None:
         self._digests = digests
-        self._lease_ms = lease_ms
+        self.lease_ms = lease_ms
+        """Of a lease that is renewed."""
         self._uniform = uniform
         self._conclusions = conclusions
         self._average_bytes: dict[str, float] = {}
@@ -74,11 +76,10 @@ class Opener:
 
     async def open(self, partition: int, claimed: Sequence[Delivery]) -> None:
         """Never raises: what goes wrong is logged, and the lease brings the timelines back."""
-        wanted: list[Delivery] = []
-        unwanted: list[Delivery] = []
-        for each in claimed:
-            (wanted if each.outlet.admits(each.epoch) else unwanted).append(each)
-        self._conclusions.put_back(unwanted)
+        wanted = claimed
+        if not all(outlet.admits(epoch) for outlet, epoch in {(each.outlet, each.epoch) for each in claimed}):
+            self._conclusions.put_back([each for each in claimed if not each.outlet.admits(each.epoch)])
+            wanted = [each for each in claimed if not each.is_concluded]
         parts = (wanted[start : start + MOST_PER_CALL] for start in range(0, len(wanted), MOST_PER_CALL))
 
         async def open_on() -> None:
@@ -90,11 +91,12 @@ class Opener:
     async def _open_some(self, partition: int, some: Sequence[Delivery]) -> None:
         opened = await self._opened(partition, some)
         for part in self._readable(opened):
-            wanted = [each for each in part if not each.outlet.holds_enough]
+            full = {outlet for outlet in {each.outlet for each in part} if outlet.holds_enough}
+            wanted = part if not full else [each for each in part if each.outlet not in full]
             if wanted:
                 await self._fenced(wanted, self._read_and_put(partition, wanted))
-        for delivery in opened:
-            if delivery.body is None and not delivery.is_concluded:
+        for delivery in [each for each in opened if each.body is None]:
+            if not delivery.is_concluded:
                 self._put(delivery.outlet, [delivery])
 
     # -- open
@@ -105,17 +107,17 @@ class Opener:
         answers = await halved(some, partial(self._open_many, partition))
         now_ms = self._digests.now_ms()
         for delivery, answer in zip(some, answers, strict=True):
-            if answer is NotOpened.EMPTY:
-                self._conclusions.left(delivery)
-            elif answer is NotOpened.STALE:
-                self._conclusions.stale(delivery)
-            elif isinstance(answer, Head):
+            if isinstance(answer, Head):
                 delivery.opened = answer
                 expired = verdicts.expired(delivery.outlet.settings, answer.tries, now_ms - answer.since_ms)
                 if expired is None:
                     opened.append(delivery)
                 else:
                     self._conclusions.bury(delivery, expired)
+            elif answer is NotOpened.EMPTY:
+                self._conclusions.left(delivery)
+            elif answer is NotOpened.STALE:
+                self._conclusions.stale(delivery)
             else:
                 self._conclusions.unread(delivery, answer if isinstance(answer, StoreError) else ANOTHER_TYPE)
         return opened
@@ -125,8 +127,8 @@ class Opener:
         routes = {each.claim.route: each.route for each in some}
         latest_due_ms = max(now_ms, *(each.claim.due_ms for each in some))  # the clock here may be behind Redis'
         next_earliest_ms = {name: route.plan.earliest_next_ms(latest_due_ms) for name, route in routes.items()}
-        drawn = ids.random_bits(secrets.token_bytes(ids.RANDOM_BYTES * len(some)))
-        openings = [Opening(each.claim, ids.uuid7(now_ms, bits)) for each, bits in zip(some, drawn, strict=True)]
+        new_ids = ids.uuids7(now_ms, secrets.token_bytes(ids.RANDOM_BYTES * len(some)))
+        openings = [*map(Opening, [each.claim for each in some], new_ids)]
         return await self._while_leased(some, lambda: self._digests.open(partition, openings, next_earliest_ms))
 
     async def _while_leased(self, some: Sequence[Delivery], work: Callable[[], Awaitable[T]]) -> T:
@@ -140,7 +142,7 @@ class Opener:
                     raise
                 failures += 1
                 wait_s = verdicts.ask_redis_again_s(failures, self._uniform)
-                if min(each.lease.left_s for each in some) <= wait_s:
+                if min(each.lease_left_s for each in some) <= wait_s:
                     raise
             await asyncio.sleep(wait_s)
 
@@ -149,11 +151,12 @@ class Opener:
     def _readable(self, opened: Sequence[Delivery]) -> Iterator[list[Delivery]]:
         """Those that are read whole, in parts of about READ_BYTES."""
         part: list[Delivery] = []
-        size_bytes = 0.0
+        size_bytes, average_bytes = 0.0, self._average_bytes
         for delivery in opened:
-            if delivery.opened.total > READ_WHOLE_RECORDS:
+            total = delivery.opened.total
+            if total > READ_WHOLE_RECORDS:
                 continue
-            own_bytes = delivery.opened.total * self._average_bytes.get(delivery.claim.route, _FIRST_AVERAGE_BYTES)
+            own_bytes = total * average_bytes.get(delivery.names.route, _FIRST_AVERAGE_BYTES)
             if part and size_bytes + own_bytes > READ_BYTES:
                 yield part
                 part, size_bytes = [], 0.0
@@ -163,18 +166,19 @@ class Opener:
             yield part
 
     async def _read_and_put(self, partition: int, part: Sequence[Delivery]) -> None:
-        ready: dict[str, list[Delivery]] = defaultdict(list)
-        outlets = {each.outlet.name: each.outlet for each in part}
+        ready: dict[Outlet, list[Delivery]] = defaultdict(list)
         found = await halved(part, partial(self._read_many, partition))
+        self._note_sizes(part, found)
         for delivery, records in zip(part, found, strict=True):
-            if records is None:
+            if isinstance(records, Columns):
+                if self._is_rendered(delivery, records):
+                    ready[delivery.outlet].append(delivery)
+            elif records is None:
                 self._conclusions.stale(delivery)
-            elif isinstance(records, StoreError):
+            else:
                 self._conclusions.unread(delivery, records)
-            elif self._is_rendered(delivery, records):
-                ready[delivery.outlet.name].append(delivery)
-        for name, deliveries in ready.items():
-            self._put(outlets[name], deliveries)
+        for outlet, deliveries in ready.items():
+            self._put(outlet, deliveries)
 
     async def _read_many(self, partition: int, part: Sequence[Delivery]) -> Sequence[Columns | None]:
         digests = [(each.claim, each.opened) for each in part]
@@ -182,13 +186,10 @@ class Opener:
 
     def _is_rendered(self, delivery: Delivery, found: Columns) -> bool:
         try:
-            if not delivery.route.group and delivery.outlet.aim is None:
-                delivery.body = usual_body(delivery.opened, delivery.names, found, self._limit_bytes(delivery))
-            if delivery.body is None and not self._rendered(delivery, found.records()):
-                return False
-            there = [value for value in found.values if value is not None]
-            self._note_size(delivery.claim.route, sum(map(len, there)) / len(there))
-            return True
+            outlet = delivery.outlet
+            if not delivery.route.group and outlet.aim is None:
+                delivery.body = usual_body(delivery.opened, delivery.names, found, outlet.settings.max_body_bytes)
+            return delivery.body is not None or self._rendered(delivery, found.records())
         except Exception as error:
             self._leave_with_bug([delivery], error)
             return False
@@ -217,11 +218,8 @@ class Opener:
         return True
 
     def _builder(self, delivery: Delivery) -> Builder | GroupedBuilder:
-        return builder_of(delivery.opened, delivery.names, self._limit_bytes(delivery), delivery.route.group)
-
-    @staticmethod
-    def _limit_bytes(delivery: Delivery) -> int:
-        return delivery.outlet.settings.max_body_bytes
+        limit_bytes = delivery.outlet.settings.max_body_bytes
+        return builder_of(delivery.opened, delivery.names, limit_bytes, delivery.route.group)
 
     def _has_values(self, delivery: Delivery, read: int, there: int) -> bool:
         if there < read:
@@ -229,6 +227,17 @@ class Opener:
         if not there:
             self._conclusions.bury(delivery, BuryReason.VALUES_LOST)
         return there > 0
+
+    def _note_sizes(self, part: Sequence[Delivery], found: Sequence[Columns | StoreError | None]) -> None:
+        """Of each route how large a record is, in the digest that has the largest."""
+        largest: dict[str, float] = {}
+        for delivery, records in zip(part, found, strict=True):
+            if isinstance(records, Columns) and records.values:
+                average_bytes = sum(map(len, filter(None, records.values))) / len(records.values)
+                if average_bytes > largest.get(delivery.names.route, 0.0):
+                    largest[delivery.names.route] = average_bytes
+        for route, record_bytes in largest.items():
+            self._note_size(route, record_bytes)
 
     def _note_size(self, route: str, record_bytes: float) -> None:
         before = self._average_bytes.get(route, record_bytes)
@@ -285,9 +294,9 @@ class Opener:
 
     async def _renewed(self, delivery: Delivery) -> bool:
         asked_at_s = time.monotonic()
-        if not await self._digests.renew(delivery.claim, self._lease_ms):
+        if not await self._digests.renew(delivery.claim, self.lease_ms):
             return False
-        delivery.lease.renewed(asked_at_s)
+        delivery.leased_until_s = asked_at_s + self.lease_ms / 1000
         return True
 
     def _put(self, outlet: Outlet, deliveries: Sequence[Delivery]) -> None:

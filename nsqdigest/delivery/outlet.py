@@ -16,6 +16,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from nsqdigest.backoff import State
@@ -76,6 +77,9 @@ class Pace:
             self._since_s, self._ended = now_s, 0
 
 
+_as_outgoing = tuple.__new__
+
+
 class _Sender:
     """One of a fixed set; it sends one batch after the other."""
 
@@ -98,8 +102,9 @@ class Outlet:
         self.timeout_s = settings.timeout_ms / 1000
         self.sink = sink
         self.aim = aim
-        self._most_senders = senders or settings.concurrency
+        self.most_senders = senders or settings.concurrency
         self._bulk = sink if isinstance(sink, BulkSink) else None
+        self._at_once = self._bulk.at_once if self._bulk is not None else 1
         self.controller = controller
         self.health = Health(controller)
         self.attempts: deque[Attempt] = deque(maxlen=REMEMBERED_ATTEMPTS)
@@ -145,8 +150,8 @@ class Outlet:
         limit = self.controller.decision.limit
         ahead = 0
         if self.controller.decision.state is State.FLOWING:
-            at_once = self._bulk.at_once if self._bulk is not None else 0
-            ahead = min(MOST_AHEAD, max(at_once, int(self._pace.per_s * AHEAD_S)))
+            least = self._at_once if self._bulk is not None else 0
+            ahead = min(MOST_AHEAD, max(least, int(self._pace.per_s * AHEAD_S)))
         free = limit + ahead - self.held - self.reserved
         # A claim of a few costs as much as one of many, and the senders have work meanwhile.
         is_worth_it = ahead <= limit or free >= ahead // 4
@@ -169,7 +174,7 @@ class Outlet:
         self._metrics = metrics
         if self._tasks:
             return
-        self._senders = [_Sender() for _ in range(self._most_senders)]
+        self._senders = [_Sender() for _ in range(self.most_senders)]
         for number, sender in enumerate(self._senders):
             sender.task = tasks.start(self._send_on(sender), f"sender {number} of {self.name}")
         watch = tasks.start(self._watch(), f"watch of {self.name}")
@@ -179,6 +184,14 @@ class Outlet:
         """What waits goes back unsent; what is being sent goes on."""
         self._is_draining = True
         self.put_back_ready()
+
+    def follow(self, before: Outlet) -> None:
+        """It takes the place of another one, which takes nothing more."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something that was claimed for it, or is being claimed, is not concluded."""
+        return bool(self.held or self.reserved or self._sending)
 
     async def quiet(self) -> None:
         """Until nothing is being sent."""
@@ -208,9 +221,9 @@ class Outlet:
         return delivery in self._ready
 
     def put_back_ready(self) -> None:
-        back = []
-        while self._ready:
-            back.append(self._pop())
+        back = list(self._ready)
+        self._ready.clear()
+        self.ready_bytes = 0
         if back:
             self._conclusions.put_back(back)
 
@@ -220,14 +233,10 @@ class Outlet:
             self.put_back_ready()
         self._wake()
 
-    def _pop(self) -> Delivery:
-        delivery = self._ready.popleft()
-        self.ready_bytes -= len(delivery.body or b"")
-        return delivery
-
     def _wake(self) -> None:
         """As many senders as may send, and have something to send."""
-        free = min(self.controller.decision.limit - self._sending, len(self._ready))
+        batches = -(-len(self._ready) // self._at_once)
+        free = min(self.controller.decision.limit - self._sending, batches)
         while free > 0 and self._idle:
             waiter = self._idle.popleft()
             if not waiter.done():
@@ -238,19 +247,24 @@ class Outlet:
         """What one sender is to send now: several only to a sink that takes several."""
         if self._sending >= self.controller.decision.limit:
             return []
-        most = self._bulk.at_once if self._bulk is not None and not self.is_probing else 1
+        most = self._at_once if not self.is_probing else 1
         batch: list[Delivery] = []
-        while self._ready and len(batch) < most:
-            delivery = self._pop()
-            if delivery.body is None:
-                if batch:
-                    self._ready.appendleft(delivery)
-                    break
-                most = 1
-            if self.admits(delivery.epoch):
-                batch.append(delivery)
-            else:
-                self._conclusions.put_back([delivery])
+        while self._ready and not batch:
+            batch = self._popped(most)
+            if not all(map(self.admits, {each.epoch for each in batch})):
+                self._conclusions.put_back([each for each in batch if not self.admits(each.epoch)])
+                batch = [each for each in batch if not each.is_concluded]
+        return batch
+
+    def _popped(self, most: int) -> list[Delivery]:
+        """The first ones. One without a body is read when its turn comes, and alone."""
+        ready = self._ready
+        first = ready.popleft()
+        batch = [first]
+        if first.body is not None:
+            while ready and len(batch) < most and ready[0].body is not None:
+                batch.append(ready.popleft())
+        self.ready_bytes -= sum([len(each.body or b"") for each in batch])
         return batch
 
     # -- the senders
@@ -266,6 +280,8 @@ class Outlet:
                 continue
             self._sending += 1
             self._quiet.clear()
+            if self._ready and self._bulk is not None:
+                self._wake()  # a batch ends at a digest that is still to be read: there are more than were counted on
             try:
                 await self._send(sender, batch)
             except Exception as error:
@@ -280,7 +296,7 @@ class Outlet:
 
     async def _send(self, sender: _Sender, batch: list[Delivery]) -> None:
         until_s = time.monotonic() + self.timeout_s
-        ready = [delivery for delivery in batch if delivery.body is not None and delivery.lease.until_s >= until_s]
+        ready = [delivery for delivery in batch if delivery.body is not None and delivery.leased_until_s >= until_s]
         if len(ready) < len(batch):
             leased = [delivery for delivery in batch if delivery.has_lease]
             ready = [delivery for delivery in batch if await self._is_ready(delivery)]
@@ -307,13 +323,13 @@ class Outlet:
             if sender.is_overdue and sender.task is not None:
                 sender.is_overdue = False
                 sender.task.uncancel()
-        ended_s, at_s = time.monotonic(), time.time()
+        ended_s = time.monotonic()
         took_s = ended_s - began_s
-        self.attempts += [
-            (at_s, took_s, each.names, each.opened, outcome) for each, outcome in zip(ready, outcomes, strict=True)
-        ]
-        for verdict in {outcome.verdict for outcome in outcomes}:
-            count = sum(outcome.verdict is verdict for outcome in outcomes)
+        heads, names = [each.opened for each in ready], [each.names for each in ready]
+        self.attempts += zip(repeat(time.time()), repeat(took_s), names, heads, outcomes, strict=False)
+        verdicts = [outcome.verdict for outcome in outcomes]
+        for verdict in set(verdicts):
+            count = verdicts.count(verdict)
             if verdict not in NOTHING_SENT:
                 self._pace.ended(count, ended_s)
             self._metrics.observe("delivery_seconds", *[took_s] * count, sink=self.name, outcome=verdict)
@@ -330,10 +346,12 @@ class Outlet:
 
     async def _outcomes(self, ready: Sequence[Delivery]) -> Sequence[Outcome]:
         digests = [
-            OutgoingDigest(
-                each.opened.id, *each.names[:2], each.opened.attempt, each.opened.total, each.body or b"", each.target
+            _as_outgoing(
+                OutgoingDigest,
+                (head.id, *each.names[:2], head.attempts + 1, head.total, each.body or b"", each.target),
             )
             for each in ready
+            for head in (each.opened,)
         ]
         try:
             if self._bulk is not None and len(digests) > 1:

@@ -54,6 +54,10 @@ class PacedOutlet(Outlet):
         free = min(super().room, 1 + ahead - (self.held + self.reserved - self.sending))
         return free if free > ahead // 4 else 0  # a claim of a few costs as much as one of many
 
+    def follow(self, before: Outlet) -> None:
+        if isinstance(before, PacedOutlet):
+            self._next_s, self._room_at_s = before._next_s, before._room_at_s
+
     async def stop(self) -> None:
         self._sleep()
         await super().stop()

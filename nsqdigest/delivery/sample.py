@@ -68,8 +68,8 @@ def sample(config: Config, sink: str, now_ms: int, event: bytes = b"") -> tuple[
     """That of `preview --sample`, of the first route to this sink, but new, and its events say what they are; and the
     value of its newest record."""
     route = next((each for each in config.routes if each.sink == sink), None)
-    (random_bits,) = ids.random_bits(secrets.token_bytes(ids.RANDOM_BYTES))
-    opened = Opened(ids.uuid7(now_ms, random_bits), now_ms, config.sinks[sink].max_body_bytes)
+    digest_id = ids.uuid7(now_ms, secrets.token_bytes(ids.RANDOM_BYTES))
+    opened = Opened(digest_id, now_ms, config.sinks[sink].max_body_bytes)
     names = Names(route.name if route else TIMELINE, TIMELINE, sink)
     events = stored(route, [json.loads(event)] if event else events_of(route, _TEXTS, test=True))
     body = digest_json(events, names, route.group_path if route else (), opened)

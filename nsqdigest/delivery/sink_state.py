@@ -4,7 +4,7 @@
     behind       nothing failed, but something is overdue for long
     refusing     no digest was accepted since one failed
     paused       an operator paused it
-    stopped      its receiver answered 410: nothing is sent until the daemon starts anew
+    stopped      its receiver answered 410: nothing is sent until a reload or a restart
 
 The one furthest down the list wins. A sink whose digests go to many places can deliver to most of them: it stays
 delivering, and says which digests wait and why. Invariants: a sink in trouble says since when, and a digest is counted
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -78,9 +78,11 @@ class SinkHistory:
     """Digests that wait for another attempt, and until when."""
     _aside: dict[str, _Aside] = field(default_factory=dict)
 
-    def delivered(self, digest_id: str) -> None:
-        self._retries.pop(digest_id, None)
-        self._aside.pop(digest_id, None)
+    def delivered(self, digest_ids: Iterable[str]) -> None:
+        if self._retries or self._aside:
+            for digest_id in digest_ids:
+                self._retries.pop(digest_id, None)
+                self._aside.pop(digest_id, None)
         self.refusing_since_s, self.buried_since, self.why = None, 0, ""
 
     def failed(self, digest_id: str, why: str, now_s: float, again_s: float, *, is_of_sink: bool = True) -> None:
@@ -102,6 +104,11 @@ class SinkHistory:
     def stopped(self, why: str, now_s: float) -> None:
         self._trouble(why, now_s)
         self.stopped_since_s = now_s
+
+    def freed(self) -> None:
+        """It is tried again after its receiver answered 410."""
+        self.stopped_since_s = self.refusing_since_s = None
+        self.buried_since, self.why = 0, ""
 
     def _trouble(self, why: str, now_s: float) -> None:
         self.why = why

@@ -28,8 +28,9 @@ from nsqdigest.backoff import Controller, State, retry_wait_ms
 from nsqdigest.base import log, tasks
 from nsqdigest.base.backoff_report import report_decision
 from nsqdigest.base.errors import StoreError
-from nsqdigest.delivery.claims import Claims, PartitionClaims, Taken
+from nsqdigest.delivery.claims import Claims, PartitionClaims, Served, Taken
 from nsqdigest.delivery.conclusions import Conclusions
+from nsqdigest.delivery.leaving import Leaving
 from nsqdigest.delivery.opener import Opener
 
 if TYPE_CHECKING:
@@ -83,14 +84,12 @@ class Scheduler:
         *,
         on_store_back: Callable[[], None] = lambda: None,
     ) -> None:
-        self._settings = settings
-        self._routes = routes
         self._store = store
         self._digests = store.digests
         self._metrics = metrics
         self._uniform = uniform
         self._on_store_back = on_store_back
-        self._claims = Claims(settings, routes, store.digests, store.holds, self._note_damage)
+        self._claims = Claims(Served(settings, routes), store.digests, store.holds, self._note_damage)
         self._conclusions = Conclusions(
             store.digests, store.dead, metrics, uniform, on_decision=self._on_decision, on_end=self._on_end
         )
@@ -98,14 +97,26 @@ class Scheduler:
         self._timers = [_Timer(PartitionClaims(number)) for number in range(store.digests.partitions)]
         self._timers_first = 0
         self._claiming = asyncio.Lock()
+        self._leaving = Leaving()
         self._draining = False
+        self._is_started = False
+        self._longer_lease = 0, 0.0
+        """Of the settings before, and until when."""
         self.tasks = tasks.Tasks()
         self._phase_s = uniform(0, settings.interval_ms / 1000)
         """Of the instants at which idle timers wake: another one in each daemon."""
 
     @property
     def outlets(self) -> list[Outlet]:
-        return self._claims.outlets
+        return self._claims.served.outlets
+
+    @property
+    def _settings(self) -> SchedulerSettings:
+        return self._claims.served.settings
+
+    @property
+    def _routes(self) -> Mapping[str, DeliveryRoute]:
+        return self._claims.served.routes
 
     @property
     def paused_routes(self) -> frozenset[str]:
@@ -122,13 +133,43 @@ class Scheduler:
         return min(timer.turned_s for timer in self._timers)
 
     def start(self) -> None:
+        self._is_started = True
         for timer in self._timers:
             timer.turned_s = time.monotonic()
+        self._start_outlets()
+        for timer in self._timers:
+            self.tasks.start(self._run(timer), f"scheduler of partition {timer.partition}")
+
+    def _start_outlets(self) -> None:
         for outlet in self.outlets:
             outlet.on_room = partial(self._on_room, outlet)
             outlet.start(self._opener.render, self._conclusions, self._metrics)
+
+    def change(
+        self, settings: SchedulerSettings, routes: Mapping[str, DeliveryRoute], leaving: Iterable[Outlet]
+    ) -> None:
+        """From the next claim on. `leaving`: outlets that nobody has any more; what they hold ends as it would have.
+        What is under way of a route that stays is due next by the route's present policy."""
+        for outlet in leaving:
+            self._leaving.add(outlet, self._longest_lease_ms() / 1000)
+        for name, before in self._routes.items():
+            if name in routes:
+                before.plan = routes[name].plan
+        if settings.lease_ms < self._settings.lease_ms:
+            self._longer_lease = self._settings.lease_ms, time.monotonic() + self._settings.lease_ms / 1000
+        self._claims.served = Served(settings, routes)
+        self._claims.paused_routes &= routes.keys()
+        self._opener.lease_ms = settings.lease_ms
+        if self._is_started:
+            self._start_outlets()
         for timer in self._timers:
-            self.tasks.start(self._run(timer), f"scheduler of partition {timer.partition}")
+            timer.claims_of_all = True
+        self.wake()
+
+    def _longest_lease_ms(self) -> int:
+        """Of leases that this daemon has given and that are not over yet."""
+        lease_ms, until_s = self._longer_lease
+        return max(self._settings.lease_ms, lease_ms if time.monotonic() < until_s else 0)
 
     def wake(self) -> None:
         """Something may be due now, or there is room again."""
@@ -181,23 +222,25 @@ class Scheduler:
             # Cut off, a claim would leave timelines leased with nobody to deliver them.
             await asyncio.wait(timers, timeout=max(0.0, until_s - time.monotonic()))
         await self.tasks.stop()
-        for outlet in self.outlets:
+        await self._leaving.stop_waiting()
+        outlets = [*self.outlets, *self._leaving.outlets]
+        for outlet in outlets:
             outlet.stop_taking()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, until_s - time.monotonic())):
-                while self._is_busy:
-                    for outlet in self.outlets:
+                while self._is_busy(outlets):
+                    for outlet in outlets:
                         await outlet.quiet()
                     for finisher in self._conclusions.finishers:
                         await finisher.quiet()
-        for outlet in self.outlets:
+        for outlet in outlets:
             await outlet.stop()
         for finisher in self._conclusions.finishers:
             await finisher.stop()
+        await self._leaving.close()
 
-    @property
-    def _is_busy(self) -> bool:
-        return any(outlet.sending for outlet in self.outlets) or any(
+    def _is_busy(self, outlets: Iterable[Outlet]) -> bool:
+        return any(outlet.sending for outlet in outlets) or any(
             finisher.is_busy for finisher in self._conclusions.finishers
         )
 
@@ -286,7 +329,7 @@ class Scheduler:
             return True
 
     async def _maintain(self, timer: _Timer) -> None:
-        done = await self._store.upkeep.maintain(timer.partition, list(self._routes), self._settings.lease_ms)
+        done = await self._store.upkeep.maintain(timer.partition, list(self._routes), self._longest_lease_ms())
         if done.ran_out:
             _log.warning("scheduler.lease.ran_out", timelines=done.ran_out, partition=timer.partition)
         for kind, repaired in done.repairs().items():

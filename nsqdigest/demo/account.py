@@ -9,9 +9,11 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+
+from nsqdigest.base.words import counted, listed
 
 
 class Account:
@@ -22,6 +24,8 @@ class Account:
         """Shown once more in another digest."""
         self.digests: dict[str, bytes] = {}
         """By id, the hash of the body."""
+        self.came_again = 0
+        """Digests, with the same id and the same bytes."""
         self.dead_letters = 0
         self.broken = 0
         self.complaints: list[str] = []
@@ -53,6 +57,8 @@ class Account:
         if identity in self.digests:
             if self.digests[identity] != print_of_body:
                 self.complaints.append(f"digest {identity} came with two bodies")
+            else:
+                self.came_again += 1
             return None
         self.digests[identity] = print_of_body
         if digest["shown"] != digest["total"]:
@@ -75,6 +81,32 @@ class Account:
         else:
             self.complaints.append(f"a dead letter that nobody expected: {letter['reason']}")
         return body
+
+
+class Troubles(NamedTuple):
+    """What was done to the parts on the way."""
+
+    redis_away_s: float = 0.0
+    kills: int = 0
+
+
+def in_one_sentence(account: Account, troubles: Troubles) -> str:
+    """What became of all of it: events, messages, troubles, losses."""
+    digests = len(account.digests)
+    ratio = account.delivered / digests if digests else 0
+    fewer = f": {ratio:.0f} times fewer interruptions" if ratio >= 1.5 else ""
+    said = [f"{counted(account.delivered, 'event')} became {counted(digests, 'message')}{fewer}."]
+    happened = []
+    if troubles.redis_away_s:
+        away_s = f"{troubles.redis_away_s:.1f}".removesuffix(".0")
+        happened.append(f"Redis was away for {away_s} s")
+    if troubles.kills:
+        who = "the daemon was" if troubles.kills == 1 else f"{troubles.kills} daemons were"
+        happened.append(f"{who} killed with kill -9")
+    if happened:
+        text = listed(happened)
+        said.append(f"{text[0].upper()}{text[1:]}.")
+    return " ".join([*said, f"Lost: {account.open:,}."])
 
 
 def records_of(digest: dict[str, Any]) -> list[dict[str, Any]]:

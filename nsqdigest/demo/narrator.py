@@ -1,114 +1,111 @@
-"""The output of the demo, line by line, so that a pipe or a file gets the same text as a terminal.
+"""What the demo says: the play, what arrives, and the sentences of the daemon's log, as lines for a display.
 
 Invariants:
-- No line is wider than the terminal; only a terminal gets colour, and NO_COLOR turns it off.
-- Text from events and logs is cleaned of control characters.
-- A reader that is gone (a closed pipe) is no error here: `on_reader_gone` is called.
+- A pipe gets the same text as a terminal.
+- Text from events and logs is cleaned of control characters (`lines`).
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import textwrap
+import signal
 import time
-import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from nsqdigest.base import log
 from nsqdigest.base.log_sentences import phrase_of
+from nsqdigest.base.words import counted
+from nsqdigest.demo.display import WIDEST
+from nsqdigest.demo.lines import Part, wrapped
 
 if TYPE_CHECKING:
     from nsqdigest.demo.account import Account
+    from nsqdigest.demo.display import PlainDisplay
+    from nsqdigest.demo.header import History
+    from nsqdigest.demo.shop import Event
 
-WIDTH_OF_A_PIPE = 100
-WIDEST, NARROWEST = 110, 40
 PARAGRAPH_WIDTH = 94
-SPEAKER_WIDTH = 8
+SPEAKER_WIDTH = 10
+FRAME_ROWS = 25
+"""Of a picture, below the header."""
+NOISE_EVERY_S = 0.15
+"""So often is a raw event shown, until the first digest that has several of those."""
+LEAST_SWALLOWED = 3
 _MARGIN = " " * 7
 """As wide as the time at the beginning of other lines."""
 
-_STYLES = {
-    "dim": "2", "bold": "1", "daemon": "33", "good": "32", "bad": "31", "digest": "36",
-    "fatal": "1;31", "error": "31", "warning": "33",
-}  # fmt: skip
-_ASCII = str.maketrans({"┌": "+", "│": "|", "└": "+", "→": ">", "▶": ">", "·": "-", "…": "~"})
-
-Part = str | tuple[str, str]
-"""Text, or a style and text."""
-
 
 class Narrator:
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream = stream
+    def __init__(self, display: PlainDisplay, clock: Callable[[], float] = time.monotonic) -> None:
+        self._display = display
         self._clock = clock
         self._began_s = clock()
-        is_terminal = stream.isatty()
-        self._is_terminal = is_terminal
-        self._colour = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        self._ascii = not _can_show(stream, "┌│└→▶·…")
-        self.on_reader_gone: Callable[[], None] = lambda: None
-        self._reader_is_gone = False
+        self._page_url = ""
+        self._is_noisy = True
+        self._noise_s = 0.0
+        self._noise: set[int] = set()
+        """The numbers of the raw events that were shown."""
+        self._moments_left = set(_MOMENTS)
 
     @property
-    def width(self) -> int:
-        if not self._is_terminal:
-            return WIDTH_OF_A_PIPE
-        try:
-            columns = os.get_terminal_size(self._stream.fileno()).columns
-        except (OSError, ValueError):
-            columns = 80
-        return max(NARROWEST, min(columns or 80, WIDEST))
+    def on_reader_gone(self) -> Callable[[], None]:
+        return self._display.on_reader_gone
+
+    @on_reader_gone.setter
+    def on_reader_gone(self, call: Callable[[], None]) -> None:
+        self._display.on_reader_gone = call
+
+    @property
+    def now_s(self) -> float:
+        """Since it began."""
+        return self._clock() - self._began_s
 
     # -- lines
 
-    def _line(self, *parts: Part) -> None:
-        """One line, cut where the terminal ends."""
-        room = self.width
-        written = []
-        for part in parts:
-            style, text = part if isinstance(part, tuple) else ("", part)
-            text = _clean(text)
-            if len(text) > room:
-                text = text[: max(0, room - 1)] + "…"[:room]
-            room -= len(text)
-            if text:
-                written.append(f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if style and self._colour else text)
-        self._write("".join(written).rstrip() + "\n")
-
-    def _write(self, text: str) -> None:
-        try:
-            if not self._reader_is_gone:
-                self._stream.write(text.translate(_ASCII) if self._ascii else text)
-                self._stream.flush()
-        except OSError:  # a pipe that nobody reads any more, or a terminal that was closed
-            self._reader_is_gone = True
-        if self._reader_is_gone:
-            self.on_reader_gone()
+    def _line(self, *parts: Part, event: int = 0) -> None:
+        self._display.line(*parts, event=event)
 
     @property
     def _time(self) -> Part:
-        return "dim", f"{self._clock() - self._began_s:5.1f}  "
+        return "dim", f"{self.now_s:5.1f}  "
 
     def _speak(self, speaker: str, style: str, text: str, aside: str = "") -> None:
         """Wrapped where it is too long. The aside stands at the right where there is room for it."""
         first, *rest = self._wrapped(text, len(_MARGIN) + SPEAKER_WIDTH)
-        room = self.width - len(_MARGIN) - SPEAKER_WIDTH - len(first) - len(aside)
-        with_aside: list[Part] = [("dim", " " * room + aside)] if aside and room >= 2 and not rest else []
-        self._line(self._time, (style, speaker.ljust(SPEAKER_WIDTH)), first, *with_aside)
+        self._line(
+            self._time, (style, speaker.ljust(SPEAKER_WIDTH)), first,
+            *([] if rest else self._aside(len(_MARGIN) + SPEAKER_WIDTH + len(first), aside)),
+        )  # fmt: skip
         for line in rest:
             self._line(_MARGIN, " " * SPEAKER_WIDTH, line)
 
-    def _wrapped(self, text: str, indent: int, widest: int = WIDEST) -> list[str]:
-        return textwrap.wrap(_clean(text), min(self.width, widest) - indent) or [""]
+    def _aside(self, used: int, text: str) -> Sequence[Part]:
+        room = self._display.width - used - len(text)
+        return [("dim", " " * room + text)] if text and room >= 2 else []
 
-    def close(self) -> None:
-        """Keeps the interpreter from an error at exit, about text that a closed pipe did not take."""
-        if self._reader_is_gone:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+    def _wrapped(self, text: str, indent: int, widest: int = WIDEST) -> list[str]:
+        return wrapped(text, min(self._display.width, widest) - indent)
+
+    def stop_the_process(self) -> None:
+        """For Ctrl-Z: the terminal is the shell's meanwhile."""
+        self._display.suspend()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._display.resume()
+
+    # -- the header
+
+    def header(self, history: History) -> None:
+        width = self._display.width
+        where = f"── the page: {self._page_url} " if self._page_url else "── nsqdigest demo "
+        rule: list[Part] = [("dim", where + "─" * max(0, width - len(where)))]
+        self._display.set_header([*history.lines(width), rule])
+
+    def keep_frame(self) -> None:
+        self._display.keep_frame(FRAME_ROWS)
 
     # -- the play
 
@@ -118,13 +115,14 @@ class Narrator:
             ("bold", "nsqdigest demo"), ("dim", f"   {length}; Ctrl-C ends it sooner" if seconds else f"   {length}")
         )
         self._line()
-        self._line(("digest", "  a shop's services → nsqd → nsqdigest → Redis → digests → a webhook"))
+        for line in self._wrapped("a shop's services → nsqd → nsqdigest → Redis → digests → a webhook", 2):
+            self._line("  ", ("digest", line))
         self._line()
         self._paragraph(
             "Five services of a shop publish errors and warnings. The first error of a service is delivered at once; "
             "what follows is gathered, and comes as one digest every few seconds: you see what the webhook gets. On "
-            "the way two events are broken, and Redis is stopped for a while: watch the daemon step back, probe and "
-            "recover. At the end the demo looks for each event, by its id, at the receiver."
+            "the way two events are broken, Redis is stopped for a while, and the daemon is killed with kill -9 while "
+            "it delivers. At the end the demo looks for each event, by its id, at the receiver."
         )
         self._line()
 
@@ -135,7 +133,12 @@ class Narrator:
     def running(self, nsqd_port: int, redis_port: int, webhook_port: int) -> None:
         self.note(f"running: nsqd on {nsqd_port}, Redis on {redis_port}, a webhook on {webhook_port}")
 
+    def page_is_at(self, url: str) -> None:
+        self._page_url = url
+        self.note(f"the page: {url}")
+
     def phase(self, text: str) -> None:
+        self._is_noisy = False
         self._line()
         first, *rest = self._wrapped(text, len(_MARGIN) + 2)
         self._line(self._time, ("bold", "▶ " + first))
@@ -143,8 +146,25 @@ class Narrator:
             self._line(_MARGIN, ("bold", "  " + line))
         self._line()
 
+    def killed(self) -> None:
+        self.phase(
+            "kill -9: the daemon dies while it delivers this digest; its receiver has it, and nobody has noted that. A "
+            "second daemon takes over."
+        )
+        self.keep_frame()
+
     def note(self, text: str) -> None:
         self._speak("demo", "good", text)
+
+    def published(self, events: Sequence[Event]) -> None:
+        """Of the first ones some are shown, as they come: this is what nobody wants to read."""
+        if not (self._is_noisy and events and self.now_s >= self._noise_s):
+            return
+        self._noise_s = self.now_s + NOISE_EVERY_S
+        event = events[0]
+        self._noise.add(event.number)
+        text = f"{event.service}: {event.severity}: {event.message}"
+        self._line(self._time, ("dim", "event".ljust(SPEAKER_WIDTH)), ("dim", text), event=event.number)
 
     def published_broken(self, body: bytes) -> None:
         self._speak("shop", "bad", f"publishes a broken event: {_text(body)}")
@@ -154,32 +174,47 @@ class Narrator:
 
     # -- digests
 
-    def digest(self, data: dict[str, Any]) -> None:
-        """A head, a row for each group (or kind of event) with its newest, and when the next may come."""
+    def digest(self, data: dict[str, Any], numbers: Sequence[int]) -> None:
+        """A head, and a row for each group (or kind of event) with its newest. `numbers`: of its events."""
+        is_first_of_several = self._swallow(numbers)
         total, span_s = data["total"], (data["last"] - data["first"]) / 1000
-        events = "1 event" if total == 1 else f"{total} events"
         within = f" in {span_s:.1f} s" if span_s >= 0.1 else ""
-        self._line(
-            self._time,
-            ("digest", "┌ "),
-            ("bold", data["timeline"]),
-            f" · digest {data['iteration']} · {events}{within}",
-        )
-        for severity, what, count, message in _summary(data):
-            kind: list[Part] = [f"{count:>3} ", (severity, severity.ljust(8)), what.ljust(16)]
-            self._line(_MARGIN, ("digest", "│ "), *kind, ("dim", message))
+        head = f" · digest {data['iteration']} · {counted(total, 'event')}{within}"
         next_s = datetime.fromisoformat(data["next_earliest"]).timestamp() - time.time()
-        self._line(_MARGIN, ("digest", "└ "), ("dim", f"the next one in {max(0.0, next_s):.1f} s at the earliest"))
+        aside = f"the next one in {max(0.0, next_s):.1f} s at the earliest"
+        used = len(_MARGIN) + 2 + len(data["timeline"]) + len(head)
+        self._line(self._time, ("digest", "┌ "), ("bold", data["timeline"]), head, *self._aside(used, aside))
+        rows = _summary(data)
+        for number, (severity, what, count, message) in enumerate(rows, 1):
+            kind: list[Part] = [f"{count:>3} ", (severity, severity.ljust(8)), what.ljust(16)]
+            self._line(_MARGIN, ("digest", "│ " if number < len(rows) else "└ "), *kind, ("dim", message))
+        if is_first_of_several:
+            self.keep_frame()
+
+    def _swallow(self, numbers: Sequence[int]) -> bool:
+        """Takes the raw events of a digest away. Returns whether it is the first that stands for several of them."""
+        swallowed = self._noise.intersection(numbers)
+        self._noise -= swallowed
+        self._display.take_away(swallowed)
+        if not self._is_noisy or len(swallowed) < LEAST_SWALLOWED:
+            return False
+        self._is_noisy = False
+        others = len(numbers) - len(swallowed)
+        what = f"{len(swallowed)} of the dim lines" + (f" and {counted(others, 'event')} more" if others else "")
+        self.note(f"{what} have become one message:")
+        return True
 
     def digest_again(self) -> None:
-        self.note("that digest came again, with the same id and the same bytes: its receiver has it already")
+        self.note("that digest came again with the same id and bytes: its receiver has it already")
+        self.keep_frame()
 
     # -- the daemon's log
 
     @contextmanager
     def showing_the_log(self) -> Iterator[None]:
-        """Inside, log lines of the daemon and of libraries are shown: those with a phrase, and all warnings."""
-        handler, root, ours = _LogHandler(self), logging.getLogger(), logging.getLogger(log.ROOT)
+        """Inside, warnings of this process are shown: of its nsqd, its receivers and of libraries."""
+        handler, root = _LogHandler(self), logging.getLogger()
+        ours = logging.getLogger(log.ROOT)
         level = ours.level
         root.addHandler(handler)
         ours.setLevel(logging.INFO)
@@ -189,41 +224,61 @@ class Narrator:
             ours.setLevel(level)
             root.removeHandler(handler)
 
-    def logged(self, level: int, event: str, fields: dict[str, Any]) -> None:
-        if event in _NOT_SHOWN or (event == "consumer.topic.ramping" and fields["limit"] > 1):
+    def logged(self, level: int, event: str, fields: dict[str, Any], speaker: str = "daemon") -> None:
+        """Lines with a phrase that the play is about, and all warnings."""
+        if event in _NOT_SHOWN or (event == "consumer.topic.ramping" and fields.get("limit", 0) > 1):
             return
         if event not in _SHOWN and level < logging.WARNING:
             return
         phrase = phrase_of(event, fields)
         if phrase is not None:
-            self._speak("daemon", "daemon", phrase.text, event)
+            self._speak(speaker, "daemon", phrase.text, event)
         else:
             text = ", ".join(f"{name}: {value}" for name, value in fields.items())
-            self._speak("daemon", "daemon", f"{event}  {text}")
+            self._speak(speaker, "daemon", f"{event}  {text}")
+        if event in self._moments_left:
+            self._moments_left.remove(event)
+            self.keep_frame()
 
     # -- the end
 
-    def closing(self, account: Account, stored: int | None, is_broken_off: bool) -> None:
-        shown_twice = f", {account.repeated} shown twice" if account.repeated else ""
+    def closing(self, account: Account, ledger: str, sentence: str, is_broken_off: bool) -> None:
+        """`ledger`: what Redis counted. `sentence`: all of it in one."""
+        self._display.close()
+        twice = [f"{account.repeated} events shown twice"] if account.repeated else []
+        again = f", {account.came_again} came twice with the same bytes" if account.came_again else ""
         rows = (
             ("published", account.published, f"events, {account.broken} of them broken"),
-            ("stored", stored, "in Redis"),
-            ("delivered", account.delivered, f"to the webhook, signed{shown_twice}"),
-            ("digests", len(account.digests), "no id with two bodies"),
+            ("delivered", account.delivered, ", ".join(["to the webhook, signed", *twice])),
+            ("digests", len(account.digests), f"no id with two bodies{again}"),
             ("dead letters", account.dead_letters, "each with its reason"),
             ("lost", account.open, "had not arrived yet" if is_broken_off else "looked for by id at the receiver"),
         )
         self._line()
         for name, count, what in rows:
             style = "bold" if name != "lost" else "good" if account.is_right else "bad"
-            self._line("  ", name.ljust(13), (style, f"{'?' if count is None else count:>6}"), ("dim", f"   {what}"))
+            self._row(name, (style, f"{count:>6,}"), what)
+        if ledger:
+            self._row("ledger", " " * 6, ledger)
         self._line()
         for complaint in account.complaints:
-            self._line("  ", ("bad", complaint))
-        if account.is_right:
-            self._line("  ", ("good", "Nothing was lost."), " With an NSQ of your own: nsqdigest run -c nsqdigest.toml")
-        else:
+            for line in self._wrapped(complaint, 2):
+                self._line("  ", ("bad", line))
+        if not account.is_right:
             self._line("  ", ("bad", "Ended too early." if is_broken_off else "This should not have happened."))
+        for line in self._wrapped(sentence, 2):
+            self._line("  ", ("bold", line))
+        if account.is_right:
+            for line in self._wrapped("With an NSQ of your own: nsqdigest init, then nsqdigest run", 2):
+                self._line("  ", ("dim", line))
+        self.keep_frame()
+
+    def _row(self, name: str, count: Part, what: str) -> None:
+        """Of the bill."""
+        first, *rest = self._wrapped(what, 24)
+        self._line("  ", name.ljust(13), count, ("dim", f"   {first}"))
+        for line in rest:
+            self._line(" " * 24, ("dim", line))
 
 
 class _LogHandler(logging.Handler):
@@ -247,12 +302,14 @@ _SHOWN = frozenset(
         "connection.compression.not_offered", "consumer.store.failed", "consumer.topic.backoff",
         "consumer.topic.probing", "consumer.topic.ramping", "consumer.topic.flowing", "scheduler.sink.backoff",
         "discovery.lookupd.failed", "discovery.address.unusable", "scheduler.claim.found", "scheduler.store.failed",
-        "scheduler.store.back",
+        "scheduler.store.back", "scheduler.lease.ran_out",
     }
 )  # fmt: skip
 """Events that the play is about; of others the warnings are shown."""
-_NOT_SHOWN = frozenset({"consumer.message.dead_lettered"})
-"""The arrival of the letter is shown instead."""
+_NOT_SHOWN = frozenset({"config.advice", "consumer.message.dead_lettered"})
+"""The advice is about the demo's own file; the arrival of a letter is shown instead."""
+_MOMENTS = frozenset({"consumer.topic.probing", "consumer.topic.flowing"})
+"""Those that a picture shows."""
 
 
 def _summary(data: dict[str, Any]) -> list[tuple[str, str, int, str]]:
@@ -266,21 +323,5 @@ def _summary(data: dict[str, Any]) -> list[tuple[str, str, int, str]]:
     return [(values[0]["severity"], what, len(values), values[0]["message"]) for what, values in rows.items()]
 
 
-def _clean(text: str) -> str:
-    """Only printable characters of one column each, so that the length of a line is its width."""
-    return "".join(
-        character if character.isprintable() and unicodedata.east_asian_width(character) not in "WF" else "?"
-        for character in text
-    )
-
-
 def _text(body: bytes) -> str:
     return body.decode("utf-8", "backslashreplace")
-
-
-def _can_show(stream: TextIO, text: str) -> bool:
-    try:
-        text.encode(stream.encoding or "ascii")
-    except (LookupError, UnicodeEncodeError):
-        return False
-    return True

@@ -1,61 +1,39 @@
 """The demo from start to end: servers, receivers and daemon start; the shop publishes; the last digests arrive.
 
-The daemon is started and drained as `nsqdigest run` does it. Only Redis is a process of its own, and ends with this
-one. A first TERM or INT ends the publishing, and events on their way still arrive; a second one, a HUP, or a closed
-output ends the demo at once, and events that had not arrived by then count as lost.
+The daemon is `nsqdigest run`, a process like Redis; both end with this one. A first TERM or INT ends the publishing,
+and events on their way still arrive; a second one, a HUP, or a closed output ends the demo at once, and events that had
+not arrived by then count as lost.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib.resources
 import os
 import random
 import signal
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
-from nsqdigest import config
-from nsqdigest.config import Address, Config
-from nsqdigest.daemon.life import Daemon
-from nsqdigest.delivery.sinks.table import KINDS
-from nsqdigest.demo.account import Account
+from nsqdigest.base.errors import NsqdigestError
+from nsqdigest.config import Address
+from nsqdigest.demo.account import Account, Troubles, in_one_sentence, records_of
+from nsqdigest.demo.daemons import audit
+from nsqdigest.demo.header import History
 from nsqdigest.demo.narrator import Narrator
 from nsqdigest.demo.receiver import DeadLetterReader, WebhookReceiver, new_secret
 from nsqdigest.demo.servers.nsqd import EmbeddedNsqd
 from nsqdigest.demo.servers.redis import EmbeddedRedis
+from nsqdigest.demo.settings import Places, file, settings
 from nsqdigest.demo.shop import Shop
 from nsqdigest.demo.stage import Publish, Stage, Timing
+from nsqdigest.demo.troupe import Troupe
 from nsqdigest.nsq.connection import ConnectionOptions
 from nsqdigest.nsq.publisher import Publisher
 
 PATIENCE_S = 30.0
 """Events on their way get so long once the publishing has ended."""
-
-
-def settings(nsqd: Address, redis_url: str, webhook_url: str, secret: str) -> Config:
-    """demo.toml, with the addresses put over it in the way that anyone can use."""
-    text = (importlib.resources.files("nsqdigest.demo") / "demo.toml").read_text(encoding="utf-8")
-    environ = {
-        "NSQDIGEST__NSQ__NSQD_TCP_ADDRESSES": str(nsqd),
-        "NSQDIGEST__REDIS__URL": redis_url,
-        "NSQDIGEST__SINKS__TEAM__URL": webhook_url,
-        "DEMO_WEBHOOK_SECRET": secret,
-    }
-    return config.parse_text(text, "demo.toml", environ, KINDS)
-
-
-@asynccontextmanager
-async def running(daemon: Daemon) -> AsyncIterator[None]:
-    """Drained at the end of the body; stopped after an exception."""
-    try:
-        await daemon.start()
-        yield
-        await daemon.drain()
-    except BaseException:
-        await daemon.stop()
-        raise
+HEADER_EVERY_S = 0.25
 
 
 @asynccontextmanager
@@ -73,10 +51,16 @@ class Play:
         self._timing = Timing.of(seconds)
         self._narrator = narrator
         self._account = Account()
-        self._stored: int | None = None
+        self._history = History()
+        self._ledger = ""
+        self._troubles = Troubles()
         self._is_on_stage = False
+        self._has_ended = False
+        """What the drain does is no part of the header."""
         self._asked_to_end = asyncio.Event()
-        self._arrived = asyncio.Event()
+        self._changed = asyncio.Event()
+        """Something arrived, or the daemon has ended by itself."""
+        self._troupe = Troupe(narrator, self._end_after_failure)
 
     async def run(self) -> bool:
         """Returns whether every event arrived."""
@@ -87,7 +71,9 @@ class Play:
             except asyncio.CancelledError:
                 is_broken_off = True
                 self._narrator.note("ended at once, without waiting for events on their way")
-        self._narrator.closing(self._account, self._stored, is_broken_off)
+        self._narrator.header(self._history)
+        sentence = in_one_sentence(self._account, self._troubles)
+        self._narrator.closing(self._account, self._ledger, sentence, is_broken_off)
         return self._account.is_right
 
     @contextmanager
@@ -106,7 +92,10 @@ class Play:
                 at_once()
             self._asked_to_end.set()
 
-        handlers = {signal.SIGINT: politely, signal.SIGTERM: politely, signal.SIGHUP: at_once}
+        handlers = {
+            signal.SIGINT: politely, signal.SIGTERM: politely, signal.SIGHUP: at_once,
+            signal.SIGTSTP: self._narrator.stop_the_process,
+        }  # fmt: skip
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)
         self._narrator.on_reader_gone = at_once
@@ -133,42 +122,106 @@ class Play:
             WebhookReceiver(secret, self._on_digest, self._on_forgery) as receiver,
         ):
             nsqd = Address(*embedded.tcp_address)
-            chosen = settings(nsqd, redis.url, receiver.url, secret)
-            daemon, topic = Daemon(chosen), chosen.routes[0].topic
+            places = Places(nsqd, redis.url, receiver.url, secret)
+            chosen = settings(places)
+            topic = chosen.routes[0].topic
+            self._narrator.running(nsqd.port, redis.port, receiver.port)
             async with (
+                self._live_header(embedded, topic, chosen.nsq.channel),
                 DeadLetterReader(nsqd, chosen.nsq.dead_letter_topic, self._on_dead_letter),
-                running(daemon),
+                self._troupe.performing(places),
                 publishing(nsqd, topic) as publish,
             ):
-                self._narrator.running(nsqd.port, redis.port, receiver.port)
-                with self._on_stage():
-                    await Stage(self._timing, self._narrator, self._account, redis).play(
-                        Shop(random.Random()), publish, self._asked_to_end
-                    )
-                    await self._wait_for_the_last()
-                ledgers = [await daemon.parts.store.operations.ledger(route.name) for route in chosen.routes]
-                self._stored = sum(each.get("added", 0) - each.get("dropped:duplicate", 0) for each in ledgers)
+                stage = Stage(
+                    self._timing, self._narrator, self._account, self._history,
+                    redis=redis, kill_soon=self._troupe.kill_soon,
+                )  # fmt: skip
+                try:
+                    with self._on_stage():
+                        await stage.play(Shop(random.Random()), publish, self._asked_to_end)
+                        await self._wait_for_the_last()
+                        self._has_ended = True
+                finally:
+                    self._troubles = Troubles(stage.redis_away_s, self._troupe.kills)
+            self._account.complaints += self._troupe.complaints
+            await self._read_ledger(places)
 
     async def _wait_for_the_last(self) -> None:
         if self._account.open:
             self._narrator.phase(f"Publishing has ended. {self._account.open} events are still on their way.")
         try:
             async with asyncio.timeout(PATIENCE_S):
-                while self._account.open:
-                    self._arrived.clear()
-                    await self._arrived.wait()
+                while (self._account.open or self._troupe.waits_for_repeat) and not self._troupe.complaints:
+                    self._changed.clear()
+                    await self._changed.wait()
         except TimeoutError:
             self._narrator.note(f"The demo waits no longer than {PATIENCE_S:.0f} s for them.")
 
+    async def _read_ledger(self, places: Places) -> None:
+        """Redis' own account, when no daemon runs any more: every record that was ever added is in it."""
+        try:
+            with file() as path:
+                ledger = await audit(path, places.environ())
+        except NsqdigestError as error:
+            self._account.complaints.append(f"the ledger cannot be read: {error}")
+            return
+        stored, delivered = ledger["added"] - ledger["dropped"]["duplicate"], ledger["delivered"]
+        balance = "it balances" if ledger["balanced"] else "it does not balance"
+        self._ledger = f"Redis stored {stored:,} events, {delivered:,} were delivered: {balance}"
+        if not ledger["balanced"]:
+            self._account.complaints.append("the ledger in Redis does not balance")
+        if self._account.is_right and delivered != self._account.delivered + self._account.repeated:
+            self._account.complaints.append(f"the ledger counts {delivered:,} delivered events")
+
+    # -- the header
+
+    @asynccontextmanager
+    async def _live_header(self, nsqd: EmbeddedNsqd, topic: str, channel: str) -> AsyncIterator[None]:
+        def look() -> None:
+            if not self._has_ended:
+                self._history.set_limit(nsqd.most_in_flight(topic, channel))
+
+        async def show() -> None:
+            while True:
+                self._history.at(self._narrator.now_s)
+                look()
+                self._narrator.header(self._history)
+                await asyncio.sleep(HEADER_EVERY_S)
+
+        loop = asyncio.get_running_loop()
+
+        # Each RDY, not only those that a timer happens to see: a probe is short. nsqd carries it out after this call.
+        def on_command(_connection: object, name: str, _params: object) -> None:
+            if name == "RDY":
+                loop.call_soon(look)
+
+        nsqd.script.on_command = on_command
+        task = asyncio.create_task(show(), name="demo-header")
+        try:
+            yield
+        finally:
+            nsqd.script.on_command = None
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
     # -- what arrives
+
+    def _end_after_failure(self) -> None:
+        """No daemon runs any more."""
+        self._asked_to_end.set()
+        self._changed.set()
 
     def _on_digest(self, body: bytes) -> None:
         digest = self._account.accepted(body)
         if digest is None:
             self._narrator.digest_again()
+            self._troupe.on_repeat()
         else:
-            self._narrator.digest(digest)
-        self._arrived.set()
+            self._history.add_digest()
+            self._narrator.digest(digest, [record["value"]["id"] for record in records_of(digest)])
+            self._troupe.on_digest(digest)
+        self._changed.set()
 
     def _on_forgery(self) -> None:
         self._account.complaints.append("a digest came with a wrong signature, and was refused")
@@ -176,4 +229,4 @@ class Play:
     def _on_dead_letter(self, letter: dict[str, Any]) -> None:
         self._account.dead_lettered(letter)
         self._narrator.dead_letter(letter["reason"], letter["detail"])
-        self._arrived.set()
+        self._changed.set()

@@ -75,6 +75,9 @@ POISON = (
 class Event:
     number: int
     body: bytes
+    service: str
+    severity: str
+    message: str
 
 
 class Shop:
@@ -122,4 +125,4 @@ class Shop:
             "id": self._number, "service": service, "severity": kind.severity, "code": kind.code, "message": message,
             "order": order, "user": {"id": draw.randrange(1, 5000)}, "host": host, "at": at_ms,
         }  # fmt: skip
-        return Event(self._number, msgspec.json.encode(body))
+        return Event(self._number, msgspec.json.encode(body), service, kind.severity, message)

@@ -11,11 +11,13 @@ import re
 from nsqdigest.base.findings import Finding, State
 from nsqdigest.base.reasons import SinkState
 
+CONFIG = "config"
+"""The name of the line about the last reload."""
 _READY = re.compile(r"^\[[+-]\] running: ", re.MULTILINE)
 _NOT_WELL = re.compile(r"^\[-\] (.*)$", re.MULTILINE)
-_TROUBLE = re.compile(r"^\[!\] ((\S+) [^:\n]+): (.*)$", re.MULTILINE)
+_TROUBLE = re.compile(r"^\[!\] ([^:\n]+): (.*)$", re.MULTILINE)
 _REMEDIES = {
-    SinkState.STOPPED: "restart the daemon once the receiver takes digests again",
+    SinkState.STOPPED: "send the daemon HUP once the receiver takes digests again",
     SinkState.BEHIND: "raise its concurrency, or see why its receiver is slow",
     SinkState.DELIVERING: "see scheduler.digest.failed in the daemon's log, and what the receivers in question answer",
     SinkState.REFUSING: "see scheduler.digest.failed in the daemon's log, and what the receiver answers",
@@ -32,10 +34,12 @@ def of_used_admin(address: str, answer: str) -> list[Finding]:
         detail = f"a daemon runs here and is not ready: {', '.join(troubles)}"
         found = [Finding(address, State.WARN, detail, f"look into its log, and at http://{address}/readyz?verbose")]
     return found + [
-        Finding(what, State.WARN, detail, _remedy_of(what, detail)) for what, _, detail in _TROUBLE.findall(answer)
+        Finding(what, State.WARN, detail, _remedy_of(what, detail)) for what, detail in _TROUBLE.findall(answer)
     ]
 
 
 def _remedy_of(what: str, detail: str) -> str:
+    if what == CONFIG:
+        return "correct the file, see `nsqdigest check`, and send HUP again"
     found = next((remedy for state, remedy in _REMEDIES.items() if re.match(rf"{state}\b", detail)), None)
     return found or f"nsqdigest resume {what}, when it is to go on"

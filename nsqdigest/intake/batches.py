@@ -3,6 +3,7 @@
 Invariants:
 - Whatever came in while a write was under way is the next batch, and it is decoded while the reply is awaited: small
   batches when traffic is low, large ones under load.
+- A batch belongs to one configuration: it is decoded and written by the same routes.
 - The owner gets the result of each batch once. A message that nsqd has no answer for when the batch's task ends goes
   back, once, whatever raises and whenever the task is cancelled.
 - A failed batch is one failure, not one per message; an outage dead-letters nothing, however many attempts it costs.
@@ -22,7 +23,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from nsqdigest.base import log
 from nsqdigest.intake.batch import Arrival, Batch, BatchResult
@@ -40,6 +41,19 @@ CONCURRENT_WRITES = 2
 _log = log.get("consumer")
 
 
+class Line(NamedTuple):
+    """The routes of a topic in one configuration, as they decode a batch and write it."""
+
+    decoder: Decoder
+    writer: StoreWriter
+
+
+class _Work(NamedTuple):
+    batch: Batch
+    writer: StoreWriter
+    """Of the routes that decoded it."""
+
+
 class BatchOwner(Protocol):
     """Answers nsqd. Nothing here may wait; where it raises, nsqd has no answer yet."""
 
@@ -54,22 +68,28 @@ class Batches:
         topic: str,
         batch_size: int,
         *,
-        decoder: Decoder,
-        writer: StoreWriter,
+        line: Line,
         metrics: Metrics,
         owner: BatchOwner,
     ) -> None:
         self._topic = topic
         self._batch_size = batch_size
-        self._decoder = decoder
-        self._writer = writer
+        self._line = line
         self._metrics = metrics
         self._owner = owner
         self._inbox: deque[Arrival] = deque()
         self._inbox_filled = asyncio.Event()
-        self._decoded: Batch | None = None
+        self._decoded: _Work | None = None
         """Decoded, and waiting for a write to end."""
-        self._writes: dict[asyncio.Task[None], Batch] = {}
+        self._writes: dict[asyncio.Task[None], _Work] = {}
+
+    def change(self, batch_size: int, line: Line) -> None:
+        """From the next batch on: one that is decoded is written by the routes that decoded it."""
+        self._batch_size, self._line = batch_size, line
+
+    def uses_other_than(self, line: Line) -> bool:
+        """Whether a batch of another line is not stored yet."""
+        return any(work.writer is not line.writer for work in self._works())
 
     def put(self, arrival: Arrival) -> None:
         self._inbox.append(arrival)
@@ -80,8 +100,11 @@ class Batches:
         return any(now_s >= arrival.repeat_at_s for arrival in self._held())
 
     def _held(self) -> Iterator[Arrival]:
-        decoded = [] if self._decoded is None else self._decoded.arrivals
-        return chain(self._inbox, decoded, *(batch.arrivals for batch in self._writes.values()))
+        return chain(self._inbox, *(work.batch.arrivals for work in self._works()))
+
+    def _works(self) -> list[_Work]:
+        """Decoded and not stored yet."""
+        return [*self._writes.values(), *([] if self._decoded is None else [self._decoded])]
 
     @property
     def under_way(self) -> list[asyncio.Task[None]]:
@@ -96,13 +119,14 @@ class Batches:
                 if not self._inbox:
                     self._inbox_filled.clear()
                     await self._inbox_filled.wait()
-                self._decoded = self._decoder.decode(self._next_batch())
+                line = self._line
+                self._decoded = _Work(line.decoder.decode(self._next_batch()), line.writer)
                 while len(self._writes) >= CONCURRENT_WRITES:
                     await asyncio.wait(self._writes, return_when=asyncio.FIRST_COMPLETED)
-                batch, self._decoded = self._decoded, None
-                if batch is not None:
-                    write = group.create_task(self._write(batch), name=f"{self._topic} batch")
-                    self._writes[write] = batch
+                work, self._decoded = self._decoded, None
+                if work is not None:
+                    write = group.create_task(self._write(*work), name=f"{self._topic} batch")
+                    self._writes[write] = work
                     write.add_done_callback(self._writes.pop)
                 # The write begins before the next batch is decoded, and the readers have a turn.
                 await asyncio.sleep(0)
@@ -142,21 +166,21 @@ class Batches:
 
     # -- one batch
 
-    async def _write(self, batch: Batch) -> None:
+    async def _write(self, batch: Batch, writer: StoreWriter) -> None:
         try:
-            await self._write_and_answer(batch)
+            await self._write_and_answer(batch, writer)
         except BaseException:
             self._give_back(batch)  # what has no answer yet
             raise
 
-    async def _write_and_answer(self, batch: Batch) -> None:
+    async def _write_and_answer(self, batch: Batch, writer: StoreWriter) -> None:
         try:
             now_s = time.monotonic()
             if any(now_s >= arrival.repeat_at_s for arrival in batch.arrivals):
                 # Since it was decoded the process stood still, or the writes before it took their time.
                 for record in batch.records:
                     record.possible_repeat = True
-            written = await self._writer.write(batch.records, batch.now_ms)
+            written = await writer.write(batch.records, batch.now_ms)
             if written.failure is not None:
                 self._report_failure(written.failure, len(written.not_stored))
             self._owner.on_batch_result(batch.conclude(written, time.monotonic()))
@@ -180,7 +204,7 @@ class Batches:
     def give_back_waiting(self) -> None:
         """Gives back what no write was begun for: the inbox, and the batch that waits for a write to end."""
         if self._decoded is not None:
-            self._give_back(self._decoded)
+            self._give_back(self._decoded.batch)
             self._decoded = None
         while self._inbox:
             arrival = self._inbox.popleft()
@@ -190,8 +214,8 @@ class Batches:
         """Gives back at once all that has no answer, also what is being written. Returns the cancelled tasks, whose end
         the caller awaits."""
         self.give_back_waiting()
-        for batch in self._writes.values():
-            self._give_back(batch)
+        for work in self._writes.values():
+            self._give_back(work.batch)
         under_way = self.under_way
         for task in under_way:
             task.cancel()

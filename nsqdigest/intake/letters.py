@@ -66,16 +66,16 @@ class Unsent(NamedTuple):
 class DeadLetters:
     def __init__(self, publisher: Publisher, topic: str, channel: str) -> None:
         self._publisher = publisher
-        self._topic = topic
+        self.topic = topic
         self._channel = channel
 
     async def publish(self, nsqd: Address, topic: str, letters: Sequence[Letter]) -> Unsent | None:
         """None: nsqd acknowledged all of them."""
-        if not self._topic:
+        if not self.topic:
             error = NsqdigestError('nsq.dead_letter_topic is "": nowhere to put a message that can never succeed')
             return Unsent([letter.message for letter in letters], error)
         try:
-            await self._publisher.publish(nsqd, self._topic, [self.encoded(nsqd, topic, letter) for letter in letters])
+            await self._publisher.publish(nsqd, self.topic, [self.encoded(nsqd, topic, letter) for letter in letters])
             return None
         except PublishError as error:
             if error.code != "E_BAD_MESSAGE":
@@ -100,7 +100,7 @@ class DeadLetters:
         """With less and less of the body, where nsqd allows only smaller messages."""
         for body_bytes in _SHORTER_BODIES:
             try:
-                await self._publisher.publish(nsqd, self._topic, [self.encoded(nsqd, topic, letter, body_bytes)])
+                await self._publisher.publish(nsqd, self.topic, [self.encoded(nsqd, topic, letter, body_bytes)])
             except PublishError as error:
                 if error.code != "E_BAD_MESSAGE" or body_bytes == _SHORTER_BODIES[-1]:
                     raise

@@ -24,7 +24,7 @@ OVERSIZE_BYTES = 16 << 20
 
 class Oversize:
     def __init__(self, event_bytes: int, letters: LetterQueue) -> None:
-        self._event_bytes = event_bytes
+        self.event_bytes = event_bytes
         self._letters = letters
         self._is_full = False
 
@@ -42,12 +42,12 @@ class Oversize:
         beyond: list[Message] = []
         for message in arrival.messages:
             size_bytes = len(message.body)
-            if size_bytes <= self._event_bytes:
+            if size_bytes <= self.event_bytes:
                 others.append(message)
             elif min(size_bytes, BODY_BYTES) > left_bytes:
                 beyond.append(message)
             else:
-                why = too_large(size_bytes, self._event_bytes)
+                why = too_large(size_bytes, self.event_bytes)
                 letters.append(Letter(message, why.reason, why.detail, shortened(message)))
                 left_bytes -= len(message.body)
         self._is_full |= bool(beyond)

@@ -26,6 +26,7 @@ from nsqdigest.base import log
 from nsqdigest.base.errors import ConnectionLost, NsqdError
 from nsqdigest.nsq.connection import NsqConnection, Receiver
 from nsqdigest.nsq.directory import FILE
+from nsqdigest.nsq.farewell import part_slowly
 
 if TYPE_CHECKING:
     from nsqdigest.base.metrics import Metrics
@@ -62,6 +63,8 @@ class ManagedAddress:
         self.failures = 0
         """In a row."""
         self.was_open = False
+        self.is_leaving = False
+        """Its connection ends because the file does not name it any more."""
         self.down_since_s: float | None = None
         self.logged_failure = ""
         """The `signature` of the failure that was logged last; "" once it has recovered."""
@@ -145,11 +148,28 @@ class Connections:
         for address in change.returned:
             if address in self._managed:
                 self._managed[address].wake.set()
-        for address in change.forgotten:
+        self._forget_all(change.forgotten)
+        self._set_gauge()
+
+    def _forget_all(self, addresses: Sequence[Address]) -> None:
+        for address in addresses:
             managed = self._managed.get(address)
             if managed is not None and managed.task is not None:
                 managed.task.cancel()
                 self._forget(managed)
+
+    # -- another file
+
+    def change(self, fixed: Sequence[Address], gone: Sequence[str]) -> None:
+        """The file's addresses from now on, and the nsqlookupds that are asked no more."""
+        change = self._directory.change(fixed, gone, self.connected, time.monotonic())
+        self._manage(change.found)
+        self._forget_all(change.forgotten)
+        for address in change.leaving:
+            managed = self._managed[address]
+            if self._group is not None and managed.connection is not None and not managed.is_leaving:
+                managed.is_leaving = True
+                self._group.create_task(part_slowly(managed.connection), name=f"{self._topic} leaves {address}")
         self._set_gauge()
 
     def _forget(self, managed: ManagedAddress) -> None:
@@ -195,6 +215,9 @@ class Connections:
             opened_s = time.monotonic()
             self._on_open(managed, connection)
             reason = await connection.closed()
+            if managed.is_leaving:
+                managed.is_leaving = False
+                return 0.0
             return self._on_lost(managed, reason, time.monotonic() - opened_s)
         except Exception as error:
             # Whatever it is, it concerns this nsqd alone: the others of the topic must not end with it.

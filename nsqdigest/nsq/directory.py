@@ -143,6 +143,8 @@ class Change(NamedTuple):
     returned: tuple[Address, ...] = ()
     """Known, and named again by a nsqlookupd whose last answer did not name it: worth a try at once."""
     forgotten: tuple[Address, ...] = ()
+    leaving: tuple[Address, ...] = ()
+    """Connected, and taken out of the file: their connections are to end."""
 
 
 class Directory:
@@ -179,6 +181,25 @@ class Directory:
         for address in forgotten:
             self._forget(address)
         return Change(found, returned, forgotten)
+
+    def change(
+        self, fixed: Iterable[Address], gone: Collection[str], connected: Collection[Address], now_s: float
+    ) -> Change:
+        """Another file: its addresses, and the nsqlookupds that it names no more. An address that only such a
+        nsqlookupd named stays while it is connected: its nsqd may be one that the others are about to name."""
+        before, self._fixed = self._fixed, frozenset(_usual(address) for address in fixed)
+        found = tuple(sorted(self._fixed - self._seen_s.keys()))
+        for address in self._fixed - before:
+            self._seen_s[address] = now_s
+            self._misses.setdefault(address, {})
+        for misses in self._misses.values():
+            for lookupd in gone:
+                misses.pop(lookupd, None)
+        unsourced = [address for address in self._seen_s if not self._has_source(address)]
+        forgotten = tuple(address for address in unsourced if address not in connected)
+        for address in forgotten:
+            self._forget(address)
+        return Change(found, (), forgotten, tuple(each for each in unsourced if each in connected and each in before))
 
     def forget_if_unsourced(self, address: Address) -> bool:
         """To be called when nothing is connected to it any more. Returns whether it is forgotten now."""

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from nsqdigest.base import tasks
+
 if TYPE_CHECKING:
     from nsqdigest.nsq.connection import NsqConnection
 
@@ -33,3 +35,12 @@ async def _side_by_side(works: Iterable[Coroutine[Any, Any, None]]) -> None:
         for task in ends:
             task.cancel()
         await asyncio.gather(*ends, return_exceptions=True)
+
+
+async def part_slowly(connection: NsqConnection) -> None:
+    """Of one connection, while all else goes on: nothing comes any more, and what came is finished here as usual. What
+    is not by then, nsqd takes back."""
+    await _side_by_side([connection.say_goodbye()])
+    await tasks.until(lambda: not (connection.in_flight and connection.is_open), connection.msg_timeout_s)
+    await part_from([connection])
+    connection.close("the file does not name it any more")

@@ -73,16 +73,23 @@ class Discovery:
         *,
         metrics: Metrics,
         uniform: Callable[[float, float], float],
+        before: Discovery | None = None,
     ) -> None:
-        self.lookupds = [Lookupd(address) for address in settings.lookupd_http_addresses]
+        """`before`: the one that this takes the place of: what is known of a nsqlookupd, and of a topic, goes on."""
+        known = {lookupd.address: lookupd for lookupd in before.lookupds} if before is not None else {}
+        self.lookupds: list[Lookupd] = [
+            known.get(address) or Lookupd(address) for address in settings.lookupd_http_addresses
+        ]
         self._interval_ms = settings.lookupd_poll_interval_ms
         self._jitter = settings.lookupd_poll_jitter
         self._topics = topics
         self._metrics = metrics
         self._uniform = uniform
-        self._unknown = set(topics)
+        self._unknown: set[str] = set(topics) - (
+            before._topics.keys() - before._unknown if before is not None else set()
+        )
         """Topics that no nsqlookupd has named an nsqd for since the start."""
-        self._reported: set[str] = set()
+        self._reported: set[str] = set(before._reported) if before is not None else set()
         self._asked: set[Address] = set()
         self._session: aiohttp.ClientSession | None = None
         self.tasks = tasks.Tasks()

@@ -139,7 +139,10 @@ def _dead(partition: int, digest_id: bytes, since_ms: bytes, text: bytes | None)
 class DeadStore:
     def __init__(self, namespace: Namespace, limit: int) -> None:
         self._namespace = namespace
-        self._limit_per_partition = partition_limit(limit, namespace.partitions)
+        self.set_limit(limit)
+
+    def set_limit(self, limit: int) -> None:
+        self._limit_per_partition = partition_limit(limit, self._namespace.partitions)
 
     async def page(self, partition: int, start: int, count: int = RECORDS_PER_CALL) -> list[Dead]:
         """Of one partition, those longest dead first. Fewer than `count` where details are unreadable."""

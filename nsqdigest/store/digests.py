@@ -26,7 +26,10 @@ from nsqdigest.store.namespace import Namespace
 from nsqdigest.store.record import Columns, StoredRecord, timestamp_ms
 from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import EXEMPT_MS, Schedule, instant_ms
-from nsqdigest.store.servers.resp import Arguments, Command, packed, reader
+from nsqdigest.store.servers.resp import Arguments, encode, packed, reader
+
+_as_claim = tuple.__new__
+"""Of a tuple: its own way of being made costs as much as all else of one."""
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -50,6 +53,9 @@ class End(StrEnum):
     BURY = "bury"
 
 
+_as_ending = tuple.__new__
+
+
 class Ending(NamedTuple):
     """What became of a digest. A claim without a digest can only wait again."""
 
@@ -63,7 +69,7 @@ class Ending(NamedTuple):
     @classmethod
     def close(cls, claim: Claim, digest_id: str, after: Schedule) -> Ending:
         """It was delivered."""
-        return cls(claim, End.CLOSE, digest_id, after)
+        return _as_ending(cls, (claim, End.CLOSE, digest_id, after, 0, b""))
 
     @classmethod
     def wait(cls, claim: Claim, until_ms: int, posts: int) -> Ending:
@@ -80,7 +86,10 @@ class Digests:
     def __init__(self, namespace: Namespace, routes: Mapping[str, StoreRoute]) -> None:
         self._namespace = namespace
         self._routes = routes
-        self._quiet = {name: route.quiet for name, route in routes.items() if route.quiet is not None}
+        self.routes_changed()
+
+    def routes_changed(self) -> None:
+        self._quiet = {name: route.quiet for name, route in self._routes.items() if route.quiet is not None}
         """Routes whose policy has quiet hours."""
 
     @property
@@ -175,10 +184,13 @@ class Digests:
             [b"", lease_ms, token, len(budgets), *budgets, *chain.from_iterable(of_routes)],
         )
         self._namespace.clock.observe(now_ms)
+        found: Iterable[tuple[int, bytes, int]] = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
+        if not _is_text(b"\n".join(flat[1::3])):
+            # Something else wrote it: it stays leased, and stops no other.
+            found = (each for each in found if _is_text(each[1]))
         claims = [
-            Claim(partition, routes[number - 1], timeline.decode(), instant_ms(due), token)
-            for number, timeline, due in zip(flat[::3], flat[1::3], flat[2::3], strict=True)
-            if _is_text(timeline)  # else something else wrote it: it stays leased, and stops no other
+            _as_claim(Claim, (partition, routes[number - 1], timeline.decode(), instant_ms(due), token))
+            for number, timeline, due in found
         ]
         return Claimed(claims, instant_ms(next_due) if next_due else None)
 
@@ -202,7 +214,7 @@ class Digests:
             name_from = len(self._namespace.keys[partition, name].index)
             arguments += (name_from, route.capacity if route.merges else 0, len(instants), *instants)
         for (name, token), run in _runs(openings, attrgetter("claim.route", "claim.token")):
-            arguments += (routes[name], token, len(run), *[opening.new_id for opening in run])
+            arguments += (routes[name], token, len(run), *map(str.encode, [opening.new_id for opening in run]))
         now_ms, *answers = await self._namespace.run(partition, "open", keys, [packed(arguments)], durable=True)
         self._namespace.clock.observe(now_ms)
         opened: list[Head | NotOpened] = []
@@ -244,7 +256,15 @@ class Digests:
             name_from = len(self._namespace.keys[partition, name].snapshot)
             arguments += (name_from, route.increment_ms, route.dedupe_window_ms, _MEMORY_PER_CAPACITY * route.capacity)
         for (name, token, kind, posts, after), run in _runs(endings, _how_it_ends):
-            arguments += (routes[name], kind, token, posts, *after, len(run), *[ending.digest_id for ending in run])
+            arguments += (
+                routes[name],
+                kind,
+                token,
+                posts,
+                *after,
+                len(run),
+                *map(str.encode, [ending.digest_id for ending in run]),
+            )
         for ending in endings:
             if ending.kind is End.BURY:
                 arguments.append(ending.details)
@@ -257,22 +277,21 @@ class Digests:
     async def read(self, partition: int, digests: Sequence[tuple[Claim, Head]]) -> list[Columns | None]:
         """All records of each, newest first, of equal timestamps by key: of digests with at most READ_WHOLE_RECORDS. A
         digest is None if it is not ours any more."""
-        commands: list[Command] = []
-        by_route: dict[str, list[int]] = {}
-        names: list[bytes] = []
-        for number, (claim, _) in enumerate(digests):
-            keys, name = self._of(claim)
-            commands += (_members_of(keys.snapshot + name), _values_of(keys.snapshot_values + name))
-            by_route.setdefault(claim.route, []).append(number)
-            names.append(name)
-        for route, numbers in by_route.items():
-            heads_of = Arguments([names[number] for number in numbers])
-            commands.append([b"HMGET", self._namespace.keys[partition, route].heads, heads_of])
-        answers = await self._namespace.send(partition, commands)
-        heads = dict(zip(chain(*by_route.values()), chain(*answers[2 * len(digests) :]), strict=True))
+        members: list[bytes] = []
+        values: list[bytes] = []
+        heads: list[bytes] = []
+        for route, run in groupby(digests, lambda digest: digest[0].route):
+            keys = self._namespace.keys[partition, route]
+            names = [claim.timeline.encode() for claim, _ in run]
+            members += _members_of(keys.snapshot, names)
+            values += _values_of(keys.snapshot_values, names)
+            heads.append(encode([b"HMGET", keys.heads, Arguments(names)]))
+        answers = await self._namespace.send(partition, [*members, *values, *heads])
+        ends = len(digests), 2 * len(digests)
+        found = zip(digests, answers[: ends[0]], answers[ends[0] : ends[1]], chain(*answers[ends[1] :]), strict=True)
         return [
-            _columns(head, answers[2 * number], answers[2 * number + 1]) if _is_of(heads[number], head.id) else None
-            for number, (_, head) in enumerate(digests)
+            _columns(head, members, values) if _is_of(text, head.id) else None
+            for (_, head), members, values, text in found
         ]
 
     async def page(self, claim: Claim, head: Head, start: int, count: int) -> list[StoredRecord | None] | None:
@@ -373,12 +392,16 @@ def _head_of(text: bytes) -> Head | NotOpened:
 
 
 def _is_of(head: bytes | None, digest_id: str) -> bool:
-    return head is not None and f" id={digest_id} ".encode() in head
+    # `in` first asks whether what it looks for is a number, which costs more than the search.
+    return head is not None and head.find(f" id={digest_id} ".encode()) >= 0
+
+
+_as_columns = tuple.__new__
 
 
 def _columns(head: Head, members: Any, flat_values: Any) -> Columns | None:
     if len(members) != 2 * head.total:
         return None
-    keys = members[::2]
-    value_of = dict(zip(flat_values[::2], flat_values[1::2], strict=True)).get
-    return Columns(keys, members[1::2], [value_of(key) for key in keys])
+    keys, pairs = members[::2], iter(flat_values)
+    value_of = dict(zip(pairs, pairs))  # noqa: B905 - Redis answers pairs, and to ask for `strict` costs as much again
+    return _as_columns(Columns, (keys, members[1::2], [*map(value_of.get, keys)]))

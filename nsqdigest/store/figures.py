@@ -80,8 +80,12 @@ class StoreFigures:
     def __init__(self, namespace: Namespace, operations: Operations, routes: Mapping[str, StoreRoute]) -> None:
         self._namespace = namespace
         self._operations = operations
-        self._quiet = {name: route.quiet for name, route in routes.items()}
+        self._routes = routes
+        self.routes_changed()
         self._dead = [_DeadOfPartition() for _ in range(namespace.partitions)]
+
+    def routes_changed(self) -> None:
+        self._quiet = {name: route.quiet for name, route in self._routes.items()}
 
     async def read(self, routes: Sequence[str], now_ms: int) -> Figures:
         found = dict.fromkeys(routes, RouteFigures())

@@ -114,6 +114,8 @@ class Holds:
 
     def counts(self) -> Mapping[tuple[str, HoldKind], int]:
         """By route and kind."""
+        if not self.all:  # the clock may not have been read yet
+            return {}
         now_ms = self._namespace.clock.now_ms()
         counts: dict[tuple[str, HoldKind], int] = {}
         for hold in self.all:

@@ -173,6 +173,10 @@ class Namespace:
         """Set when the servers should be checked: one did not answer as it should, or has lost something."""
         return self._client.needs_check
 
+    def allow(self, connections: int) -> None:
+        """To one server, at least so many."""
+        self._client.allow(connections)
+
     def time_scripts(self, metrics: Metrics) -> None:
         """From now on observes how many seconds each script takes, failures included."""
         self._client.times = {name: metrics.histogram("store_request_seconds", script=name) for name in scripts.names()}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import lru_cache
+from struct import Struct
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -56,11 +59,17 @@ class Columns(NamedTuple):
         found = zip(self.keys, map(timestamp_ms, self.scores), self.values, strict=True)
         return [None if record[2] is None else _as_stored(StoredRecord, record) for record in found]
 
-    def usual_timestamps(self) -> list[bytes] | None:
+    def usual_timestamps(self) -> tuple[bytes, ...] | None:
         """In milliseconds, as text: where all scores are minus sixteen digits, as those of this century are."""
         text, count = b"".join(self.scores), len(self.scores)
         # None has more than 17 characters: Redis writes no more of a double that is an integer.
         are_long = len(text) == _USUAL_SCORE_BYTES * count == _USUAL_SCORE_BYTES * text.count(b"-")
         if are_long and text.replace(b"-", b"").isdigit():
-            return [score[1:-3] for score in self.scores]
+            return _milliseconds_in(count)(text)
         return None
+
+
+@lru_cache(maxsize=256)
+def _milliseconds_in(count: int) -> Callable[[bytes], tuple[Any, ...]]:
+    """Finds them in so many usual scores: all digits but the last three. (Slices of each would cost ten times that.)"""
+    return Struct(f"x{_USUAL_SCORE_BYTES - 4}s3x" * count).unpack

@@ -35,7 +35,10 @@ _PACKED = struct.Struct(">QQI")
 
 def instant_ms(score: bytes | int) -> int:
     """As Redis answers it. What no script wrote may be infinite: it is as far away as numbers go."""
-    return int(max(-_FURTHEST_MS, min(_FURTHEST_MS, float(score))))
+    number = score if isinstance(score, int) else float(score)
+    if -_FURTHEST_MS <= number <= _FURTHEST_MS:
+        return int(number)
+    return -_FURTHEST_MS if number < 0 else _FURTHEST_MS
 
 
 class Schedule(NamedTuple):

@@ -32,8 +32,10 @@ class Store:
         *,
         dead_digests: int = 10_000,
     ) -> None:
-        by_name = {route.name: route for route in routes}
+        self._by_name = by_name = {route.name: route for route in routes}
+        """Also those of earlier configurations: what is under way of them ends as it began."""
         self.routes = list(by_name)
+        """Those of the present configuration."""
         self.namespace = Namespace(settings, connections)
         self.clock = self.namespace.clock
         self.acknowledged = AcknowledgedCounts()
@@ -55,6 +57,19 @@ class Store:
                 raise
             # Damaged keys of holds stop no daemon: it reads them again, and logs what fails.
         return facts
+
+    def change(self, routes: Iterable[StoreRoute], timeline_limit: int, *, dead_digests: int, connections: int) -> None:
+        """From now on it serves these routes with these limits."""
+        after = {route.name: route for route in routes}
+        self.upkeep.forget_census([name for name, route in after.items() if self._by_name.get(name) != route])
+        self._by_name.update(after)
+        self.routes = list(after)
+        self.timelines.set_limit(timeline_limit)
+        self.dead.set_limit(dead_digests)
+        self.digests.routes_changed()
+        self.figures.routes_changed()
+        self.namespace.allow(connections)
+        self.namespace.needs_check.set()  # which also writes that this daemon has these routes
 
     async def look(self) -> list[ServerFacts]:
         """Checks while it runs what `start` checked, and that all is there that Redis acknowledged: `acknowledged` and

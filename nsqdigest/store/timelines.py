@@ -38,10 +38,13 @@ class Timelines:
         self._namespace = namespace
         self._holds = holds
         self._routes = routes
-        self._limit_per_partition = partition_limit(limit, namespace.partitions)
+        self.set_limit(limit)
         self._acknowledged = acknowledged
         self.clock = namespace.clock
         self.partitions = namespace.partitions
+
+    def set_limit(self, limit: int) -> None:
+        self._limit_per_partition = partition_limit(limit, self._namespace.partitions)
 
     def partition_of(self, timeline: bytes) -> int:
         return self._namespace.partition_of(timeline)

@@ -17,7 +17,7 @@ adds first and removes last, so nothing is lost. Upkeep repairs the rest:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -75,6 +75,10 @@ class Upkeep:
 
     def is_census_done(self, partition: int, routes: Sequence[str]) -> bool:
         return all(self._cursors.get((partition, route), _ALL) == _NOTHING_LEFT for route in routes)
+
+    def forget_census(self, routes: Collection[str]) -> None:
+        """The next census of these routes covers all their timelines, like a daemon's first one."""
+        self._cursors = {place: cursor for place, cursor in self._cursors.items() if place[1] not in routes}
 
     async def maintain(self, partition: int, routes: Sequence[str], lease_ms: int) -> Maintained:
         """One turn of upkeep. `lease_ms`: a longer lease was given by a clock that was ahead. A census that needs more

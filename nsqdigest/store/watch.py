@@ -39,7 +39,7 @@ class StoreWatch:
     ) -> None:
         self._store = store
         self._metrics = metrics
-        self._every_s = every_s
+        self.every_s = every_s
         self._on_store_back = on_store_back
         self._servers: dict[str, ServerFacts] = {}
         self._epochs: list[str] = []
@@ -68,7 +68,7 @@ class StoreWatch:
         is_failing = False
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._every_s):
+                async with asyncio.timeout(self.every_s):
                     await self._store.namespace.needs_check.wait()
             self._store.namespace.needs_check.clear()
             try:
@@ -85,20 +85,20 @@ class StoreWatch:
 
     async def _count(self) -> None:
         """At its own pace, however often the figures are asked for. Where Redis fails, the last figures remain."""
-        places = len(self._store.routes) * self._store.namespace.partitions
         while True:
+            places = len(self._store.routes) * self._store.namespace.partitions
             try:
                 self.figures = await self._store.figures.read(self._store.routes, self._store.clock.now_ms())
                 self._warn_of_orphans()
             except StoreError as error:
                 self._log_damage(error)
-            await asyncio.sleep(pause_s(places, self._every_s))
+            await asyncio.sleep(pause_s(places, self.every_s))
 
     async def _read_holds(self) -> None:
         """At a pace of their own, however many figures there are and whatever becomes of these: operators were told
         that all daemons know a hold, and its end, within KNOWN_WITHIN_S."""
         while True:
-            await asyncio.sleep(min(_HOLDS_EVERY_S, self._every_s))
+            await asyncio.sleep(min(_HOLDS_EVERY_S, self.every_s))
             try:
                 await self._store.holds.read()
             except StoreError as error:
@@ -118,6 +118,7 @@ class StoreWatch:
             )
 
     def _warn_of_orphans(self) -> None:
+        self._orphans_logged &= self.figures.orphans.keys()  # one that came back may be taken away again
         for route in sorted(set(self.figures.orphans) - self._orphans_logged):
             self._orphans_logged.add(route)
             _log.warning(

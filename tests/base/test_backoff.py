@@ -514,3 +514,52 @@ def test_levels_may_come_down_by_half() -> None:
         if ctl.decision.state is State.BACKOFF:
             now_s = backoff_over(ctl)
     assert levels == [7, 3, 1, 0]
+
+
+# -- other settings
+
+
+def test_other_settings_hold_at_once_while_it_flows() -> None:
+    ctl = controller()
+    epoch = ctl.decision.epoch
+    ctl.change(10, PLAIN, 5.0)
+    assert ctl.decision == Decision(State.FLOWING, 0, 10, epoch, None, Reason.STARTED)
+
+
+def test_a_backoff_under_way_keeps_its_level_and_ends_within_the_new_longest_one() -> None:
+    ctl, now_s = probing(level=5)
+    fail(ctl, now_s)
+    ctl.change(10, Curve(1.0, 8.0, jitter="none"), now_s)
+    assert (ctl.decision.state, ctl.decision.level, wake_at(ctl.decision)) == (State.BACKOFF, 3, now_s + 8.0)
+    ctl.change(10, PLAIN, now_s)
+    assert (ctl.decision.level, wake_at(ctl.decision)) == (3, now_s + 8.0), "and never longer than it was to be"
+
+
+def test_a_ramp_goes_on_within_the_new_limit() -> None:
+    ctl, now_s = ramping()
+    for _ in range(6):
+        succeed(ctl, now_s, ctl.decision.limit)
+    assert ctl.decision.limit == 64
+    ctl.change(20, PLAIN, now_s)
+    assert (ctl.decision.state, ctl.decision.limit) == (State.RAMPING, 20)
+    succeed(ctl, now_s, 20)
+    assert (ctl.decision.state, ctl.decision.limit) == (State.FLOWING, 20)
+
+
+@pytest.mark.parametrize("state", [State.BACKOFF, State.PROBING, State.RAMPING])
+def test_where_backoff_is_turned_off_one_under_way_is_over(state: State) -> None:
+    ctl, now_s = ramping() if state is State.RAMPING else probing()
+    if state is State.BACKOFF:
+        fail(ctl, now_s)
+    epoch = ctl.decision.epoch
+    ctl.change(10, Curve(1.0, 0.0), now_s)
+    assert ctl.decision == Decision(State.FLOWING, 0, 10, epoch + 1, None, Reason.STARTED)
+
+
+def test_a_pause_stays_and_what_it_goes_on_with_has_the_other_settings() -> None:
+    ctl = controller()
+    ctl.pause(1.0)
+    ctl.change(10, PLAIN, 2.0)
+    assert (ctl.decision.state, ctl.decision.limit) == (State.PAUSED, 0)
+    ctl.resume(3.0)
+    assert (ctl.decision.state, ctl.decision.limit) == (State.FLOWING, 10)

@@ -203,6 +203,20 @@ def test_setting_up_again_replaces_and_leaves_others_alone() -> None:
     assert other in logging.getLogger().handlers
 
 
+def test_level_and_form_change_without_an_end_of_the_stream() -> None:
+    stream = lines()
+    write = log.get("test").debug
+    write("test.event")
+    log.change("debug", "human")
+    write("test.event")
+    log.change("info", "json")
+    write("test.event")
+    log.get("test").info("test.event")
+    [human_line, json_line] = stream.getvalue().splitlines()
+    assert "DEBUG test.event" in human_line
+    assert json.loads(json_line)["event"] == "test.event"
+
+
 def test_stderr_is_where_it_goes(capsys: pytest.CaptureFixture[str]) -> None:
     log.setup("info", "json")
     log.get("test").info("test.event")

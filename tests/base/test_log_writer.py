@@ -89,8 +89,9 @@ def test_without_a_reader_nobody_waits_and_the_queue_has_its_bound(pipe: Pipe) -
     assert time.monotonic() - begun_s < 5
     assert 0 <= QUEUE_BYTES // len(LINE) - writer.dropped <= PIPE_BYTES // len(LINE)
     lines = ended(pipe, writer)
-    assert len(lines) == 2 * QUEUE_BYTES // len(LINE) - writer.dropped + 1
-    assert b"%d dropped\n" % writer.dropped in lines
+    assert lines.count(LINE) == 2 * QUEUE_BYTES // len(LINE) - writer.dropped
+    # One for each time that the writer got on, as a busy machine may let it do before the last line was put.
+    assert sum(int(line.split()[0]) for line in lines if line != LINE) == writer.dropped
 
 
 def test_the_last_part_of_the_queue_is_for_warnings(pipe: Pipe) -> None:

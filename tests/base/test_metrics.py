@@ -137,6 +137,19 @@ def test_labels_that_only_go_together_are_not_mixed() -> None:
     assert 'sink="chat",route="r"' not in Metrics(KNOWN).text()
 
 
+def test_labels_of_another_configuration_begin_and_gauges_of_those_that_are_gone_end() -> None:
+    metrics = Metrics({("topic",): [("a",), ("b",)]})
+    metrics.add("messages_received_total", 5, topic="a")
+    metrics.set("messages_in_flight", 3, topic="b")
+    metrics.set("messages_in_flight", 4, topic="a")
+    metrics.know({("topic",): [("b",), ("c",)]})
+    found = {labels: value for (name, labels), value in samples(metrics).items() if "_in_flight" in name}
+    assert found == {(("topic", "b"),): 3}
+    assert metrics.value("messages_in_flight", topic="c") == 0
+    assert metrics.value("messages_received_total", topic="a") == 5
+    assert metrics.value("messages_received_total", topic="c") == 0
+
+
 def test_what_was_not_measured_yet_is_not_0() -> None:
     metrics = Metrics(KNOWN)
     assert "nsqdigest_channel_depth{" not in metrics.text()

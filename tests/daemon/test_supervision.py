@@ -98,7 +98,7 @@ async def test_a_part_that_returns_has_ended_too() -> None:
 
     failures = tasks.Failures()
     failures.listen()
-    failure = await failures.first_of([tasks.start(returns(), "a part")])
+    failure = await failures.first_of(lambda: [tasks.start(returns(), "a part")])
     assert str(failure) == "a part of the daemon ended: a part: it returned"
 
 
@@ -122,7 +122,7 @@ async def test_what_a_group_holds_alone_is_what_is_reported() -> None:
 
     failures = tasks.Failures()
     failures.listen()
-    failure = await failures.first_of([tasks.start(in_a_group(), "a part")])
+    failure = await failures.first_of(lambda: [tasks.start(in_a_group(), "a part")])
     assert str(failure) == "a part of the daemon ended: a part: ValueError: odd"
 
 
@@ -133,14 +133,14 @@ async def test_a_timer_that_fails_is_the_end_of_a_part() -> None:
     failures = tasks.Failures()
     failures.listen()
     asyncio.get_running_loop().call_soon(tasks.guarded(fails, "a timer"))
-    assert str(await failures.first_of([])) == "a part of the daemon ended: a timer: ValueError: odd"
+    assert str(await failures.first_of(lambda: [])) == "a part of the daemon ended: a timer: ValueError: odd"
 
 
 async def test_a_part_that_is_cancelled_has_not_failed() -> None:
     failures = tasks.Failures()
     failures.listen()
     endless = tasks.start(asyncio.sleep(3600), "endless")
-    watching = asyncio.create_task(failures.first_of([]))
+    watching = asyncio.create_task(failures.first_of(lambda: []))
     endless.cancel()
     await until(endless.done, what="its end")
     await asyncio.sleep(0)
@@ -151,7 +151,7 @@ async def test_a_part_that_is_cancelled_has_not_failed() -> None:
 async def test_what_a_library_leaves_unhandled_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
     failures = tasks.Failures()
     failures.listen()
-    watching = asyncio.create_task(failures.first_of([]))
+    watching = asyncio.create_task(failures.first_of(lambda: []))
     loop = asyncio.get_running_loop()
     loop.call_exception_handler({"message": "a socket is odd", "exception": OSError("odd")})
     await asyncio.sleep(0)

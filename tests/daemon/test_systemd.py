@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,6 +123,21 @@ def test_a_real_daemon_tells_of_its_life(
     wait_until(lambda: is_told("WATCHDOG=1\nSTATUS=well; 0 events in"), 20, "a sign of life")
     assert messages[0].startswith("STATUS=store: not reached yet")
     assert is_told("READY=1\nSTATUS=")
+    before_us = time.monotonic_ns() // 1000
+    messages.clear()
+    daemon.reload("unchanged")
+    wait_until(lambda: is_told("READY=1\nSTATUS=well"), 20, "the end of the reload")
+    [reloading] = [message for message in messages if message.startswith("RELOADING=1")]
+    found = re.fullmatch(r"RELOADING=1\nMONOTONIC_USEC=(\d+)\nSTATUS=reads its file again", reloading)
+    assert found is not None
+    assert before_us <= int(found[1]) <= time.monotonic_ns() // 1000
+    messages.clear()
+    daemon.routes = []
+    daemon.reload("refused")
+    wait_until(lambda: is_told("READY=1\nSTATUS=config: the reload of "), 20, "the end of the refused one")
+    assert [message.partition("\n")[0] for message in messages if not message.startswith(("WATCHDOG", "STATUS"))] == [
+        "RELOADING=1", "READY=1",
+    ]  # fmt: skip
     daemon.term()
     assert daemon.wait(20) == 0
     assert is_told("STOPPING=1\nSTATUS=drains")

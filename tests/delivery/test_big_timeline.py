@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 import redis
 
-from nsqdigest.delivery.delivery import Lease
+from nsqdigest.delivery.delivery import Delivery
 from nsqdigest.store.answers import Claim
 from nsqdigest.store.digests import Digests, Ending, Opening
 from nsqdigest.store.head import Head
@@ -155,7 +155,7 @@ async def test_a_worker_that_lost_its_lease_between_pages_sends_nothing(
             (again,) = await digests.open(0, [Opening(other, "not taken")], {"r": [0]})
             assert isinstance(again, Head)
             assert again.id == head.id
-            monkeypatch.setattr(Lease, "left_s", 0.0)  # as late as it would be by then
+            monkeypatch.setattr(Delivery, "lease_left_s", 0.0)  # as late as it would be by then
 
     pages = before_page(monkeypatch, another_has_it)
     await big.carry(max_body_bytes=100 << 20)

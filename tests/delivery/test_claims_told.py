@@ -12,7 +12,7 @@ import pytest
 from nsqdigest.backoff import Controller, Curve
 from nsqdigest.base.errors import Applied, StoreError
 from nsqdigest.config import Scheduler as SchedulerSettings
-from nsqdigest.delivery.claims import Claims, PartitionClaims
+from nsqdigest.delivery.claims import Claims, PartitionClaims, Served
 from nsqdigest.delivery.delivery import PUT_BACK_ONLY, DeliveryRoute
 from nsqdigest.delivery.outlet import Outlet
 from nsqdigest.store.answers import Claim, Claimed
@@ -75,7 +75,7 @@ class Stage:
         self.damage: list[tuple[int, str, StoreError]] = []
         settings = SchedulerSettings(interval_ms=1, lease_ms=60_000, batch=100)
         self.claims = Claims(
-            settings, routes, cast(Any, told), cast(Any, NoHolds()), lambda *seen: self.damage.append(seen)
+            Served(settings, routes), cast(Any, told), cast(Any, NoHolds()), lambda *seen: self.damage.append(seen)
         )
         self.of = PartitionClaims(0)
 

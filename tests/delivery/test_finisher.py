@@ -93,13 +93,13 @@ async def test_nothing_is_no_call() -> None:
 
 
 @simulated
-async def test_a_call_has_a_hundred_ends_at_most() -> None:
+async def test_a_call_has_two_hundred_ends_at_most() -> None:
     stage = Stage(ToldDigests(takes_s={"finish": 1}))
     names = [f"t{number}" for number in range(2 * MOST_PER_CALL + 5)]
     stage.put(*names)
     await stage.finisher.quiet()
-    assert MOST_PER_CALL == 100
-    assert stage.calls() == [(0, names[:100]), (1, names[100:200]), (2, names[200:])]
+    assert MOST_PER_CALL == 200
+    assert stage.calls() == [(0, names[:200]), (1, names[200:400]), (2, names[400:])]
     assert len(stage.results) == len(names)
 
 

@@ -12,7 +12,7 @@ import pytest
 from nsqdigest.backoff import State
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.delivery import outlet as module
-from nsqdigest.delivery.delivery import Delivery, Lease
+from nsqdigest.delivery.delivery import Delivery
 from nsqdigest.delivery.outlet import Outlet, Pace
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.store.record import StoredRecord
@@ -55,14 +55,6 @@ async def callbacks_of(work: Awaitable[object]) -> int:
 
 
 # -- what others may know
-
-
-@simulated
-async def test_a_lease_is_counted_in_seconds_from_its_question() -> None:
-    lease = Lease(60_000, BEGAN_S - 1)
-    assert lease.left_s == 59
-    lease.renewed(BEGAN_S - 2)
-    assert lease.left_s == 58
 
 
 @simulated
@@ -205,6 +197,31 @@ async def test_a_digest_wakes_one_sender_however_many_there_are() -> None:
         assert stage.sink.timelines == ["a"]
         await stage.stop()
     assert counts[0] == counts[1]
+
+
+@simulated
+async def test_a_batch_wakes_one_sender_however_many_digests_are_in_it() -> None:
+    counts = []
+    for senders in (1, 50):
+        stage = Delivering(ToldDigests(), sinks={"out": (sink := ToldBulkSink(at_once=50))}, limit=senders)
+        await asyncio.sleep(0)
+        counts.append(await callbacks_of(stage.open(*names(50))))
+        assert sink.batches == [names(50)]
+        await stage.stop()
+    assert counts[0] == counts[1]
+
+
+@simulated
+async def test_digests_that_are_still_to_be_read_go_side_by_side_to_a_sink_that_takes_several() -> None:
+    records = [StoredRecord(b"%d" % n, 1, b"{}") for n in range(65)]
+    sink = ToldBulkSink()
+    sink.may_answer.clear()
+    stage = Delivering(ToldDigests(records=dict.fromkeys(names(3), records)), sinks={"out": sink}, limit=3)
+    await stage.open(*names(3))
+    await asyncio.sleep(1)
+    assert stage.outlet.sending == 3
+    sink.may_answer.set()
+    await stage.quiet()
 
 
 @simulated

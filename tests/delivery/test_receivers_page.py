@@ -157,7 +157,7 @@ def test_what_becomes_of_the_digest_is_what_the_table_says() -> None:
         assert (third.step is Step.BURY) == ("three attempts in all" in becomes)
         assert (late.reason in (BuryReason.TOO_OLD, BuryReason.NO_TARGET)) == (first.step is Step.AGAIN)
         assert (first.step is Step.CLOSE) == ("it is done" in becomes)
-        assert (first.step is Step.STOP_SINK) == ("nothing is sent until the daemon starts anew" in becomes)
+        assert (first.step is Step.STOP_SINK) == ("nothing is sent until a reload or a restart" in becomes)
 
 
 def default_of(option: str) -> int:

@@ -15,7 +15,7 @@ from nsqdigest.backoff import Controller, Curve, Reason, State
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.config import Scheduler as SchedulerSettings
-from nsqdigest.delivery.delivery import Delivery, DeliveryRoute, Lease
+from nsqdigest.delivery.delivery import Delivery, DeliveryRoute
 from nsqdigest.delivery.outlet import Outlet
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.timer import Scheduler
@@ -158,9 +158,7 @@ async def test_what_was_claimed_before_the_sink_stepped_back_is_put_back_unsent(
     outlet.controller.failed(epoch, time.monotonic())
     outlet.held += 2
     route = DeliveryRoute(ROUTE, Plan(POLICY), outlet)
-    await scheduler._opener.open(
-        0, [Delivery(claim, route, Lease(60_000, time.monotonic()), epoch) for claim in claims]
-    )
+    await scheduler._opener.open(0, [Delivery(claim, route, time.monotonic() + 60, epoch) for claim in claims])
     await until(lambda: outlet.held == 0)
     assert sink.sent == []
     scheduler.start()

@@ -81,7 +81,7 @@ def test_buried_and_waiting_and_dead_before() -> None:
 
 def test_an_accepted_digest_ends_it_and_the_dead_ones_are_still_told() -> None:
     history = refused(8)
-    history.delivered("other")
+    history.delivered(["other"])
     assert condition(history, Backlog(dead=8)) == (
         SinkState.DELIVERING,
         None,
@@ -103,7 +103,7 @@ def test_digests_that_fail_for_reasons_of_their_own_wait_while_it_delivers() -> 
     )
     history.buried("b", "url: no tenant", NOW_S, is_of_sink=False)
     for number in range(5):
-        history.delivered(f"a{number}")
+        history.delivered([f"a{number}"])
     assert condition(history) == (SinkState.DELIVERING, None, "delivering")
 
 
@@ -135,7 +135,7 @@ def test_the_digests_that_wait_aside_are_bounded_and_old_ones_make_room() -> Non
 def test_a_410_stops_it_for_good() -> None:
     history = SinkHistory()
     history.stopped("410", NOW_S - 5)
-    history.delivered("one that was under way")
+    history.delivered(["one that was under way"])
     assert condition(history, Backlog(overdue=12)).detail.startswith(f"stopped since {at(5)} (12 digests wait")
     assert condition(history).state is SinkState.STOPPED
 

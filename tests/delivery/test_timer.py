@@ -478,7 +478,7 @@ async def test_what_was_claimed_has_the_lease_that_is_left_and_the_epoch_of_the_
     really_open = stage.scheduler._opener.open
 
     async def watched(partition: int, claimed: Sequence[Delivery]) -> None:
-        opened.extend((now_s(), each.claim.timeline, round(each.lease.left_s, 6), each.epoch) for each in claimed)
+        opened.extend((now_s(), each.claim.timeline, round(each.lease_left_s, 6), each.epoch) for each in claimed)
         await really_open(partition, claimed)
 
     monkeypatch.setattr(stage.scheduler._opener, "open", watched)

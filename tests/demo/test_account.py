@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from nsqdigest.demo.account import Account
+from nsqdigest.demo.account import Account, Troubles, in_one_sentence
 
 pytestmark = pytest.mark.unit
 
@@ -60,7 +60,7 @@ def test_the_same_digest_again_is_no_news() -> None:
     assert account.accepted(body("a", [1])) is not None
     assert account.accepted(body("a", [1])) is None
     assert account.is_right
-    assert (account.delivered, account.repeated) == (1, 0)
+    assert (account.delivered, account.repeated, account.came_again) == (1, 0, 1)
 
 
 def test_one_id_with_two_bodies_is_a_complaint() -> None:
@@ -99,3 +99,28 @@ def test_a_dead_letter_of_something_else_is_a_complaint() -> None:
     account.dead_lettered(letter(b"["))
     assert account.open == 1
     assert account.complaints == ["a dead letter that nobody expected: not-json"]
+
+
+@pytest.mark.parametrize(
+    ("events", "digests", "troubles", "said"),
+    [
+        (781, 33, Troubles(4.02, 1), "781 events became 33 messages: 24 times fewer interruptions. "
+         "Redis was away for 4 s and the daemon was killed with kill -9. Lost: 0."),
+        (6, 4, Troubles(), "6 events became 4 messages: 2 times fewer interruptions. Lost: 0."),
+        (1, 1, Troubles(0, 1), "1 event became 1 message. The daemon was killed with kill -9. Lost: 0."),
+        (2, 2, Troubles(7.96, 2), "2 events became 2 messages. "
+         "Redis was away for 8 s and 2 daemons were killed with kill -9. Lost: 0."),
+        (0, 0, Troubles(0.42, 0), "0 events became 0 messages. Redis was away for 0.4 s. Lost: 0."),
+    ],
+)  # fmt: skip
+def test_all_of_it_in_one_sentence(events: int, digests: int, troubles: Troubles, said: str) -> None:
+    account = published(*range(events))
+    for number in range(digests):
+        account.accepted(body(str(number), list(range(number, events, digests))))
+    assert in_one_sentence(account, troubles) == said
+
+
+def test_what_is_lost_is_said_last() -> None:
+    account = published(1, 2, 3)
+    account.accepted(body("a", [1, 3]))
+    assert in_one_sentence(account, Troubles()).endswith(" Lost: 1.")

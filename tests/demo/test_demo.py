@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import codecs
+import fcntl
 import os
+import pty
 import re
+import select
 import signal
+import struct
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import termios
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from support.keeper import kept
 from support.servers import RedisServer, find_binary
+from support.terminal import Terminal
 
 pytestmark = pytest.mark.integration
 
 TIMEOUT_S = 90
+PAGE = re.compile(r"the page: (http://127\.0\.0\.1:\d+/)$", re.MULTILINE)
 
 
 @pytest.fixture
@@ -87,6 +95,15 @@ def count(said: str, name: str) -> int:
     return int(found.group(1))
 
 
+def a_daemon_was_killed_and_another_took_over(said: str) -> bool:
+    """In this order, and each on a page of its own."""
+    story = ("the page: http://", "▶ kill -9: ", "daemon 2 runs: ", "the page: http://", "that digest came again with")
+    place = 0
+    for said_then in story:
+        place = said.find(said_then, place) + 1
+    return place > 0 and "1 came twice with the same bytes" in said and len(set(PAGE.findall(said))) == 2
+
+
 @pytest.mark.servers
 def test_everything_it_publishes_arrives_though_the_store_is_stopped_on_the_way(
     environ: dict[str, str], demos: list[Demo]
@@ -98,30 +115,22 @@ def test_everything_it_publishes_arrives_though_the_store_is_stopped_on_the_way(
     assert "\x1b" not in said
     assert count(said, "lost") == 0
     assert count(said, "dead letters") == 2
-    assert count(said, "published") == count(said, "delivered") + 2 >= 50
-    assert count(said, "stored") == count(said, "delivered")
-    assert count(said, "digests") >= 8
+    delivered, digests = count(said, "delivered"), count(said, "digests")
+    assert count(said, "published") == delivered + 2 >= 50
+    assert f"Redis stored {delivered} events, {delivered} were delivered: it balances" in " ".join(said.split())
+    assert digests >= 8
     for phrase in (
         "Redis is stopped for", "steps back (level 1)", "probes with a single event", "has recovered", "is back to",
         "publishes a broken event", "its dead letter: not-json", "its dead letter: missing-field", " · digest 2 · ",
+        "  event     ",
     ):  # fmt: skip
         assert phrase in said
-    assert not re.search(r"daemon  [a-z]+\.[a-z.]+ ", said), "an event of the log without words of its own"
-    assert demo.left_behind == []
-
-
-@pytest.mark.servers
-def test_ctrl_c_ends_the_publishing_and_what_is_under_way_still_arrives(
-    environ: dict[str, str], demos: list[Demo]
-) -> None:
-    demo = Demo(environ, "--seconds", "0")
-    demos.append(demo)
-    demo.read_until(" · digest 1 · ")
-    demo.process.send_signal(signal.SIGINT)
-    code, said, err = demo.end()
-    assert (code, err) == (0, ""), said
-    assert count(said, "lost") == 0
-    assert count(said, "delivered") > 0
+    assert not re.search(r"daemon( 2)? +[a-z]+\.[a-z.]+ ", said), "an event of the log without words of its own"
+    in_short = f"{delivered} events became {digests} messages: {delivered / digests:.0f} times fewer interruptions."
+    assert in_short in said
+    in_one_line = " ".join(said.split())
+    assert re.search(r"Redis was away for (\d|\d\.\d) s and the daemon was killed with kill -9. Lost: 0.", in_one_line)
+    assert a_daemon_was_killed_and_another_took_over(said)
     assert demo.left_behind == []
 
 
@@ -163,6 +172,61 @@ def test_ctrl_c_while_it_starts_leaves_nothing_behind(environ: dict[str, str], d
     demo.process.send_signal(signal.SIGINT)
     demo.end()
     assert demo.left_behind == []
+
+
+@pytest.mark.servers
+def test_a_daemon_that_dies_unasked_is_a_loss_that_the_demo_admits(environ: dict[str, str], demos: list[Demo]) -> None:
+    demo = Demo(environ, "--seconds", "0")
+    demos.append(demo)
+    demo.read_until(" · digest 1 · ")
+    children = Path(f"/proc/{demo.process.pid}/task/{demo.process.pid}/children").read_text(encoding="ascii").split()
+    (daemon,) = [pid for pid in children if b"nsqdigest\0run" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(int(daemon), signal.SIGKILL)
+    code, said, err = demo.end()
+    assert (code, err) == (1, ""), said
+    assert "the daemon ended by itself" in said
+    assert count(said, "lost") == count(said, "published") - count(said, "delivered") > 0
+    assert demo.left_behind == []
+
+
+@pytest.mark.servers
+def test_on_a_terminal_ctrl_c_ends_the_publishing_and_leaves_all_of_the_log_in_its_history(
+    environ: dict[str, str],
+) -> None:
+    terminal = Terminal(80, 24)
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    modes = termios.tcgetattr(theirs)
+    demo = kept(subprocess.Popen(
+        [sys.executable, "-P", "-c", "from nsqdigest.cli import main; main()", "demo", "--seconds", "0"],
+        cwd=environ["TMPDIR"], env=environ | {"TERM": "xterm-256color"}, stdin=theirs, stdout=theirs, stderr=theirs,
+    ))  # fmt: skip
+    decoder = codecs.getincrementaldecoder("utf-8")()
+
+    def read_until(holds: Callable[[], object]) -> None:
+        while not holds():
+            assert select.select([ours], [], [], TIMEOUT_S)[0], terminal.shown
+            terminal.feed(decoder.decode(os.read(ours, 65536)).replace("\r\n", "\n"))
+
+    try:
+        read_until(lambda: any("digest 1" in row for row in terminal.shown) and "the page" in terminal.shown[3])
+        assert [row.split("  ")[0] for row in terminal.shown[:3]] == ["events in", "in flight", "digests out"]
+        demo.send_signal(signal.SIGINT)
+        read_until(lambda: any("Lost: 0." in row for row in terminal.shown) and not terminal.is_alternate)
+        assert demo.wait(TIMEOUT_S) == 0
+        assert terminal.shows_cursor
+        assert termios.tcgetattr(theirs) == modes
+        said = "\n".join([*terminal.history, *terminal.shown])
+        assert said.startswith("nsqdigest demo   until Ctrl-C")
+        assert "digest 1" in said
+        assert (count(said, "lost"), count(said, "delivered") > 0) == (0, True)
+        assert not list(Path(environ["TMPDIR"]).iterdir())
+    finally:
+        if demo.poll() is None:
+            demo.kill()
+            demo.wait()
+        os.close(ours)
+        os.close(theirs)
 
 
 @pytest.mark.servers

@@ -9,15 +9,16 @@ import pytest
 
 from nsqdigest.config import Address
 from nsqdigest.delivery.sinks.webhook import WebhookSinkSettings
-from nsqdigest.demo.play import settings
 from nsqdigest.demo.receiver import new_secret
+from nsqdigest.demo.settings import Places, settings
 from nsqdigest.demo.stage import GATHERED_S
 
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parents[2]
 NSQD = Address("127.0.0.1", 5000)
-DEMO = settings(NSQD, "redis://127.0.0.1:5001/0", "http://127.0.0.1:5002/digests", new_secret(b"x" * 24))
+PLACES = Places(NSQD, "redis://127.0.0.1:5001/0", "http://127.0.0.1:5002/digests", new_secret(b"x" * 24))
+DEMO = settings(PLACES)
 
 
 def test_the_file_in_config_is_the_one_in_the_package() -> None:
@@ -35,6 +36,10 @@ def test_its_addresses_are_those_of_the_demo() -> None:
 
 def test_the_only_advice_is_that_all_warnings_share_a_timeline_and_that_is_meant() -> None:
     assert [warning.path for warning in DEMO.warnings] == ["routes[1].timeline"]
+
+
+def test_the_secret_of_the_receiver_shows_nowhere() -> None:
+    assert PLACES.secret not in repr(PLACES) + repr(DEMO)
 
 
 def test_no_event_waits_longer_than_the_demo_allows_for() -> None:

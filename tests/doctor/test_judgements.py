@@ -305,11 +305,12 @@ def test_what_a_daemon_lacks_is_named() -> None:
     ("what", "detail", "remedy"),
     [
         ("sink hook", "refusing since 09:12 (8 digests buried: 400)", "what the receiver answers"),
-        ("sink hook", "stopped since 09:12 (1 digest waits: 410)", "restart the daemon"),
+        ("sink hook", "stopped since 09:12 (1 digest waits: 410)", "send the daemon HUP"),
         ("sink hook", "behind since 09:12 (3 digests wait)", "concurrency"),
         ("sink hook", "paused since 09:12", "nsqdigest resume sink hook"),
         ("route events", "paused since 09:12 (3 digests wait)", "nsqdigest resume route events"),
         ("topic events", "1 of 1 nsqd connected, paused since 09:12", "nsqdigest resume topic events"),
+        ("config", "the reload of 09:12 was not taken: f.toml:3: nsq.x: unknown key", "nsqdigest check"),
     ],
 )
 def test_what_is_in_trouble_though_the_daemon_is_ready_is_a_warning(what: str, detail: str, remedy: str) -> None:

@@ -17,7 +17,7 @@ from nsqdigest.base.metrics import Metrics
 from nsqdigest.intake import batches as module
 from nsqdigest.intake import decoding
 from nsqdigest.intake.batch import Arrival, Batch, BatchResult, Verdict
-from nsqdigest.intake.batches import Batches
+from nsqdigest.intake.batches import Batches, Line
 from nsqdigest.intake.decoding import Decoder
 from nsqdigest.intake.routing import Router
 from nsqdigest.intake.writer import WriteResult
@@ -126,8 +126,7 @@ class Stage:
         self.batches = Batches(
             "events",
             batch_size,
-            decoder=self.decoder,
-            writer=cast(Any, self.writer),
+            line=Line(self.decoder, cast(Any, self.writer)),
             metrics=self.metrics,
             owner=self.owner,
         )

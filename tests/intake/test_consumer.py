@@ -14,7 +14,7 @@ from nsqdigest.backoff import Controller, Curve, State
 from nsqdigest.base.errors import ConnectionLost, NsqdRefused
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import DeadLetterReason
-from nsqdigest.consumer import POSSIBLE_REPEAT_FRACTION, SUSPECT_FOR_S, Consumer
+from nsqdigest.consumer import POSSIBLE_REPEAT_FRACTION, SUSPECT_FOR_S, Consumer, line_of
 from nsqdigest.intake.batch import Arrival, BatchResult, Verdict
 from nsqdigest.intake.letters import Letter
 from nsqdigest.intake.writer import Place
@@ -108,8 +108,7 @@ class Stage:
             SETTINGS,
             options=ConnectionOptions(heartbeat_interval_ms=30_000),
             limits=LIMITS,
-            routes=[intake_route()],
-            store=cast(Any, Store()),
+            line=line_of(TOPIC, [intake_route()], LIMITS, cast(Any, Store()), self.metrics),
             dead_letters=cast(Any, None),
             controller=self.controller,
             metrics=self.metrics,

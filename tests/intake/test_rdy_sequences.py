@@ -19,7 +19,7 @@ import pytest
 from nsqdigest.backoff import Controller, Curve, Reason, State
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.config import Address
-from nsqdigest.consumer import Consumer
+from nsqdigest.consumer import Consumer, line_of
 from nsqdigest.demo.servers.nsqd import Connection, EmbeddedNsqd, Options
 from nsqdigest.intake.letters import DeadLetters
 from nsqdigest.nsq.connection import ConnectionOptions, options_of
@@ -68,8 +68,7 @@ class Intake:
             nsq,
             options=options_of(nsq),
             limits=LIMITS,
-            routes=[intake_route(policy=POLICY)],
-            store=self.store.timelines,
+            line=line_of(TOPIC, [intake_route(policy=POLICY)], LIMITS, self.store.timelines, self.metrics),
             dead_letters=DeadLetters(self._publisher, nsq.dead_letter_topic, CHANNEL),
             controller=controller,
             metrics=self.metrics,

@@ -56,6 +56,19 @@ def test_a_mixture_of_two_routes_has_an_answer_for_each(store: Scripts) -> None:
     }  # fmt: skip
 
 
+def test_what_is_left_of_a_digest_that_was_dropped_before_its_burial_was_done_again_goes(store: Scripts) -> None:
+    """Who does it again has no details, and its entry would be one that nobody can read, replay or ask a route of."""
+    dropped, kept = under_way(store, b"dropped", b"kept")
+    words, dead = store.finish(
+        store.burying(dropped, identity(dropped), details=b""), store.burying(kept, identity(kept), details=b"why")
+    )
+    assert (words, dead) == (["buried", "buried"], 1)
+    assert store.snapshot(b"dropped") == store.dead("r-dropped") == {}
+    assert store.ledger("r") == {"added": 4, "deleted": 2, "buried": 2}
+    assert (store.leased("r"), store.unfinished("r")) == ({}, {})
+    assert set(store.waiting("r")) == {b"dropped", b"kept"}
+
+
 def test_dead_digests_come_under_their_own_ids_whatever_stands_between_them(store: Scripts) -> None:
     claims = under_way(store, b"a", b"b", b"c", b"d")
     kinds = ("bury", "close", "wait", "bury")

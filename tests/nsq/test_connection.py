@@ -29,6 +29,8 @@ pytestmark = pytest.mark.integration
 CHANNEL = "ch"
 HEARTBEAT_MS = 30_000
 FAST_MS = 150
+STEADY_MS = 600
+"""Heartbeats of a connection that is to stay open: a machine that is busy for a second keeps it."""
 PATIENCE_S = 10.0
 TOPICS = (f"conn-{number}" for number in itertools.count())
 
@@ -649,7 +651,7 @@ async def test_a_connection_that_only_publishes_answers_with_nop_alone(embedded:
 async def test_after_cls_heartbeats_are_still_answered_and_no_rdy_is_sent(
     embedded: EmbeddedNsqd, to: Make, topic: str
 ) -> None:
-    connection = await subscribed(to(embedded, FAST_MS), topic, rdy=5)
+    connection = await subscribed(to(embedded, STEADY_MS), topic, rdy=5)
     await connection.say_goodbye()
     peer = embedded.connections[0]
     before = len(peer.params_of("NOP"))
@@ -660,7 +662,7 @@ async def test_after_cls_heartbeats_are_still_answered_and_no_rdy_is_sent(
 
 
 async def test_heartbeats_alone_keep_a_connection_open(embedded: EmbeddedNsqd, to: Make, topic: str) -> None:
-    connection = await subscribed(to(embedded, FAST_MS), topic)
+    connection = await subscribed(to(embedded, STEADY_MS), topic)
     await embedded.until(lambda: len(embedded.connections[0].params_of("NOP")) >= 4)
     assert connection.is_open
 

@@ -246,3 +246,33 @@ def test_the_file_is_never_forgotten(directory: Directory) -> None:
         assert directory.answered(L1, [], [], 1.0) == Change()
     assert not directory.forget_if_unsourced(ONE)
     assert directory.entry(ONE).sources == ("file",)
+
+
+# -- another file
+
+
+def test_addresses_of_another_file_are_found_and_those_of_before_leave(directory: Directory) -> None:
+    assert directory.change([TWO], [], [], 1.0) == Change(found=(TWO,), forgotten=(ONE,))
+    assert directory.addresses == (TWO,)
+    assert directory.change([THREE], [], [TWO], 2.0) == Change(found=(THREE,), leaving=(TWO,))
+    assert directory.entry(TWO).sources == ()
+    assert directory.forget_if_unsourced(TWO)
+
+
+def test_an_address_that_a_nsqlookupd_names_stays_when_the_file_does_not(directory: Directory) -> None:
+    directory.answered(L1, [ONE], [ONE], 0.0)
+    assert directory.change([], [], [ONE], 1.0) == Change()
+    assert directory.entry(ONE).sources == (L1,)
+
+
+def test_without_its_nsqlookupd_an_address_stays_only_while_it_is_connected(directory: Directory) -> None:
+    directory.answered(L1, [TWO, THREE], [], 0.0)
+    assert directory.change([ONE], [L1], [TWO], 1.0) == Change(forgotten=(THREE,))
+    assert directory.answered(L2, [TWO], [TWO], 2.0) == Change(returned=(TWO,))
+    assert directory.entry(TWO).sources == (L2,)
+
+
+def test_the_same_file_changes_nothing(directory: Directory) -> None:
+    directory.answered(L1, [TWO], [], 0.0)
+    assert directory.change([ONE], [], [ONE], 1.0) == Change()
+    assert directory.entry(ONE) == Entry(("file",), 0.0)

@@ -97,6 +97,15 @@ async def test_a_call_is_one_command_on_one_connection_and_its_time_is_told() ->
     assert times.total > 0
 
 
+async def test_an_answer_that_nobody_asked_for_ends_the_connection_and_the_call() -> None:
+    """Which of the two is the call's answer, nobody knows."""
+    async with ScriptedRedis(in_turn("OK\r\n+MORE", b"answer")) as server, opened(server.url) as client:
+        error = await refusal(client)
+        assert (error.reason, error.applied) == ("redis-connection", Applied.AMBIGUOUS)
+        assert await run(client) == b"answer"
+        assert server.accepted == 2
+
+
 async def test_a_script_that_is_not_there_is_loaded_before_the_call_that_goes_again() -> None:
     async with ScriptedRedis(in_turn(NOSCRIPT, [b"answer"])) as server, opened(server.url) as client:
         assert await run(client) == [b"answer"]

@@ -11,7 +11,7 @@ import pytest
 from nsqdigest.base.moments import instant
 from nsqdigest.base.quiet_hours import Window
 from nsqdigest.config import Policy
-from nsqdigest.delivery.ids import uuid7
+from nsqdigest.delivery.ids import RANDOM_BYTES, uuid7
 from nsqdigest.store.explanation import Reason, Terms, explain
 from nsqdigest.store.head import Head
 from nsqdigest.store.holds import Hold, HoldKind
@@ -72,7 +72,11 @@ CASES: dict[str, tuple[Known, Policy, dict[str, Any]]] = {
         {},
     ),
     "after a digest, beyond the intervals": (known(4, 29, iteration=7), policy(intervals_ms=(30_000, 60_000)), {}),
-    "after a policy change": (known(4, 29, iteration=2, last_id=uuid7(NOW_MS - MINUTE_MS, 5)), policy(), {}),
+    "after a policy change": (
+        known(4, 29, iteration=2, last_id=uuid7(NOW_MS - MINUTE_MS, bytes(RANDOM_BYTES))),
+        policy(),
+        {},
+    ),
     "promised": (known(10, 29, iteration=2), policy(), {}),
     "another policy": (known(2, 90), policy(), {}),
     "set to an instant": (known(3, iteration=2), policy(), {}),

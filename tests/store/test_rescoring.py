@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nsqdigest.config import Policy
-from nsqdigest.delivery.ids import uuid7
+from nsqdigest.delivery.ids import RANDOM_BYTES, uuid7
 from nsqdigest.store.digests import Ending, Opening
 from nsqdigest.store.head import Head, opened_of
 from nsqdigest.store.record import Record
@@ -54,7 +54,7 @@ async def deliver(store: Store, policy: Policy) -> int:
     """All that is due, at once. Returns when its digest was opened."""
     plan, now_ms = Plan(policy), store.clock.now_ms()
     for claim in (await store.digests.claim(0, [("r", 0)], [100], LEASE_MS)).claims:
-        opening = Opening(claim, uuid7(now_ms, 1))
+        opening = Opening(claim, uuid7(now_ms, bytes(RANDOM_BYTES)))
         (head,) = await store.digests.open(0, [opening], {"r": plan.earliest_next_ms(now_ms)})
         assert isinstance(head, Head)
         await store.digests.finish(0, [Ending.close(claim, head.id, plan.after_digest(head.iteration, now_ms))])
@@ -130,7 +130,7 @@ async def test_what_is_due_and_a_retry_stay(store: Store) -> None:
     (retried,) = [claim for claim in claims if claim.timeline == "retried"]
     (due,) = [claim for claim in claims if claim.timeline == "due"]
     now_ms = store.clock.now_ms()
-    await store.digests.open(0, [Opening(retried, uuid7(now_ms, 1))], {"r": [now_ms]})
+    await store.digests.open(0, [Opening(retried, uuid7(now_ms, bytes(RANDOM_BYTES)))], {"r": [now_ms]})
     again_ms = now_ms + HOUR_MS
     await store.digests.finish(0, [Ending.wait(retried, again_ms, 1), Ending.wait(due, due.due_ms, 0)])
     assert await rescore(store, LONGER) == {"r": Rescored()}
@@ -172,4 +172,4 @@ async def test_a_route_with_a_damaged_key_stops_no_other(redis_server: RedisServ
 @pytest.mark.parametrize("text", ["", "id-1", "0193-", "not-hexadecimal-zzzzzzzzzzzzzzzzz"])
 def test_an_id_that_is_not_ours_says_nothing(text: str) -> None:
     assert opened_of(text) is None
-    assert opened_of(uuid7(1_795_000_000_123, 5)) == 1_795_000_000_123
+    assert opened_of(uuid7(1_795_000_000_123, bytes(RANDOM_BYTES))) == 1_795_000_000_123

@@ -46,7 +46,7 @@ def test_of_no_texts_there_are_no_arguments() -> None:
 
 
 def test_what_is_encoded_already_stays_as_it_is() -> None:
-    assert encode(encode([b"GET", b"k"])) == encode(reader(b"GET")(b"k")) == driver((b"GET", b"k"))
+    assert encode(encode([b"GET", b"k"])) == encode(*reader(b"GET")(b"", [b"k"])) == driver((b"GET", b"k"))
 
 
 def test_a_call_of_a_script_counts_its_keys() -> None:

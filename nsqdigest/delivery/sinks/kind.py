@@ -11,8 +11,9 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from nsqdigest.backoff import Curve
@@ -46,6 +47,13 @@ class SinkContext(NamedTuple):
     """Its events have every field that a template asks for."""
     curve: Curve = DEFAULT_CURVE
     """Of [backoff]: for a sink that backs off from one of its receivers alone."""
+
+
+class Uses(Enum):
+    """What of `SinkContext` a sink was built with, beside its own options: where that changes it is built anew."""
+
+    NSQ_OPTIONS = auto()
+    CURVE = auto()
 
 
 class Greeted(NamedTuple):
@@ -93,6 +101,10 @@ def one_place(settings: SinkSettings) -> Aim | None:
     return None
 
 
+def nothing_else(settings: SinkSettings) -> Collection[Uses]:
+    return ()
+
+
 def concurrency_of(settings: SinkSettings) -> int:
     return settings.concurrency
 
@@ -105,6 +117,7 @@ class SinkKind(SinkTable, Generic[Settings]):
     """For `preview`. With True its body is for events that have every field that is asked for."""
     aim: Callable[[Settings], Aim | None] = one_place
     """None: all digests of the sink go to one place. Else what says of each where it goes."""
+    uses: Callable[[Settings], Collection[Uses]] = nothing_else
     senders: Callable[[Settings], int] = concurrency_of
     """How many digests the sink is handed at a time: more than `concurrency` where some wait in it for others."""
 

@@ -34,7 +34,7 @@ from nsqdigest.delivery.sinks.kind import Reach, SinkContext, SinkKind
 _log = log.get("scheduler")
 
 STDOUT = "-"
-MOST_LINES_AT_ONCE = 100
+MOST_LINES_AT_ONCE = 200
 _BREAKS_TO_BLANKS = bytes.maketrans(b"\r\n", b"  ")
 
 
@@ -155,13 +155,11 @@ Form = Callable[[Sequence[bytes]], bytes]
 
 
 def json_lines(bodies: Sequence[bytes]) -> bytes:
-    return b"".join([line + b"\n" for line in map(_in_one_line, bodies)])
-
-
-def _in_one_line(body: bytes) -> bytes:
     """Values are as they were published, perhaps over several lines; within JSON a break can only be a blank."""
-    # To look first takes a quarter of the time that a translation takes.
-    return body.translate(_BREAKS_TO_BLANKS) if b"\n" in body or b"\r" in body else body
+    lines = b"\n".join([*bodies, b""])
+    if lines.count(b"\n") == len(bodies) and b"\r" not in lines:  # to look takes less than to translate
+        return lines
+    return b"\n".join([*(body.translate(_BREAKS_TO_BLANKS) for body in bodies), b""])
 
 
 def human(bodies: Sequence[bytes], *, is_terminal: bool) -> bytes:

@@ -31,7 +31,7 @@ from nsqdigest.config.readers import Address as AddressReader
 from nsqdigest.config.readers import ListOf, TemplateText
 from nsqdigest.delivery import targets
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
-from nsqdigest.delivery.sinks.kind import Reach, SinkContext, SinkKind
+from nsqdigest.delivery.sinks.kind import Reach, SinkContext, SinkKind, Uses
 from nsqdigest.delivery.targets import Aim, NoTarget, Source, Target
 
 if TYPE_CHECKING:
@@ -261,4 +261,5 @@ KIND = SinkKind(
     build=build,
     look=look,
     aim=aim,
+    uses=lambda _: (Uses.NSQ_OPTIONS,),
 )

@@ -42,7 +42,7 @@ from nsqdigest.delivery.bodies.formats import DIGEST, FORMATS, SPACING_S
 from nsqdigest.delivery.hosts import Hosts, held_of
 from nsqdigest.delivery.sinks import webhook_body, webhook_url
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
-from nsqdigest.delivery.sinks.kind import DEFAULT_CURVE, Posted, Reach, SinkContext, SinkKind
+from nsqdigest.delivery.sinks.kind import DEFAULT_CURVE, Posted, Reach, SinkContext, SinkKind, Uses
 from nsqdigest.delivery.sinks.rate import Rate
 from nsqdigest.delivery.sinks.rendering import Rendering
 from nsqdigest.delivery.sinks.template_files import TemplateFile
@@ -401,5 +401,6 @@ KIND = SinkKind(
     look=look,
     posted=posted,
     aim=aim,
+    uses=lambda settings: (Uses.CURVE,) if settings.has_many_hosts else (),
     senders=senders,
 )

@@ -143,6 +143,12 @@ class EmbeddedNsqd:
         """As `GET /stats?format=json` returns them."""
         return self._broker.stats(topic, channel)
 
+    def most_in_flight(self, topic: str, channel: str) -> int:
+        """The sum of RDY over the channel's connections."""
+        topics = self._broker.stats(topic, channel)["topics"]
+        clients = topics[0]["channels"][0]["clients"] if topics else []
+        return sum(client["ready_count"] for client in clients)
+
     # -- for scripts
 
     def send_raw(self, connection: Connection, data: bytes) -> None:

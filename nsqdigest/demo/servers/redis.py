@@ -15,7 +15,6 @@ import importlib.util
 import os
 import shutil
 import signal
-import sys
 import tempfile
 from collections import deque
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Self
 
 from nsqdigest.base.errors import NsqdigestError
+from nsqdigest.demo.servers.child import ends_with_this_process
 from nsqdigest.demo.servers.ports import draw_port
 
 HOST = "127.0.0.1"
@@ -38,16 +38,6 @@ _DEFAULTS = {
     "appendfsync": "always",
     "save": "",
 }
-# Becomes the server, after it asked the kernel (PR_SET_PDEATHSIG) to be killed when its parent ends. The parent may
-# have ended before that.
-_BECOME = """
-import ctypes, os, signal, sys
-parent, *command = sys.argv[1:]
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-if os.getppid() == int(parent):
-    os.execv(command[0], command)
-"""
 
 
 def find_redis() -> Path:
@@ -164,7 +154,7 @@ class EmbeddedRedis:
         self._ready.clear()
         words = [word for name, value in self._settings().items() for word in (f"--{name}", value)]
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", "-c", _BECOME, str(os.getpid()), str(executable), *words),
+            *ends_with_this_process([str(executable), *words]),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,

@@ -168,13 +168,20 @@ local function close(entries, route)
   redis.call('UNLINK', unpack(gone))
 end
 
--- Before the heads say that they are being buried: who ends what was cut off here has no details.
+-- Before the heads say that they are being buried: who ends what was cut off here has no details. Where none are there
+-- either, the digest was dropped from the dead store in between: what is left of it goes, too.
 local function keep_details(buried)
+  local kept, dropped = {}, {}
   for _, entry in ipairs(buried) do
-    if redis.call('HEXISTS', dead_details, entry.id) == 0 then
+    local is_kept = redis.call('HEXISTS', dead_details, entry.id) == 1
+    if not is_kept and entry.details ~= '' then
       redis.call('HSET', dead_details, entry.id, entry.details)
+      is_kept = true
     end
+    local fate = is_kept and kept or dropped
+    fate[#fate + 1] = entry
   end
+  return kept, dropped
 end
 
 -- A redelivered event is in the dead digest already: shown in the next one, too, it would come twice with a revival.
@@ -183,6 +190,11 @@ local function bury(entry, route)
   remember_keys(entry, route, false)
   move(entry.snapshot, entry.dead_index)
   move(entry.snapshot_values, entry.dead_values)
+end
+
+local function drop(entry, route)
+  remember_keys(entry, route, false)
+  redis.call('UNLINK', entry.snapshot, entry.snapshot_values)
 end
 
 local function set_heads(heads, entries, changed)
@@ -224,21 +236,27 @@ end
 
 local function finish(number, route)
   local _, leased, tokens, _, heads, _, ledger = keys_of_route(number)
-  local closed, buried = route.closed, route.buried
+  local closed, buried, kept, dropped = route.closed, route.buried, {}, {}
   wait_again_all(number, route)
   if #closed > 0 then
     begin_count(ledger, 'delivered')
   end
   if #buried > 0 then
     begin_count(ledger, 'buried')
-    keep_details(buried)
+    kept, dropped = keep_details(buried)
     set_heads(heads, buried, marked_as_burying)
+  end
+  if #dropped > 0 then
+    begin_count(ledger, 'deleted')
   end
   if #closed > 0 then
     close(closed, route)
   end
-  for _, entry in ipairs(buried) do
+  for _, entry in ipairs(kept) do
     bury(entry, route)
+  end
+  for _, entry in ipairs(dropped) do
+    drop(entry, route)
   end
   set_heads(heads, route.accepted, head_afterwards)
   if #closed > 0 then
@@ -246,8 +264,12 @@ local function finish(number, route)
     end_count(ledger, 'delivered', { 'delivered', records, 'snapshots', -records })
   end
   if #buried > 0 then
-    local records = records_of(buried)
+    local records = records_of(kept)
     end_count(ledger, 'buried', { 'buried', records, 'snapshots', -records })
+  end
+  if #dropped > 0 then
+    local records = records_of(dropped)
+    end_count(ledger, 'deleted', { 'deleted', records, 'snapshots', -records })
   end
   local names = {}
   for place = 1, #route.accepted do

@@ -50,13 +50,18 @@ class Servers(ABC):
         raise StoreError("redis-mode", f"{asked} is a server of a Cluster: {_NO_CLUSTER_URL}", Applied.NO)
 
     @abstractmethod
+    def allow(self, connections: int) -> None:
+        """To each server, at least so many."""
+
+    @abstractmethod
     async def close(self) -> None: ...
 
 
 class DiscoveredServers(Servers):
     """What Sentinels and Cluster share: one refresh for all who need it, and the tasks that it leaves behind."""
 
-    def __init__(self) -> None:
+    def __init__(self, connections: int) -> None:
+        self._connections = connections
         self._is_stale = True
         self._refresh_under_way: asyncio.Task[None] | None = None
         self._background: set[asyncio.Task[Any]] = set()
@@ -99,6 +104,11 @@ class DiscoveredServers(Servers):
                 yield waiting.pop(task), task.result()
         for node in waiting.values():
             yield node, TimeoutError(f"no answer within {DISCOVERY_S:g} s")
+
+    def allow(self, connections: int) -> None:
+        self._connections = max(self._connections, connections)
+        for node in self._all_nodes():
+            node.allow(connections)
 
     async def close(self) -> None:
         if self._refresh_under_way is not None:

@@ -156,6 +156,10 @@ class RedisClient:
         their partitions."""
         return await self._in_a_task(self._read_together(self._slot(tag), commands))
 
+    def allow(self, connections: int) -> None:
+        """To one server, at least so many."""
+        self._servers.allow(connections)
+
     async def close(self, within_s: float) -> None:
         """Waits for calls under way, no longer than `within_s`, then closes the connections."""
         if self._under_way:

@@ -21,8 +21,8 @@ _NO_CLUSTER = "is not a server of a Cluster: write redis:// instead of redis+clu
 
 class Cluster(DiscoveredServers):
     def __init__(self, url: redis_urls.RedisUrl, connections: int, timeout_s: float) -> None:
-        super().__init__()
-        self._url, self._connections, self._timeout_s = url, connections, timeout_s
+        super().__init__(connections)
+        self._url, self._timeout_s = url, timeout_s
         self._nodes: dict[Address, Node] = {}
         self._slots: dict[int, Node] = {}
 

@@ -18,7 +18,7 @@ from redis.asyncio.connection import DefaultParser
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from nsqdigest.store.servers.resp import encode
+from nsqdigest.store.servers.resp import encode_all
 
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
@@ -27,8 +27,12 @@ if TYPE_CHECKING:
     from nsqdigest.store.servers.resp import Command
 
 _CONNECT_S = 2.0
-_READ_BYTES = 1 << 13
+_READ_BYTES = 1 << 18
+"""As much as asyncio takes from a socket at a time."""
+_PARSED_BYTES = 1 << 13
 """Given to hiredis at a time: with each larger answer it moves all that follows in its buffer."""
+_ORDINARY = frozenset((bytes, int, list, type(None)))
+"""What answers are made of that are no errors."""
 
 
 class Node:
@@ -47,7 +51,7 @@ class Node:
             retry_on_error=[],
             socket_timeout=timeout_s,
             socket_connect_timeout=min(timeout_s, _CONNECT_S),
-            socket_read_size=_READ_BYTES,
+            socket_read_size=_PARSED_BYTES,
             health_check_interval=0,
             client_name="nsqdigest",
             parser_class=_Parser,
@@ -55,6 +59,7 @@ class Node:
         )
         """It makes connections. (To lend and take one back, as it does that, costs as much as an exchange.)"""
         self._timeout_s = timeout_s
+        self._most = connections
         self._free = asyncio.Semaphore(connections)
         self._idle: list[_Connection] = []
         self._made: list[_Connection] = []
@@ -64,6 +69,12 @@ class Node:
 
     def __str__(self) -> str:
         return self.name
+
+    def allow(self, connections: int) -> None:
+        """At least so many from now on."""
+        for _ in range(self._most, connections):
+            self._free.release()
+        self._most = max(self._most, connections)
 
     async def exchange(self, commands: Sequence[Command]) -> list[Any]:
         """One round trip. Returns one answer for each command, in their order: an error where it was refused."""
@@ -80,9 +91,7 @@ class Node:
         connection = self._idle.pop() if self._idle else self._make()
         is_clean = False
         try:
-            # A script's call, and what reads a digest, come encoded.
-            packed = [each if isinstance(each, bytes) else encode(each) for each in commands]
-            answers = await connection.exchange(packed, self._generation)
+            answers = await connection.exchange(encode_all(commands), self._generation)
             is_clean = True
             return answers
         finally:
@@ -180,12 +189,20 @@ class _Parser(DefaultParser):  # type: ignore[misc, valid-type]
     async def answers(self, count: int) -> list[Any]:
         """The next ones; a refused command's is an error."""
         found: list[Any] = []
-        while len(found) < count:
-            answer = self._reader.gets()
-            if answer is NOT_ENOUGH_DATA:
-                await self.read_from_socket()
-            elif isinstance(answer, redis_errors.ConnectionError):
-                raise answer
-            else:
-                found.append(answer)
+        reader = self._reader
+        while True:
+            data = await self._stream.read(_READ_BYTES)
+            if not data:
+                raise redis_errors.ConnectionError("the server closed the connection")
+            for start in range(0, len(data), _PARSED_BYTES):
+                reader.feed(data, start, min(_PARSED_BYTES, len(data) - start))
+                found += iter(reader.gets, NOT_ENOUGH_DATA)
+            if len(found) >= count:
+                break
+        if not _ORDINARY.issuperset(map(type, found)):
+            for answer in found:
+                if isinstance(answer, redis_errors.ConnectionError):
+                    raise answer
+        if len(found) > count:
+            raise redis_errors.ConnectionError("the server answered more than it was asked")
         return found

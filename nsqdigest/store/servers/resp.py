@@ -39,11 +39,18 @@ def packed(mixed: Sequence[bytes | str | int]) -> Arguments:
     )
 
 
-def reader(name: bytes, *behind: bytes) -> Callable[[bytes], bytes]:
-    """Encodes a command that has one key and then always the same arguments."""
+def reader(name: bytes, *behind: bytes) -> Callable[[bytes, Sequence[bytes]], list[bytes]]:
+    """Encodes commands that have one key and then always the same arguments: one for each key, of its prefix and a
+    text."""
     before = b"*%d\r\n$%d\r\n%s\r\n$" % (2 + len(behind), len(name), name)
     after = b"".join(b"\r\n$%d\r\n%s" % (len(each), each) for each in behind) + b"\r\n"
-    return lambda key: b"%s%d\r\n%s%s" % (before, len(key), key, after)
+
+    def commands(prefix: bytes, texts: Sequence[bytes]) -> list[bytes]:
+        form = before + b"%d\r\n" + prefix.replace(b"%", b"%%") + b"%s" + after
+        size_bytes = len(prefix)
+        return [form % (size_bytes + len(text), text) for text in texts]
+
+    return commands
 
 
 def script_call(sha: bytes, keys: Words, arguments: Words) -> bytes:
@@ -65,22 +72,28 @@ def encode(command: Command) -> bytes:
     return b"".join(parts)
 
 
+def encode_all(commands: Sequence[Command]) -> Sequence[bytes]:
+    if {*map(type, commands)} == {bytes}:  # a script's call, and what reads a digest, come encoded
+        return commands  # type: ignore[return-value]
+    return [encode(command) for command in commands]
+
+
 def count_of(words: Words) -> int:
     """How many arguments they are."""
     return sum([len(each.texts) * (len(each.prefixes) or 1) if isinstance(each, Arguments) else 1 for each in words])
 
 
 def _of_texts(texts: Sequence[bytes]) -> list[bytes]:
-    sizes = [len(text) for text in texts]
+    sizes = [*map(len, texts)]
     is_usual = max(sizes, default=0) < len(_HEADS)
     parts = [b""] * (2 * len(texts))
-    parts[::2] = [_HEADS[size] for size in sizes] if is_usual else map(_head, sizes)
+    parts[::2] = map(_HEADS.__getitem__ if is_usual else _head, sizes)
     parts[1::2] = texts
     return parts
 
 
 def _of_prefixed(texts: Sequence[bytes], prefixes: Sequence[bytes]) -> list[bytes]:
-    sizes = [len(text) for text in texts]
+    sizes = [*map(len, texts)]
     step = 2 * len(prefixes)
     parts = [b""] * (step * len(sizes))
     for place, prefix in enumerate(prefixes):

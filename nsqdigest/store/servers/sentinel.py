@@ -20,8 +20,8 @@ from nsqdigest.store.servers.resp import Command
 
 class Sentinels(DiscoveredServers):
     def __init__(self, url: redis_urls.RedisUrl, connections: int, timeout_s: float) -> None:
-        super().__init__()
-        self._url, self._connections, self._timeout_s = url, connections, timeout_s
+        super().__init__(connections)
+        self._url, self._timeout_s = url, timeout_s
         answer_s = min(timeout_s, base.DISCOVERY_S)
         self._sentinels = [Node(f"sentinel {at}", url.of_sentinel(at), 2, answer_s) for at in url.servers]
         self._primary: Node | None = None

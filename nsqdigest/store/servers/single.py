@@ -20,5 +20,8 @@ class SingleServer(Servers):
         # Its name, or the address behind it, may lead to another server by now.
         node.renew_connections()
 
+    def allow(self, connections: int) -> None:
+        self._node.allow(connections)
+
     async def close(self) -> None:
         await self._node.close()

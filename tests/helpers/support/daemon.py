@@ -17,8 +17,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nsqdigest.base.reasons import ReloadOutcome
 from support.ports import HOST
 from support.servers import MissingServer, Server, ServerError
+from support.waiting import wait_until
 
 REQUEST_TIMEOUT_S = 5.0
 
@@ -75,9 +77,12 @@ class Daemon(Server):
     def _find(self) -> Path:
         return installed_command()
 
-    def _arguments(self) -> list[str]:
+    def write_file(self) -> None:
         admin = {"listen": f"{HOST}:{self.ports[0]}", **self.admin}
         self.config_path.write_text(toml({**self.settings, "admin": admin}, self.routes), encoding="utf-8")
+
+    def _arguments(self) -> list[str]:
+        self.write_file()
         return ["run", "--config", str(self.config_path)]
 
     def _answers(self, pid: int) -> bool:
@@ -103,6 +108,18 @@ class Daemon(Server):
 
     def term(self) -> None:
         self.signal(signal.SIGTERM)
+
+    def reload(self, outcome: str = "applied", within_s: float = 20.0) -> None:
+        """Writes its file anew and sends HUP. Returns when the reload has ended, with this outcome."""
+        before = self._reloads()
+        self.write_file()
+        self.signal(signal.SIGHUP)
+        wait_until(lambda: self._reloads() != before, within_s, "the reload")
+        became = {name for name, count in self._reloads().items() if count != before[name]}
+        assert became == {outcome}, self.log_tail()
+
+    def _reloads(self) -> dict[str, float]:
+        return {name: self.metric("config_reloads_total", outcome=name) for name in ReloadOutcome}
 
     def wait(self, timeout_s: float) -> int:
         """Its exit code, once it has ended by itself or by a signal that was sent before."""

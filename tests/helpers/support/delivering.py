@@ -19,7 +19,7 @@ from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.delivery import claims, conclusions, delivery, opener, outlet, paced, timer
 from nsqdigest.delivery.conclusions import Conclusions
-from nsqdigest.delivery.delivery import Delivery, DeliveryRoute, Lease
+from nsqdigest.delivery.delivery import Delivery, DeliveryRoute
 from nsqdigest.delivery.opener import Opener
 from nsqdigest.delivery.outlet import Outlet
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
@@ -310,9 +310,9 @@ class Delivering:
         for claim in claims:
             route = self.routes[claim.route]
             route.outlet.held += 1
-            lease = Lease(lease_ms or self.lease_ms, asyncio.get_running_loop().time())
+            until_s = asyncio.get_running_loop().time() + (lease_ms or self.lease_ms) / 1000
             made.append(
-                Delivery(claim, route, lease, route.outlet.controller.decision.epoch if epoch is None else epoch)
+                Delivery(claim, route, until_s, route.outlet.controller.decision.epoch if epoch is None else epoch)
             )
         return made
 

@@ -65,6 +65,8 @@ class Post(NamedTuple):
     path: str = "/hook"
     """As it was sent, with the query."""
     host: str = ""
+    peer: tuple[str, int] = ("", 0)
+    """Of the connection that it came over."""
 
 
 class Receiver:
@@ -183,6 +185,7 @@ class Receiver:
                     answer,
                     request.raw_path,
                     request.host.partition(":")[0],
+                    request.transport.get_extra_info("peername")[:2] if request.transport is not None else ("", 0),
                 )
             )
         if answer.kind is Kind.HANG:

@@ -218,7 +218,8 @@ class Stage:
         self.check_logs()
 
     def check_logs(self) -> None:
-        assert [line for daemon in self.daemons for line in daemon.bugs()] == []
+        found = [line for daemon in self.daemons for line in daemon.bugs()]
+        assert found == [], found
 
 
 @pytest.fixture
