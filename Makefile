@@ -5,7 +5,7 @@
 .NOTPARALLEL:
 .PHONY: help setup setup-demo setup-dev setup-bench setup-servers install demo test test-lowest lint mutants prove bench \
 	bench-delivery bench-fleet bench-planner bench-timelines bench-transport bench-http bench-mail backoff-page metrics-page \
-	policies-page dashboard docs example-file mail-picture demo-picture page-picture river clean
+	policies-page dashboard docs example-file mail-picture page-picture demo-picture river clean
 
 VENV := .venv
 LOWEST_VENV := .venv-lowest
@@ -102,11 +102,11 @@ example-file: setup-dev ## write config/nsqdigest.toml from the declared options
 mail-picture: setup-dev ## write docs/pictures/mail.png (needs Chromium)
 	$(VENV)/bin/python -m scripts.mail_picture
 
-demo-picture: setup-demo install ## write docs/pictures/demo.svg: the moments of a demo, drawn by itself
-	$(VENV)/bin/nsqdigest demo --picture docs/pictures/demo.svg
-
 page-picture: setup install ## write docs/pictures/page.png and page-dark.png (needs Chromium; takes three minutes)
 	PYTHONPATH=tests/helpers $(VENV)/bin/python -m scripts.page_picture
+
+demo-picture: setup-demo install ## write docs/pictures/demo.svg: the moments of a demo, drawn by itself
+	$(VENV)/bin/nsqdigest demo --picture docs/pictures/demo.svg
 
 river: setup install ## write the way of one event and of one digest into docs/how-it-works.md, traced at run time
 	$(VENV)/bin/python -m scripts.river --write

@@ -18,7 +18,7 @@ from redis.asyncio.connection import DefaultParser
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from nsqdigest.store.servers.resp import encode_all
+from nsqdigest.store.servers.resp import encode
 
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
@@ -91,7 +91,10 @@ class Node:
         connection = self._idle.pop() if self._idle else self._make()
         is_clean = False
         try:
-            answers = await connection.exchange(encode_all(commands), self._generation)
+            packed = commands
+            if {*map(type, commands)} != {bytes}:  # a script's call, and what reads a digest, come encoded
+                packed = [encode(command) for command in commands]
+            answers = await connection.exchange(packed, self._generation)
             is_clean = True
             return answers
         finally:

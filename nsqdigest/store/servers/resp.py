@@ -72,12 +72,6 @@ def encode(command: Command) -> bytes:
     return b"".join(parts)
 
 
-def encode_all(commands: Sequence[Command]) -> Sequence[bytes]:
-    if {*map(type, commands)} == {bytes}:  # a script's call, and what reads a digest, come encoded
-        return commands  # type: ignore[return-value]
-    return [encode(command) for command in commands]
-
-
 def count_of(words: Words) -> int:
     """How many arguments they are."""
     return sum([len(each.texts) * (len(each.prefixes) or 1) if isinstance(each, Arguments) else 1 for each in words])
