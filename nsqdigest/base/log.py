@@ -32,6 +32,7 @@ from typing import Any, Literal, TextIO
 from nsqdigest.base.log_counts import Repeats
 from nsqdigest.base.log_sentences import phrase_of
 from nsqdigest.base.log_writer import LogWriter
+from nsqdigest.base.screen import DIM, GREEN, RED, YELLOW
 from nsqdigest.base.shown import printable
 
 ROOT = "nsqdigest"
@@ -48,9 +49,11 @@ _RESERVED = frozenset(("time", "level", "event"))
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _BLANKS = re.compile(r" {2,}")
 _PLAIN = re.compile(r"[^\s\"=\\]+")
-_COLOURS = {"debug": "\x1b[2m", "info": "\x1b[32m", "warning": "\x1b[33m", "error": "\x1b[31m"}
+_COLOURS = {
+    level: f"\x1b[{paint}m" for level, paint in (("debug", DIM), ("info", GREEN), ("warning", YELLOW), ("error", RED))
+}
 _SHORT = {"debug": "DEBUG", "info": "INFO ", "warning": "WARN ", "error": "ERROR"}
-_DIM, _RESET = "\x1b[2m", "\x1b[0m"
+_DIM, _RESET = f"\x1b[{DIM}m", "\x1b[0m"
 
 
 Level = Literal["debug", "info", "warning", "error"]

@@ -9,7 +9,9 @@ from collections.abc import Collection, Sequence
 WIDTH_OF_A_PIPE = 0
 """Nothing is broken over several lines, so that a line can be searched for."""
 
-BOLD, DIM, GREEN, YELLOW, RED = "1", "2", "32", "33", "31"
+BOLD, DIM = "1", "2"
+GREEN, YELLOW, RED, CYAN = "38;5;28", "38;5;130", "38;5;160", "38;5;30"
+"""Dark ones of the 256 colours, which can be read on black and on white; a yellow of the 16 cannot be read on white."""
 
 _NARROWEST = 40
 _NARROWEST_COLUMN = 12

@@ -10,20 +10,10 @@ Invariants:
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, TextIO
 
-from nsqdigest.demo.lines import (
-    FEW_COLOURS,
-    MANY_COLOURS,
-    Line,
-    Page,
-    Part,
-    Runs,
-    in_ascii,
-    laid,
-    painted,
-)
+from nsqdigest.demo.lines import Line, Page, Part, Runs, in_ascii, laid, on_terminal
 
 WIDTH_OF_A_PIPE = 100
 WIDEST, NARROWEST = 110, 40
@@ -50,7 +40,7 @@ class PlainDisplay:
         self._stream = stream
         self._width = width
         self._is_terminal = stream.isatty()
-        self._colours = _colours(stream)
+        self._colour = _has_colour(stream)
         self._ascii = not _can_show(stream, _ALL_CHARACTERS)
         self._reader_is_gone = False
         self.on_reader_gone: Callable[[], None] = lambda: None
@@ -95,7 +85,7 @@ class PlainDisplay:
         self._write(self._text(line.runs) + "\n")
 
     def _text(self, runs: Runs) -> str:
-        return painted(runs, self._colours)
+        return on_terminal(runs, colour=self._colour)
 
     def _write(self, text: str) -> None:
         try:
@@ -201,7 +191,7 @@ class LiveDisplay(PlainDisplay):
 
 
 def display_for(stream: TextIO) -> PlainDisplay:
-    if _colours(stream) is None or not _can_show(stream, _ALL_CHARACTERS):
+    if not _has_colour(stream) or not _can_show(stream, _ALL_CHARACTERS):
         return PlainDisplay(stream)
     try:
         columns, rows = os.get_terminal_size(stream.fileno())
@@ -210,11 +200,8 @@ def display_for(stream: TextIO) -> PlainDisplay:
     return LiveDisplay(stream) if columns >= NARROWEST and rows >= LEAST_ROWS else PlainDisplay(stream)
 
 
-def _colours(stream: TextIO) -> Mapping[str, str] | None:
-    term = os.environ.get("TERM", "")
-    if not stream.isatty() or os.environ.get("NO_COLOR") or term in ("", "dumb"):
-        return None
-    return MANY_COLOURS if "256" in term or os.environ.get("COLORTERM") else FEW_COLOURS
+def _has_colour(stream: TextIO) -> bool:
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "") not in ("", "dumb")
 
 
 def _can_show(stream: TextIO, text: str) -> bool:

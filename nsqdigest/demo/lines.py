@@ -10,8 +10,10 @@ from __future__ import annotations
 import textwrap
 import unicodedata
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
+
+from nsqdigest.base.screen import BOLD, CYAN, DIM, GREEN, RED, YELLOW, painted
 
 MOST_KEPT = 5_000
 
@@ -20,15 +22,11 @@ Part = str | tuple[str, str]
 Runs = tuple[tuple[str, str], ...]
 """Style and text, in order. "" is the usual style."""
 
-FEW_COLOURS = {
-    "dim": "2", "bold": "1", "daemon": "35", "good": "32", "bad": "31", "digest": "36",
-    "fatal": "1;31", "error": "31", "warning": "35",
+PAINTS = {
+    "dim": DIM, "bold": BOLD, "daemon": YELLOW, "good": GREEN, "bad": RED, "digest": CYAN,
+    "fatal": f"{BOLD};{RED}", "error": RED, "warning": YELLOW,
 }  # fmt: skip
-MANY_COLOURS = FEW_COLOURS | {
-    "daemon": "38;5;130", "good": "38;5;28", "bad": "38;5;160", "digest": "38;5;30",
-    "fatal": "1;38;5;160", "error": "38;5;160", "warning": "38;5;130",
-}  # fmt: skip
-"""For terminals of 256 colours: those that can be read on black and on white."""
+"""Of each style, for a terminal."""
 _ASCII = str.maketrans({
     "┌": "+", "│": "|", "└": "+", "─": "-", "→": ">", "▶": ">", "·": "-", "…": "~",
     "▁": ".", "▂": ":", "▃": "-", "▄": "=", "▅": "+", "▆": "*", "▇": "#", "█": "@",
@@ -56,11 +54,8 @@ def laid(parts: Sequence[Part], width: int) -> Runs:
     return tuple(runs)
 
 
-def painted(runs: Runs, colours: Mapping[str, str] | None) -> str:
-    """For a terminal. None: without colours."""
-    if colours is None:
-        return "".join(text for _, text in runs).rstrip()
-    return "".join(f"\x1b[{colours[style]}m{text}\x1b[0m" if style else text for style, text in runs).rstrip()
+def on_terminal(runs: Runs, *, colour: bool) -> str:
+    return "".join(painted(text, PAINTS.get(style, ""), colour and style in PAINTS) for style, text in runs).rstrip()
 
 
 def in_ascii(text: str) -> str:

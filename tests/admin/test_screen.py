@@ -9,7 +9,7 @@ import pytest
 
 from nsqdigest.admin.screen import Paper, lines
 from nsqdigest.admin.views import StatusView
-from nsqdigest.base.screen import columns
+from nsqdigest.base.screen import BOLD, RED, columns
 from support import status_views
 from support.golden import compare
 from support.local_clock import in_utc
@@ -54,7 +54,7 @@ def test_what_others_wrote_is_no_command_to_the_terminal() -> None:
 
 def test_colour_is_only_there_where_it_is_asked_for() -> None:
     assert not any("\x1b" in line for line in lines(status_views.broken(), Paper(80)))
-    assert next(lines(status_views.broken(), Paper(80, colour=True))).startswith("\x1b[1;31m")
+    assert next(lines(status_views.broken(), Paper(80, colour=True))).startswith(f"\x1b[{BOLD};{RED}m")
 
 
 def test_a_view_of_another_version_can_be_read() -> None:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from nsqdigest.base import log
 from nsqdigest.base.errors import ConnectionLost
+from nsqdigest.base.screen import RED
 from nsqdigest.config import Secret
 
 pytestmark = pytest.mark.unit
@@ -159,7 +160,7 @@ def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    assert "\x1b[31mERROR\x1b[0m" in written(Terminal())
+    assert f"\x1b[{RED}mERROR\x1b[0m" in written(Terminal())
     assert "\x1b" not in written(io.StringIO())
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b" not in written(Terminal())

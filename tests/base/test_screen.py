@@ -6,7 +6,19 @@ import re
 
 import pytest
 
-from nsqdigest.base.screen import RED, WIDTH_OF_A_PIPE, columns, cut, padded, painted, table, wrapped
+from nsqdigest.base.screen import (
+    CYAN,
+    GREEN,
+    RED,
+    WIDTH_OF_A_PIPE,
+    YELLOW,
+    columns,
+    cut,
+    padded,
+    painted,
+    table,
+    wrapped,
+)
 from nsqdigest.base.words import counted, listed, nearest
 
 pytestmark = pytest.mark.unit
@@ -21,7 +33,7 @@ def test_a_line_is_wrapped_behind_its_margin_and_never_in_a_pipe() -> None:
 
 
 def test_only_who_asks_for_colour_gets_it() -> None:
-    assert painted("x", RED, True) == "\x1b[31mx\x1b[0m"
+    assert painted("x", RED, True) == "\x1b[38;5;160mx\x1b[0m"
     assert painted("x", RED, False) == "x"
 
 
@@ -68,3 +80,18 @@ def test_where_there_is_no_room_for_its_columns_each_row_is_a_block_without_zero
 @pytest.mark.parametrize(("text", "width", "kept"), [("abc", 3, "abc"), ("abcd", 3, "ab…"), ("日本語", 4, "日…")])
 def test_a_cut_is_seen_and_counts_columns(text: str, width: int, kept: str) -> None:
     assert cut(text, width) == kept
+
+
+def luminance(number: int) -> float:
+    """Of one of the 216 colours of a terminal of 256."""
+    levels = [(number - 16) // step % 6 for step in (36, 6, 1)]
+    red, green, blue = ((0.055 + (55 + 40 * level) / 255) / 1.055 if level else 0.0 for level in levels)
+    return float(0.2126 * red**2.4 + 0.7152 * green**2.4 + 0.0722 * blue**2.4)
+
+
+@pytest.mark.parametrize("paint", [GREEN, YELLOW, RED, CYAN])
+def test_a_colour_can_be_read_on_black_and_on_white(paint: str) -> None:
+    begin, _, number = paint.rpartition(";")
+    light = luminance(int(number))
+    assert begin == "38;5"
+    assert min((light + 0.05) / 0.05, 1.05 / (light + 0.05)) > 3.8

@@ -11,7 +11,7 @@ import pytest
 
 from nsqdigest.demo.display import Frame, PlainDisplay
 from nsqdigest.demo.header import History
-from nsqdigest.demo.lines import FEW_COLOURS, Line, laid
+from nsqdigest.demo.lines import PAINTS, Line, laid
 from nsqdigest.demo.picture import DARK, DARK_GROUND, LIGHT, LIGHT_GROUND, svg
 
 pytestmark = pytest.mark.unit
@@ -63,7 +63,7 @@ def luminance(colour: str) -> float:
 
 @pytest.mark.parametrize(("colours", "ground"), [(LIGHT, LIGHT_GROUND), (DARK, DARK_GROUND)], ids=["light", "dark"])
 def test_every_style_can_be_read_in_light_and_in_dark(colours: dict[str, str], ground: str) -> None:
-    assert set(colours) == {"", *FEW_COLOURS}
+    assert set(colours) == {"", *PAINTS}
     for colour in colours.values():
         lighter, darker = sorted((luminance(colour), luminance(ground)), reverse=True)
         assert (lighter + 0.05) / (darker + 0.05) >= 4.5, colour

@@ -20,6 +20,7 @@ import trustme
 
 from nsqdigest.base.errors import EXIT_CONFIG, EXIT_NO, EXIT_OK
 from nsqdigest.base.findings import Finding, State
+from nsqdigest.base.screen import GREEN
 from nsqdigest.config import parse_text
 from nsqdigest.delivery.sinks.table import KINDS
 from nsqdigest.doctor import examination
@@ -168,7 +169,7 @@ def test_a_terminal_gets_colour_unless_it_wants_none(
     shown = os.read(ours, 1 << 16).decode()
     os.close(ours)
     os.close(theirs)
-    assert ("\x1b[32mok  \x1b[0m" in shown, "\x1b" in shown) == (is_coloured, is_coloured)
+    assert (f"\x1b[{GREEN}mok  \x1b[0m" in shown, "\x1b" in shown) == (is_coloured, is_coloured)
 
 
 # -- nsqd

@@ -11,6 +11,7 @@ import pytest
 from nsqdigest.base.errors import LookupFailed, Mistake, StoreError, Unreachable
 from nsqdigest.base.findings import Finding, Reached, State, from_message
 from nsqdigest.base.reasons import LookupProblem
+from nsqdigest.base.screen import RED
 from nsqdigest.doctor import judgements, report, running
 from nsqdigest.doctor.findings import Part
 from nsqdigest.doctor.judgements import NsqdFacts, Peer
@@ -355,7 +356,7 @@ def test_where_nothing_is_found_the_last_line_says_so() -> None:
 def test_colour_is_on_marks_and_headings_alone() -> None:
     shown = list(report.lines(PARTS, colour=True))
     assert shown[0] == "\x1b[1mnsqd\x1b[0m"
-    assert shown[2] == "  \x1b[31mFAIL\x1b[0m  b:4150  refused"
+    assert shown[2] == f"  \x1b[{RED}mFAIL\x1b[0m  b:4150  refused"
     assert shown[3] == "        -> start it"
 
 
