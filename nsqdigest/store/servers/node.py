@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from redis import asyncio as redis_asyncio
 from redis import exceptions as redis_errors
@@ -91,7 +91,7 @@ class Node:
         connection = self._idle.pop() if self._idle else self._make()
         is_clean = False
         try:
-            packed = commands
+            packed = cast("Sequence[bytes]", commands)
             if {*map(type, commands)} != {bytes}:  # a script's call, and what reads a digest, come encoded
                 packed = [encode(command) for command in commands]
             answers = await connection.exchange(packed, self._generation)
