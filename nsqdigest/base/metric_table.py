@@ -132,8 +132,9 @@ METRICS: dict[str, Declared] = {
         ("route",), "Records sent to timelines, kept or not; see records_not_kept_total for the latter."
     ),
     "records_not_kept_total": _counter(
-        ("route", "reason"), "Records not kept: superseded by a newer one, over a limit, stored before, or muted.",
-        reason=("superseded", "capacity", "timelines", "duplicate", "muted", "repeated"),
+        ("route", "reason"),
+        "Records not kept: superseded by a newer one, over a limit, stored before, muted, or cancelled.",
+        reason=("superseded", "capacity", "timelines", "duplicate", "muted", "cancelled", "repeated"),
     ),
     "nsqd_connections": _gauge(("topic",), "Open connections to nsqd."),
     "nsqd_addresses": _gauge(("topic",), "Known addresses of nsqds, connected or not."),

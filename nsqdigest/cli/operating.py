@@ -16,6 +16,8 @@ from nsqdigest.base.shown import printable
 from nsqdigest.base.words import listed, nearest
 
 if TYPE_CHECKING:
+    from nsqdigest.store.head import Head
+    from nsqdigest.store.inspection import Known
     from nsqdigest.store.namespace import Namespace
     from nsqdigest.store.record import StoredRecord
 
@@ -155,6 +157,12 @@ def record_lines(records: Sequence[StoredRecord]) -> list[str]:
         f"  {printable(' '.join(record.value.decode('utf-8', 'backslashreplace').split()), _LONGEST_VALUE)}"
         for key, record in zip(keys, records, strict=True)
     ]
+
+
+def dropped_as_json(lost: Known | Head) -> dict[str, int]:
+    """As a digest has it: what few routes have is there where there was some."""
+    cancelled = {"cancelled": lost.dropped_cancelled} if lost.dropped_cancelled else {}
+    return {"capacity": lost.dropped_capacity, **cancelled}
 
 
 def records_as_json(records: Sequence[StoredRecord]) -> list[dict[str, Any]]:

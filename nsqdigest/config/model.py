@@ -199,6 +199,9 @@ class Route:
     group: str
     urgent: ConditionTable
     """The timeline of an event that meets it is due at once; (): of none."""
+    cancel: ConditionTable
+    """An event that meets it ends the record of its key; (): none does."""
+    on_cancel: Literal["tell", "silent"]
     drop: tuple[str, ...]
     max_event_age_ms: int
     """0: no limit."""

@@ -373,6 +373,15 @@ ROUTE = Section(
             "urgent", MatchTable(), {}, 'as match: such an event lets its digest go out at once, {severity = "fatal"}'
         ),
         Option(
+            "cancel", MatchTable(), {}, 'as match: such an event takes out the record of its key, {status = "resolved"}'
+        ),
+        Option(
+            "on_cancel",
+            Choice(("tell", "silent")),
+            "tell",
+            'where a digest showed that record, it says that it ended; "silent": it does not',
+        ),
+        Option(
             "drop",
             ListOf(Unresolved(texts.field_path), '"user.email"', unique=True),
             [],

@@ -71,20 +71,24 @@ def document(head: Head, names: EncodedNames, span_ms: tuple[bytes, bytes], show
     """`span_ms`: the timestamps of the oldest and the newest of all its records, as text. `lists`: the field that holds
     the records, of which so many are shown."""
     route, timeline, sink = names
-    form = _form(route, sink, head.iteration, head.opened_ms, head.next_earliest_ms)
+    instants_ms = head.opened_ms, head.next_earliest_ms
+    form = _form(route, sink, head.iteration, instants_ms, head.dropped_cancelled)
     counts = head.total, shown, head.superseded, head.dropped_capacity
     return form % (head.id.encode(), timeline, *span_ms, *counts, lists)
 
 
 @lru_cache(maxsize=1024)
-def _form(route: bytes, sink: bytes, iteration: int, opened_ms: int, next_earliest_ms: int) -> bytes:
+def _form(route: bytes, sink: bytes, iteration: int, instants_ms: tuple[int, int], cancelled: int) -> bytes:
     """The document with places for all in which digests differ that were opened together."""
+    opened_ms, next_earliest_ms = instants_ms
     before = b'{"type":"digest","timestamp":"%s","data":{"id":"' % rfc3339(opened_ms).encode()
     between = b',"sink":%s,"iteration":%d,' % (sink, iteration)
     behind = b',"next_earliest":"%s"}}' % rfc3339(next_earliest_ms).encode()
+    also_dropped = b',"cancelled":%d' % cancelled if cancelled else b""
     return (
         before + b'%s","route":' + _without_places(route) + b',"timeline":%s' + _without_places(between)
-        + b'"first":%s,"last":%s,"total":%d,"shown":%d,"superseded":%d,"dropped":{"capacity":%d},%s' + behind
+        + b'"first":%s,"last":%s,"total":%d,"shown":%d,"superseded":%d,"dropped":{"capacity":%d'
+        + also_dropped + b"},%s" + behind
     )  # fmt: skip
 
 

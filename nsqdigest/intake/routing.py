@@ -30,7 +30,7 @@ from nsqdigest.intake.bodies import OPEN_BRACKET, Rejected
 from nsqdigest.intake.names import Renderer, TimelineNames, encoded_name, renderer
 from nsqdigest.intake.shapes import Reader, Shape
 from nsqdigest.intake.timestamps import timestamp_ms
-from nsqdigest.store.record import Record
+from nsqdigest.store.record import A_SILENT_END, AN_END, Record
 
 if TYPE_CHECKING:
     from nsqdigest.config import ConditionTable, Limits, Route
@@ -48,7 +48,7 @@ class IntakeRoute(NamedTuple):
 
 
 Predicate = Callable[[Any], bool]
-"""Whether a decoded event meets the conditions of a table, `match` or `urgent`."""
+"""Whether a decoded event meets the conditions of a table: `match`, `urgent` or `cancel`."""
 
 Refine = Callable[[Record, Any, int], bool]
 """What a route does with a record and its decoded event that most routes do not; with the present instant (ms). Whether
@@ -73,7 +73,7 @@ class Router:
         ]
         paths = {path for pair in templates for template in pair if template for path in template.paths}
         for each in settings:
-            paths.update(check_path(name) for name, _ in (*each.match, *each.urgent))
+            paths.update(check_path(name) for name, _ in (*each.match, *each.urgent, *each.cancel))
             if each.timestamp:
                 paths.add(check_path(each.timestamp))
         self._shape = Shape(paths)
@@ -102,8 +102,10 @@ class Router:
 
     def _refinement(self, settings: Route) -> Refine | None:
         oldest_us, drops = 1000 * settings.max_event_age_ms, bool(settings.drop)
-        if not (settings.urgent or drops or oldest_us):
+        if not (settings.urgent or settings.cancel or drops or oldest_us):
             return None
+        is_end = _predicate(settings.cancel, self._shape)
+        end = A_SILENT_END if settings.on_cancel == "silent" else AN_END
         is_urgent = _predicate(settings.urgent, self._shape)
         remove = remover([check_path(name) for name in settings.drop])
 
@@ -113,6 +115,8 @@ class Router:
                 return False
             if is_urgent is not None and is_urgent(event):
                 record.is_urgent = True
+            if is_end is not None and is_end(event):
+                record.end = end
             if drops:
                 record.value = remove(record.value)
             return True

@@ -133,6 +133,7 @@ class StoreWriter:
         not_kept = {
             "superseded": added.superseded, "capacity": added.dropped_capacity, "timelines": added.dropped_timelines,
             "duplicate": added.dropped_duplicate, "muted": added.dropped_muted, "repeated": added.repeated,
+            "cancelled": added.dropped_cancelled,
         }  # fmt: skip
         if any(not_kept.values()):
             self._report_not_kept(name, not_kept)

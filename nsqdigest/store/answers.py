@@ -26,6 +26,8 @@ class Added(NamedTuple):
     counted: int
     """How many records were ever presented to the route in this partition, those of this call included."""
     dropped_muted: int = 0
+    dropped_cancelled: int = 0
+    """Records that an end took out, and ends that told nothing: also records of earlier calls."""
 
 
 class WrongTypes(NamedTuple):

@@ -57,7 +57,8 @@ class Known(NamedTuple):
     """Under way."""
     superseded: int
     dropped_capacity: int
-    """Both: since the digest before. Those of a digest under way are in its head."""
+    dropped_cancelled: int
+    """All three: since the digest before. Those of a digest under way are in its head."""
     remembered: int
     """Records of digests that ended lately: they are not shown again."""
 
@@ -107,7 +108,7 @@ class Inspector:
                 [b"ZSCORE", of.waiting, name],
                 [b"ZSCORE", of.leased, name],
                 [b"HGET", of.heads, name],
-                [b"HMGET", of.losses, b"s" + name, b"c" + name],
+                [b"HMGET", of.losses, b"s" + name, b"c" + name, b"x" + name],
                 [b"ZCARD", of.memory + name],
             ],
         )
@@ -135,6 +136,7 @@ class Inspector:
             digest,
             _number(losses[0]),
             _number(losses[1]),
+            _number(losses[2]),
             remembered,
         )
 

@@ -110,7 +110,8 @@ class Operations:
         return await self._delete(self._partition_of(timeline), route, timeline.encode())
 
     async def _delete(self, partition: int, route: str, name: bytes) -> int | None:
-        answer = await self._namespace.run(partition, "delete", self._namespace.keys[partition, route].of(name), [name])
+        of = self._namespace.keys[partition, route]
+        answer = await self._namespace.run(partition, "delete", [*of.of(name), of.ends + name], [name])
         return int(answer[1]) if answer[0] == b"deleted" else None
 
     def _partition_of(self, timeline: str) -> int:
@@ -135,7 +136,8 @@ class Operations:
         return await self._step(partition, route, most, lambda name: self._adopt(partition, route, to, capacity, name))
 
     async def _adopt(self, partition: int, route: str, to: str, capacity: int, name: bytes) -> int | None:
-        keys = [*self._namespace.keys[partition, route].of(name), *self._namespace.keys[partition, to].of(name)]
+        of, theirs = self._namespace.keys[partition, route], self._namespace.keys[partition, to]
+        keys = [*of.of(name), *theirs.of(name), of.ends + name, theirs.ends + name]
         answer = await self._namespace.run(partition, "adopt", keys, [name, capacity])
         return int(answer[1]) if answer[0] == b"adopted" else None
 

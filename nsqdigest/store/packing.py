@@ -26,10 +26,11 @@ class _Grouped(NamedTuple):
 
 
 def pack_batch(
-    keys: Keys, records: Sequence[Record], muted: frozenset[bytes] = frozenset()
+    keys: Keys, records: Sequence[Record], muted: frozenset[bytes] = frozenset(), ends: tuple[int, ...] = ()
 ) -> tuple[list[Arguments], list[int | bytes | Arguments]]:
     """The keys of the batch's timelines, and add's arguments from the number of timelines of its first kind on.
-    `muted`: timelines whose records are counted and not kept.
+    `muted`: timelines whose records are counted and not kept. `ends`: of a route whose records may end others how
+    long ends are remembered (ms), and how many; then all timelines are of the second kind.
 
     Column by column, which takes half the time of record by record.
     """
@@ -38,7 +39,9 @@ def pack_batch(
     of_second_kind = {record.timeline for record in records if record.possible_repeat or record.is_urgent}
     if muted:
         of_second_kind |= muted
-    if of_second_kind:
+    if ends:
+        plain, second = (), records
+    elif of_second_kind:
         plain = [record for record in records if record.timeline not in of_second_kind]
         second = [record for record in records if record.timeline in of_second_kind]
     of_plain, of_second = _grouped(plain), _grouped(second)
@@ -52,16 +55,19 @@ def pack_batch(
         *[_LENGTHS[count] for count in of_plain.counts + of_second.counts],
         *columns,
         bytes(
-            _REPEAT * record.possible_repeat + _URGENT * record.is_urgent + _MUTED * (record.timeline in muted)
+            _REPEAT * record.possible_repeat
+            + _URGENT * record.is_urgent
+            + _MUTED * (record.timeline in muted)
+            + record.end
             for record in of_second.records
         ),
     ]
     declared = [
         Arguments(of_plain.timelines, (keys.index, keys.values)),
-        Arguments(of_second.timelines, (keys.index, keys.values, keys.snapshot, keys.memory)),
+        Arguments(of_second.timelines, keys.of_second_kind_with_ends if ends else keys.of_second_kind),
     ]
     values = Arguments([record.value for record in ordered])
-    return declared, [len(of_plain.timelines), b"".join(packed), values]
+    return declared, [-1 if ends else len(of_plain.timelines), b"".join(packed), *ends, values]
 
 
 def _grouped(records: Sequence[Record]) -> _Grouped:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 
 _NONE: frozenset[bytes] = frozenset()
+_ENDS_PER_CAPACITY = 4
+"""Of a key there are two entries at most, and the memory of what was delivered holds twice the capacity."""
 
 
 class Timelines:
@@ -50,9 +52,10 @@ class Timelines:
         """At most RECORDS_PER_CALL records of one route and partition."""
         settings, of = self._routes[route], self._namespace.keys[partition, route]
         muted = self._holds.muted(route) if self._holds.is_any_muted else _NONE
-        keys, batch = pack_batch(of, records, muted)
+        ends = (settings.dedupe_window_ms, _ENDS_PER_CAPACITY * settings.capacity) if settings.has_ends else ()
+        keys, batch = pack_batch(of, records, muted, ends)
         known = self._acknowledged.known[route, partition]
-        *counts, due_at_once, counted, muted = await self._namespace.run(
+        *counts, due_at_once, counted, muted, cancelled = await self._namespace.run(
             partition,
             "add",
             [*of.fixed, *keys],
@@ -60,7 +63,7 @@ class Timelines:
              of.name_from, *batch],
             durable=True,
         )  # fmt: skip
-        added = Added._make([*counts, len(due_at_once), counted, muted])
+        added = Added._make([*counts, len(due_at_once), counted, muted, cancelled])
         self.clock.observe(added.now_ms)
         if self._acknowledged.on_answer(route, partition, known, added.counted - added.added, added.counted):
             self._namespace.needs_check.set()
@@ -86,7 +89,7 @@ class Timelines:
         of = self._namespace.keys[partition, route]
         shared = {of.waiting: b"zset", of.schedules: b"hash", of.heads: b"hash", of.ledger: b"hash", of.losses: b"hash",
                   of.timelines: b"string", of.agenda: b"zset"}  # fmt: skip
-        own = {of.index: b"zset", of.values: b"hash", of.snapshot: b"zset", of.memory: b"zset"}
+        own = {of.index: b"zset", of.values: b"hash", of.snapshot: b"zset", of.memory: b"zset", of.ends: b"zset"}
         wanted = shared | {prefix + timeline: kind for prefix, kind in own.items()}
         types = await self._namespace.send(partition, [[b"TYPE", key] for key in wanted])
         wrong = [

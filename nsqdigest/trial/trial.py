@@ -23,6 +23,7 @@ from nsqdigest.delivery.targets import Aim, NoTarget, Source
 from nsqdigest.intake.bodies import Rejected
 from nsqdigest.intake.routing import Router
 from nsqdigest.nsq.frames import Message
+from nsqdigest.store.record import NO_END
 from nsqdigest.trial import hints
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ class Place(NamedTuple):
     """"": the route does not group."""
     group: Any
     is_urgent: bool
+    is_end: bool
+    """It takes out the record of its key."""
     dropped: Sequence[str]
     """The fields of this event that are not stored."""
     policy: str
@@ -153,6 +156,7 @@ class Trial:
             settings.group,
             msgspec.json.decode(group),
             record.is_urgent,
+            record.end != NO_END,
             _dropped(settings, record),
             settings.policy,
             settings.sink,

@@ -72,6 +72,28 @@ def test_an_urgent_event_during_a_delivery_follows_right_after_it(stage: Stage) 
     wait_until(lambda: stage.ledger()["delivered"] == 2, 5, "both to be closed")
 
 
+def test_what_has_ended_before_its_digest_never_comes_and_what_was_shown_is_told(stage: Stage) -> None:
+    nsqd, receiver = stage.nsqd(), stage.receiver()
+    at = {"timestamp": "at", "cancel": {"status": "resolved"}, "urgent": {"level": "fatal"}}
+    daemon = stage.daemon(SLOW, [{**ROUTE, **at}])
+    daemon.start()
+    now_s = int(time.time())
+    nsqd.publish(TOPIC, event(1, at=now_s, status="firing"))
+    wait_until(lambda: delivered(stage, "events", 1), 5, "the first, at once")
+    for number, status, age_s in ((2, "firing", 5), (2, "resolved", 3), (2, "firing", 4), (1, "resolved", 0)):
+        nsqd.publish(TOPIC, event(number, at=now_s + 10 - age_s, status=status))
+    wait_until(lambda: stored(stage, 5), 5, "all of them to be stored")
+    assert stage.ledger()["open"] == 1
+    assert daemon.metric("records_not_kept_total", route="events", reason="cancelled") == 3
+    nsqd.publish(TOPIC, event(3, at=now_s, level="fatal"))
+    wait_until(lambda: delivered(stage, "events", 3), 5, "what is left")
+    last = parsed(receiver.accepted()[-1].body)["data"]
+    assert [(each["key"], each["value"].get("status")) for each in last["records"]] == [("1", "resolved"), ("3", None)]
+    assert last["dropped"] == {"capacity": 0, "cancelled": 3}
+    assert parsed(receiver.accepted()[0].body)["data"]["dropped"] == {"capacity": 0}
+    stage.check_logs()
+
+
 def test_what_a_route_drops_is_neither_delivered_nor_stored(stage: Stage) -> None:
     nsqd, receiver = stage.nsqd(), stage.receiver()
     daemon = stage.daemon(SLOW, [{**ROUTE, "drop": ["mail", "card.number"]}])

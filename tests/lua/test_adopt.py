@@ -216,7 +216,7 @@ def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     assert store.watch is not None
     expected = {
         *store.keys("waiting leased tokens schedule heads losses ledger", "r"),
-        *store.keys("set values digest digest-values shown", "r", T),
+        *store.keys("set values digest digest-values shown ends", "r", T),
         store.key("count"),
         store.key("agenda"),
     }

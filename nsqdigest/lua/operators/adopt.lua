@@ -1,14 +1,15 @@
 -- adopt: a timeline goes over to another route, all its records into the open set there. A digest that was under way
 -- ends so: what its receiver would see names the route, so they go out under a new id.
 --
--- KEYS  as lib/timeline_keys.lua has them, of the route it leaves; then the same of the route it goes to
+-- KEYS  as lib/timeline_keys.lua has them, of the route it leaves; then the same of the route it goes to; then the ends
+--       zsets of both
 -- ARGV  1 timeline   2 capacity of the route it goes to (records)
 -- RETURNS { 'adopted', records } | { 'unknown' }; whoever had it leased is stale from here on
 --         { 'too-large' }: it is more than one call may move; nothing changed
 -- ERRORS none of its own. Both ledgers stay balanced: what went over is dropped:adopted here and added there.
 -- EFFECT there it waits as long as here (not at all where an urgent record came while a digest was under way), or as
---        long as the timeline of that name which is there; whose memory of what was delivered takes in this one's. Here
---        nothing of it is left.
+--        long as the timeline of that name which is there; whose memory of what was delivered and of ends takes in this
+--        one's. Here nothing of it is left.
 --
 -- @include lib/timeline_keys.lua
 -- @include lib/union.lua
@@ -18,6 +19,7 @@
 
 local to_waiting, _, _, to_schedules, to_heads, to_losses, to_ledger = unpack(KEYS, 15, 21)
 local to_index, to_values, _, _, to_memory = unpack(KEYS, 24, 28)
+local ends, to_ends = unpack(KEYS, 29, 30)
 local MOST_ADOPTED = 10000 -- records: some 50 ms of Redis
 local timeline, capacity = ARGV[1], tonumber(ARGV[2])
 
@@ -41,7 +43,7 @@ local over_capacity = trim(to_index, to_values, capacity)
 local records = redis.call('ZCARD', to_index)
 
 local head = redis.call('HGET', heads, timeline)
-local lost = redis.call('HMGET', losses, 's' .. timeline, 'c' .. timeline)
+local lost = redis.call('HMGET', losses, 's' .. timeline, 'c' .. timeline, 'x' .. timeline)
 local function add_losses(letter, by)
   if by ~= 0 then
     redis.call('HINCRBY', to_losses, letter .. timeline, by)
@@ -49,6 +51,7 @@ local function add_losses(letter, by)
 end
 add_losses('s', superseded + (field_of(head, 'superseded') or 0) + (lost[1] or 0))
 add_losses('c', over_capacity + (field_of(head, 'capacity') or 0) + (lost[2] or 0))
+add_losses('x', (field_of(head, 'cancelled') or 0) + (lost[3] or 0))
 
 local theirs, base, bound = redis.call('HGET', to_schedules, timeline), unpack_schedule(known, 0)
 if theirs then
@@ -64,17 +67,22 @@ else
 end
 redis.call('HSET', to_schedules, timeline, struct.pack(SCHEDULE, base, bound, records))
 
-if redis.call('EXISTS', memory) == 1 then
-  local left_ms = math.max(redis.call('PTTL', memory), redis.call('PTTL', to_memory))
-  redis.call('ZUNIONSTORE', to_memory, 2, to_memory, memory, 'AGGREGATE', 'MIN')
-  redis.call('PEXPIRE', to_memory, left_ms)
+-- What both remember, for as long as the one that is remembered longer.
+local function unite_memories(of, into)
+  if redis.call('EXISTS', of) == 1 then
+    local left_ms = math.max(redis.call('PTTL', of), redis.call('PTTL', into))
+    redis.call('ZUNIONSTORE', into, 2, into, of, 'AGGREGATE', 'MIN')
+    redis.call('PEXPIRE', into, left_ms)
+  end
 end
+unite_memories(memory, to_memory)
+unite_memories(ends, to_ends)
 end_count(to_ledger, 'added', { 'added', open + in_snapshot - copied, 'open', records - held, 'superseded', superseded,
   'dropped:capacity', over_capacity })
 
-redis.call('UNLINK', index, values, snapshot, snapshot_values, memory)
+redis.call('UNLINK', index, values, snapshot, snapshot_values, memory, ends)
 redis.call('HDEL', heads, timeline)
-redis.call('HDEL', losses, 's' .. timeline, 'c' .. timeline)
+redis.call('HDEL', losses, 's' .. timeline, 'c' .. timeline, 'x' .. timeline)
 end_count(ledger, 'dropped:adopted',
   { 'dropped:adopted', open + in_snapshot, 'open', -open, 'snapshots', -in_snapshot })
 redis.call('HDEL', schedules, timeline)

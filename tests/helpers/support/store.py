@@ -20,7 +20,8 @@ from nsqdigest.store import scripts
 NOW_MS = 1_700_000_000_000
 LEASE_MS = 60_000
 KINDS_THAT_STAY = {
-    b"ledger", b"count", b"shown", b"dead", b"dead-set", b"dead-values", b"layout", b"routes", b"policies", b"turns",
+    b"ledger", b"count", b"shown", b"ends", b"dead", b"dead-set", b"dead-values", b"layout", b"routes", b"policies",
+    b"turns",
 }  # fmt: skip
 """Kinds of keys that are left when nothing waits any more."""
 EXEMPT_MS = 1
@@ -33,7 +34,7 @@ TIMELINE_KINDS = "set values digest digest-values shown"
 
 class Rec(NamedTuple):
     """A record as add takes it. `repeat`: it may have been filed, even delivered, before. `urgent`: its timeline is due
-    at once. `muted`: it is counted and not kept."""
+    at once. `muted`: it is counted and not kept. `end`: 8: it ends the record of its key, 24: silently."""
 
     timeline: bytes
     key: bytes
@@ -42,6 +43,7 @@ class Rec(NamedTuple):
     repeat: bool = False
     urgent: bool = False
     muted: bool = False
+    end: int = 0
 
 
 class Added(NamedTuple):
@@ -55,12 +57,13 @@ class Added(NamedTuple):
     due_at_once: list[int]
     counted: int
     muted: int = 0
+    cancelled: int = 0
 
     @property
     def counts(self) -> dict[str, int]:
         """Those of the counters that are not 0."""
-        names = self._fields[1:7]
-        return {name: value for name, value in zip(names, self[1:7], strict=True) if value}
+        names = (*self._fields[1:7], "cancelled")
+        return {name: value for name in names if (value := getattr(self, name))}
 
 
 class Claim(NamedTuple):
@@ -102,6 +105,7 @@ class Opened(NamedTuple):
     since_ms: int
     attempts: int
     tries: int
+    cancelled: int = 0
 
 
 Head = dict[bytes, bytes]
@@ -137,12 +141,12 @@ def own_timeline(digest_id: str, timeline: bytes) -> bytes:
     return b"\x01" + digest_id.encode() + b"\x01" + timeline
 
 
-def batch_of(records: Iterable[Rec]) -> tuple[list[bytes], list[bytes], bytes, list[bytes]]:
+def batch_of(records: Iterable[Rec], *, has_ends: bool = False) -> tuple[list[bytes], list[bytes], bytes, list[bytes]]:
     """Timelines of add's first kind, those of its second, the batch in its format, and the values."""
     by_timeline: dict[bytes, list[Rec]] = {}
     for record in records:
         by_timeline.setdefault(record.timeline, []).append(record)
-    second = [name for name, theirs in by_timeline.items() if any(any(each[4:]) for each in theirs)]
+    second = [name for name, theirs in by_timeline.items() if has_ends or any(any(each[4:]) for each in theirs)]
     first = [name for name in by_timeline if name not in second]
     packed = bytearray()
     values: list[bytes] = []
@@ -153,7 +157,9 @@ def batch_of(records: Iterable[Rec]) -> tuple[list[bytes], list[bytes], bytes, l
         packed += struct.pack(">H", len(record.key)) + record.key + b"%017d" % -record.timestamp_ms
         values.append(record.value)
     for name in second:
-        packed += bytes(record.repeat + 2 * record.urgent + 4 * record.muted for record in by_timeline[name])
+        packed += bytes(
+            record.repeat + 2 * record.urgent + 4 * record.muted + record.end for record in by_timeline[name]
+        )
     return first, second, bytes(packed), values
 
 
@@ -226,17 +232,19 @@ class Scripts:
         base_ms: int = NOW_MS,
         bound_ms: int | None = None,
         limit: int = 1000,
+        ends: tuple[int, int] | None = None,
     ) -> Added:
-        first, second, batch, values = batch_of(records)
+        """`ends`: of a route whose records may end others, how long and how many ends are remembered."""
+        first, second, batch, values = batch_of(records, has_ends=ends is not None)
         keys = self.fixed(route)
         for timeline in first:
             keys += self.keys("set values", route, timeline)
         for timeline in second:
-            keys += self.keys("set values digest shown", route, timeline)
+            keys += self.keys("set values digest shown" + " ends" * (ends is not None), route, timeline)
         name_from = len(self.key("set", route, b""))
         bound_ms = base_ms if bound_ms is None else bound_ms
-        numbers = [capacity, increment_ms, base_ms, bound_ms, limit, name_from, len(first)]
-        return Added(*self.run("add", keys, [self._now(), *numbers, batch, *values]))
+        numbers = [capacity, increment_ms, base_ms, bound_ms, limit, name_from, len(first) if ends is None else -1]
+        return Added(*self.run("add", keys, [self._now(), *numbers, batch, *(ends or ()), *values]))
 
     def claim(
         self,
@@ -301,7 +309,7 @@ class Scripts:
                 b"tries",
             )
         )
-        return Opened(word.decode(), now_ms, head[b"id"].decode(), *numbers)
+        return Opened(word.decode(), now_ms, head[b"id"].decode(), *numbers, int(head.get(b"cancelled", 0)))
 
     def opened(
         self,
@@ -466,7 +474,8 @@ class Scripts:
 
     def delete(self, timeline: bytes, route: str = "r") -> tuple[str, int | None]:
         """The word, and how many records went."""
-        answer = self.run("delete", self.all_of(route, timeline), [timeline])
+        keys = [*self.all_of(route, timeline), self.key("ends", route, timeline)]
+        answer = self.run("delete", keys, [timeline])
         return self._word(answer), answer[1] if len(answer) > 1 else None
 
     def flush(self, timeline: bytes, route: str = "r", due: int | str = "") -> str:
@@ -484,17 +493,20 @@ class Scripts:
         superseded: int = 0,
         over_capacity: int = 0,
         next_earliest_ms: int = NOW_MS + 1000,
+        cancelled: int = 0,
     ) -> tuple[str, int | None]:
         """The word, and how many records are on their way again."""
         own = own_timeline(digest_id, timeline)
         keys = [*self.all_of(route, own), *self._dead(digest_id)]
-        numbers = [attempts, opened_ms, iteration, superseded, over_capacity, next_earliest_ms]
+        numbers = [attempts, opened_ms, iteration, superseded, over_capacity, next_earliest_ms, cancelled]
         answer = self.run("revive", keys, [self._now(), digest_id, own, *numbers])
         return self._word(answer), answer[1] if len(answer) > 1 else None
 
     def adopt(self, timeline: bytes, to: str, route: str = "r", capacity: int = 100) -> tuple[str, int | None]:
         """The word, and how many records went over."""
-        answer = self.run("adopt", [*self.all_of(route, timeline), *self.all_of(to, timeline)], [timeline, capacity])
+        ends = [self.key("ends", each, timeline) for each in (route, to)]
+        keys = [*self.all_of(route, timeline), *self.all_of(to, timeline), *ends]
+        answer = self.run("adopt", keys, [timeline, capacity])
         return self._word(answer), answer[1] if len(answer) > 1 else None
 
     def audit(self, routes: Sequence[str] = ("r",)) -> tuple[int, dict[str, tuple[int, dict[str, int]]]]:
