@@ -8,13 +8,16 @@
 --       digest zset, shown zset; where records may end others, its ends zset, too
 -- ARGV  1 now (ms, '' = Redis' clock)    2 capacity (records)          3 increment (ms)
 --       4 base, 5 bound (ms) of a timeline that begins here            6 most timelines of this partition
---       7 length of what stands before the timeline's name in its keys 8 timelines of the first kind; -1: there are
---         none, and records of the route may end others (lib/cancel.lua)
+--       7 length of what stands before the timeline's name in its keys 8 timelines of the first kind; below 0:
+--         there are none, and it is minus the sum of 1: records of the route may end others (lib/cancel.lua), 2: its
+--         timelines have zones of their own
 --       9 the batch, packed big-endian: of each timeline u16 records; of each record u16 length + key, and its score as
 --         17 characters: minus the timestamp (µs), zero-padded; of each record of a timeline of the second kind u8,
 --         the sum of 1: may be a repeat, 2: is urgent, 4: an operator muted its timeline, it is
 --         counted and not kept, 8: ends the record of its key, 16: silently. At most 500 records.
 --       where records may end others: 10 how long ends are remembered (ms)   11 most entries of a timeline's ends
+--       where timelines have zones: the zone that all events of this call name ('': none); base and bound (ms) of one
+--         that waits and gets another zone, where its instants depend on that, else '' and ''
 --       then the values, in the order of the records
 -- RETURNS { now, added, superseded, over capacity, over the limit of timelines, duplicates, repeated,
 --           { numbers of the timelines that are due at once since this call }, counted, muted, cancelled }
@@ -27,8 +30,8 @@
 -- EFFECT a timeline that begins waits and is on the agenda; one that is known keeps its place among those that wait,
 --        whatever its records say (claim works it out), unless an urgent record came in: then base = bound = EXEMPT, or
 --        where a digest of it is under way the head says that the next one is to follow at once. An urgent record that
---        was refused, lost to a newer one or is there already changes nothing of that. Counts all in one write, the
---        last one.
+--        was refused, lost to a newer one or is there already changes nothing of that. The zone of a timeline is that
+--        of its newest record which names one; its head has it. Counts all in one write, the last one.
 --
 -- @include lib/now.lua
 -- @include lib/records.lua
@@ -36,6 +39,7 @@
 -- @include lib/schedule.lua
 -- @include lib/ledger.lua
 -- @include lib/head.lua
+-- @include lib/zone.lua
 
 -- Two things here are for speed, and measured. Values are arguments of their own, for Lua hashes every string it is
 -- given from end to end: inside the batch each value would be hashed twice. And a record's score is minus its
@@ -50,9 +54,17 @@ local now, capacity, increment = now_ms(ARGV[1]), tonumber(ARGV[2]), tonumber(AR
 local first_base, first_bound = tonumber(ARGV[4]), tonumber(ARGV[5])
 local first_instants, exempt_instants = pack('>I8I8', first_base, first_bound), pack('>I8I8', EXEMPT, EXEMPT)
 local name_from, plain, batch = ARGV[7] + 1, tonumber(ARGV[8]), ARGV[9]
-local has_ends, width, fixed_arguments = false, 4, 9
+local has_ends, width, fixed_arguments, zone, zone_instants = false, 4, 9, '', nil
 if plain < 0 then
-  has_ends, plain, width, fixed_arguments = true, 0, 5, 11
+  has_ends = plain % 2 == 1
+  width, fixed_arguments = has_ends and 5 or 4, has_ends and 11 or 9
+  if plain <= -2 then
+    local base, bound
+    zone, base, bound = unpack(ARGV, fixed_arguments + 1, fixed_arguments + 3)
+    fixed_arguments = fixed_arguments + 3
+    zone_instants = base ~= '' and pack('>I8I8', tonumber(base), tonumber(bound))
+  end
+  plain = 0
 end
 
 -- A timeline that is not known has no records, unless an add was cut off before its timeline began. They count as this
@@ -112,7 +124,16 @@ local function conclude_ends(timeline, ends, lost)
   end
 end
 
--- Records left a known timeline: it may be due sooner than where it stands among those that wait.
+-- Whether a known timeline whose zone is another one now gets other instants: not what is due already, exempt from its
+-- policy, being delivered, or waits for another attempt.
+local function may_move(timeline, instants, records, head)
+  local base, bound = unpack_from('>I8I8', instants)
+  return bound > EXEMPT and due_ms(base, bound, increment, records) > now and not field_of(head, 'id')
+    and call('ZSCORE', waiting, timeline)
+end
+
+-- A known timeline may be due sooner than where it stands among those that wait: records left it, or it has other
+-- instants.
 local function bring_forward(timeline, instants, records)
   if not call('ZSCORE', waiting, timeline) then
     return
@@ -132,6 +153,7 @@ for number = plain + 1, plain + (#KEYS - FIXED_KEYS - 2 * plain) / width do
 end
 begin_count(ledger, 'added')
 local known = call('HMGET', schedules, unpack(names))
+local known_heads, zoned_heads = zone ~= '' and call('HMGET', heads, unpack(names)), {}
 local places = tonumber(ARGV[6]) - (tonumber(call('GET', timeline_count)) or 0)
 
 local fates, left_over, opened, kept, taken_out = { 0, 0, 0, 0, 0, 0, 0, 0 }, 0, 0, 0, 0
@@ -144,7 +166,7 @@ local position, at, places_from = 1, FIXED_KEYS + 1, fixed_arguments
 for number = 1, #names do
   local index, values, schedule = keys[at], keys[at + 1], known[number]
   local second_kind, instants, held_before, met_known_key = number > plain, first_instants, 0, false
-  local held, is_urgent, refusal, has_ended, lost_here = 0, false, nil, false, nil
+  local held, is_urgent, refusal, has_ended, lost_here, newest = 0, false, nil, false, nil, nil
   if schedule and #schedule == SCHEDULE_BYTES then
     instants, held_before = schedule, unpack_from('>I4', schedule, 17) -- base and bound stay packed as they are
     if held_before >= capacity then -- an open that was cut off may have taken some
@@ -164,6 +186,9 @@ for number = 1, #names do
     if second_kind then
       local flags = string.byte(batch, place - #arguments - 1)
       possible_repeat, urgent, fate = flags % 2 == 1, flags % 4 >= 2, flags % 8 >= 4 and MUTED or refusal
+      if known_heads and not fate then
+        newest = math.min(newest or 0, tonumber(score))
+      end
       if has_ends and not fate then
         local how = { possible_repeat = possible_repeat, is_end = flags >= 8, is_silent = flags >= 16 }
         fate, is_loser, gone =
@@ -217,7 +242,16 @@ for number = 1, #names do
   if has_ends then
     conclude_ends(names[number], has_ended and keys[at + 4], (schedule or held > 0) and lost_here)
   end
-  if (held ~= held_before or instants == exempt_instants) and (schedule or held > 0) then
+  local is_moved = false
+  if newest and (schedule or held > 0) then
+    local head, has_changed = with_zone(known_heads[number] or '', zone, -newest)
+    if head then
+      zoned_heads[#zoned_heads + 1], zoned_heads[#zoned_heads + 2] = names[number], head
+    end
+    is_moved = has_changed and schedule and zone_instants and may_move(names[number], instants, held, head)
+    instants = is_moved and zone_instants or instants
+  end
+  if (held ~= held_before or is_moved or instants == exempt_instants) and (schedule or held > 0) then
     opened = opened + held - held_before
     changed[changes + 1], changed[changes + 2] = names[number], pack('>c16I4', instants, held)
     changes = changes + 2
@@ -230,7 +264,7 @@ for number = 1, #names do
       if due <= now then
         due_at_once[#due_at_once + 1] = number
       end
-    elseif held < held_before then
+    elseif held < held_before or is_moved then
       bring_forward(names[number], instants, held)
     end
   end
@@ -246,6 +280,9 @@ if #beginnings > 0 then
 end
 if #changed > 0 then
   call('HSET', schedules, unpack(changed))
+end
+if #zoned_heads > 0 then
+  call('HSET', heads, unpack(zoned_heads))
 end
 if #beginnings > 0 then
   call('INCRBY', timeline_count, #beginnings / 2)

@@ -16,6 +16,7 @@
 -- @include lib/schedule.lua
 -- @include lib/ledger.lua
 -- @include lib/head.lua
+-- @include lib/zone.lua
 
 local to_waiting, _, _, to_schedules, to_heads, to_losses, to_ledger = unpack(KEYS, 15, 21)
 local to_index, to_values, _, _, to_memory = unpack(KEYS, 24, 28)
@@ -61,7 +62,7 @@ else
     base, bound = EXEMPT, EXEMPT
   end
   local iteration = (field_of(head, 'iteration') or 0) - (in_snapshot > 0 and 1 or 0)
-  redis.call('HSET', to_heads, timeline, with_number('', 'iteration', iteration))
+  redis.call('HSET', to_heads, timeline, with_number(zone_fields(head), 'iteration', iteration))
   redis.call('ZADD', to_waiting, base, timeline)
   put_down(agenda, to_waiting, base)
 end

@@ -10,7 +10,7 @@ What is asserted in here is what model and scripts could get wrong together: a s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -688,16 +688,12 @@ class Model:
                 put_records(
                     store.key("digest", route, name), store.key("digest-values", route, name), of.digest.records
                 )
-        for (route, name), memory in self.memories.items():
-            keys[store.key("shown", route, name)] = {key: -timestamp_ms for key, timestamp_ms in memory.items()}
-        for (route, name), ends in self.ends.items():
-            keys[store.key("ends", route, name)] = {key: -timestamp_ms for key, timestamp_ms in ends.items()}
+        for kind, remembered in (("shown", self.memories), ("ends", self.ends)):
+            for (route, name), entries in remembered.items():
+                keys[store.key(kind, route, name)] = {key: -timestamp_ms for key, timestamp_ms in entries.items()}
         for (route, name), hold in self.holds.items():
             put(store.key("holds"), route.encode() + b":" + name, hold.text)
-        for digest_id, (_, since_ms, details, records) in self.dead.items():
-            put(store.key("dead"), digest_id.encode(), since_ms)
-            put(store.key("dead:details"), digest_id.encode(), details)
-            put_records(store.key("dead-set", digest_id), store.key("dead-values", digest_id), records)
+        self._put_dead(store, put, put_records)
         for route, counters in self.ledgers.items():
             keys[store.key("ledger", route)] = {name.encode(): b"%d" % number for name, number in counters.items()}
         for route, due_ms in self.agenda.items():
@@ -705,6 +701,14 @@ class Model:
         if self.ever_counted:
             keys[store.key("count")] = b"%d" % len(self.timelines)
         return keys
+
+    def _put_dead(
+        self, store: Scripts, put: Callable[..., None], put_records: Callable[[bytes, bytes, Records], None]
+    ) -> None:
+        for digest_id, (_, since_ms, details, records) in self.dead.items():
+            put(store.key("dead"), digest_id.encode(), since_ms)
+            put(store.key("dead:details"), digest_id.encode(), details)
+            put_records(store.key("dead-set", digest_id), store.key("dead-values", digest_id), records)
 
     @staticmethod
     def _head(of: Timeline) -> bytes:
