@@ -117,6 +117,9 @@ METRICS: dict[str, Declared] = {
     "events_skipped_total": _counter(
         ("route", "reason"), "Events that a route takes and does not file, by reason.", reason=SkipReason
     ),
+    "zones_unknown_total": _counter(
+        ("route",), "Events that named a zone that there is not; their timelines keep theirs, or zone_default."
+    ),
     "dead_letters_total": _counter(
         ("topic", "reason"), "Messages sent to the dead-letter topic.", reason=DeadLetterReason
     ),

@@ -115,9 +115,13 @@ def _lines(config: Config, seen: _Seen) -> list[str]:
         pairs += _of_digest(known)
     pairs += [("revived", f"digest {_digest_id(each)}, on its way again: --digest shows it") for each in seen.revived]
     quiet = seen.routes.quiet_of(place.route)
+    if known.zone:
+        pairs.append(("zone", known.zone))
+        quiet = quiet.in_zone(known.zone) if quiet is not None else None
     if quiet is not None and (end_ms := quiet.end_ms(known.now_ms)):
+        whose = "it" if known.zone else "this route"
         pairs.append(
-            ("quiet hours", f"until {instant(end_ms)}: nothing of this route goes out but what is urgent or flushed")
+            ("quiet hours", f"until {instant(end_ms)}: nothing of {whose} goes out but what is urgent or flushed")
         )
     if known.state == "due" and (why := seen.routes.why_undelivered(place.route)):
         pairs.append(("not delivered", why))
@@ -195,6 +199,7 @@ def _as_json(config: Config, seen: _Seen) -> dict[str, Any]:
         "dropped": dropped_as_json(known),
         "iteration": known.iteration,
         "last_digest": known.last_id or None,
+        "zone": known.zone or None,
         "remembered": known.remembered,
         "digest": None if digest is None else {
             "id": digest.id, "iteration": digest.iteration, "opened": instant_as_json(digest.opened_ms),

@@ -268,7 +268,13 @@ POLICY = Section(
             "",
             '"0 9 * * 1-5": cron instead of all delays; the first comes at once only if that is written',
         ),
-        Option("zone", Text(times.zone), "UTC", 'of at and quiet: "Europe/Berlin"'),
+        Option(
+            "zone",
+            Text(times.zone_or_template),
+            "UTC",
+            'of at and quiet: "Europe/Berlin"; or a field, "{user.zone}": each timeline has its own',
+        ),
+        Option("zone_default", Text(times.zone), "UTC", "of timelines whose events name none that there is"),
         Option(
             "quiet",
             OneOrMore(times.window),

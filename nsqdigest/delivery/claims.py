@@ -4,7 +4,8 @@ Invariants:
 - No sink is claimed for beyond its room; while it is known to be down nothing of it is claimed but a probe.
 - Routes of a sink take turns, and each partition asks for its share of the room.
 - A route whose keys are damaged is claimed of by a call of its own: it stops no other.
-- What is claimed of a snoozed timeline goes back, due a little later, until the snooze is over.
+- What is claimed of a snoozed timeline goes back, due a little later, until the snooze is over; what is claimed in the
+  quiet hours of a timeline with a zone of its own goes back until they end.
 - What a claim took whose answer was lost is asked for again, by the same token, until it comes or its lease is over.
 """
 
@@ -21,6 +22,7 @@ from nsqdigest.delivery.delivery import PUT_BACK_ONLY, Delivery, DeliveryRoute, 
 from nsqdigest.store.answers import Claimed
 from nsqdigest.store.damage import one_by_one
 from nsqdigest.store.digests import new_token
+from nsqdigest.store.schedule import EXEMPT_MS
 
 if TYPE_CHECKING:
     from nsqdigest.config import Scheduler as SchedulerSettings
@@ -78,6 +80,9 @@ class Claims:
         self._digests = digests
         self._holds = holds
         self._on_damage = on_damage
+        self._has_zoned_quiet_hours = any(
+            route.plan.zone_template and route.plan.quiet is not None for route in routes.values()
+        )
         self._turn = 0
         self.outlets: list[Outlet] = list({id(route.outlet): route.outlet for route in routes.values()}.values())
         self.paused_routes: set[str] = set()
@@ -115,7 +120,7 @@ class Claims:
         found = []
         for look in looks.values():
             theirs = [claim for claim in claims if self._routes[claim.route].outlet is look.outlet]
-            if self._holds.is_any_snoozed:
+            if self._may_put_off:
                 put_off = {claim: later for claim in theirs if (later := self._put_off(claim)) is not None}
                 found += [self._delivery(claim, PUT_BACK_ONLY, asked_at_s) for claim in put_off.values()]
                 theirs = [claim for claim in theirs if claim not in put_off]
@@ -127,9 +132,17 @@ class Claims:
             found += [self._delivery(claim, epoch, asked_at_s) for claim, epoch in epochs.items()]
         return found
 
+    @property
+    def _may_put_off(self) -> bool:
+        return self._holds.is_any_snoozed or self._has_zoned_quiet_hours
+
     def _put_off(self, claim: Claim) -> Claim | None:
-        """Of a snoozed timeline the claim as it is put back: due later. Else None."""
-        until_ms = self._holds.put_off_ms(claim.route, claim.timeline)
+        """The claim as it is put back: due later, where its timeline is snoozed, or has quiet hours of its own zone.
+        Else None."""
+        until_ms = self._holds.put_off_ms(claim.route, claim.timeline) if self._holds.is_any_snoozed else None
+        plan = self._routes[claim.route].plan
+        if until_ms is None and plan.zone_template and plan.quiet is not None and claim.due_ms > EXEMPT_MS:
+            until_ms = plan.quiet.in_zone(claim.zone).end_ms(self._digests.now_ms())
         return None if until_ms is None else claim._replace(due_ms=until_ms)
 
     def _delivery(self, claim: Claim, epoch: int, asked_at_s: float) -> Delivery:
@@ -204,7 +217,7 @@ class Claims:
                     break
                 raise
             for claim in claims:
-                put_off = self._put_off(claim) if self._holds.is_any_snoozed else None
+                put_off = self._put_off(claim) if self._may_put_off else None
                 epoch = self._epoch_of_lost(claim) if put_off is None else PUT_BACK_ONLY
                 found.append(self._delivery(put_off or claim, epoch, now_s))
             if claims or now_s >= lost.until_s:

@@ -79,6 +79,11 @@ class Delivery:
         """Whether what becomes of it is decided: that happens once."""
 
     @property
+    def plan(self) -> Plan:
+        """Of the timeline: in the zone of its own, where it has one."""
+        return self.route.plan.of_zone(self.claim.zone) if self.claim.zone else self.route.plan
+
+    @property
     def has_lease(self) -> bool:
         """Whether it is ours for long enough to send it."""
         return self.lease.left_s >= self.outlet.timeout_s
@@ -105,7 +110,7 @@ class Delivery:
         first, and not before the end of quiet hours. Where it was exempt from its policy nobody wrote that down."""
         if self.claim.due_ms <= EXEMPT_MS:
             return self.opened.since_ms
-        return self.route.plan.release_ms(min(self.claim.due_ms, self.opened.since_ms))
+        return self.plan.release_ms(min(self.claim.due_ms, self.opened.since_ms))
 
     def schedule_after(self, now_ms: int) -> Schedule:
         """Of the next digest; never before the instant that this one names to its receiver. A revived one has no next:
@@ -114,7 +119,7 @@ class Delivery:
             return Schedule(now_ms, now_ms)
         # The clock here may be behind Redis', by which it was due: a calendar's instant would come again.
         now_ms = max(now_ms, self.claim.due_ms)
-        return self.route.plan.after_digest(self.opened.iteration, now_ms, self.opened.next_earliest_ms)
+        return self.plan.after_digest(self.opened.iteration, now_ms, self.opened.next_earliest_ms)
 
 
 class NextSchedules:
@@ -122,12 +127,12 @@ class NextSchedules:
 
     def __init__(self, now_ms: int) -> None:
         self.now_ms = now_ms
-        self._known: dict[tuple[str, bool, int, int, int], Schedule] = {}
+        self._known: dict[tuple[str, str, bool, int, int, int], Schedule] = {}
 
     def after(self, delivery: Delivery) -> Schedule:
         head, claim = delivery.opened, delivery.claim
         since_ms = max(self.now_ms, claim.due_ms)
-        alike = claim.route, delivery.is_revived, head.iteration, head.next_earliest_ms, since_ms
+        alike = claim.route, claim.zone, delivery.is_revived, head.iteration, head.next_earliest_ms, since_ms
         known = self._known.get(alike)
         if known is None:
             known = self._known[alike] = delivery.schedule_after(self.now_ms)

@@ -19,8 +19,9 @@ from itertools import chain, groupby
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
+from nsqdigest.base.errors import Applied, StoreError
 from nsqdigest.store.answers import Claim, Claimed, Ended, NotOpened
-from nsqdigest.store.head import Head
+from nsqdigest.store.head import Head, zone_of
 from nsqdigest.store.keys import Keys
 from nsqdigest.store.namespace import Namespace
 from nsqdigest.store.record import Columns, StoredRecord, timestamp_ms
@@ -80,6 +81,7 @@ class Digests:
     def __init__(self, namespace: Namespace, routes: Mapping[str, StoreRoute]) -> None:
         self._namespace = namespace
         self._routes = routes
+        self._zoned = frozenset(name for name, route in routes.items() if route.is_zoned)
         self._quiet = {name: route.quiet for name, route in routes.items() if route.quiet is not None}
         """Routes whose policy has quiet hours."""
 
@@ -180,29 +182,47 @@ class Digests:
             for number, timeline, due in zip(flat[::3], flat[1::3], flat[2::3], strict=True)
             if _is_text(timeline)  # else something else wrote it: it stays leased, and stops no other
         ]
+        if self._zoned:
+            claims = await self._with_zones(partition, claims)
         return Claimed(claims, instant_ms(next_due) if next_due else None)
+
+    async def _with_zones(self, partition: int, claims: list[Claim]) -> list[Claim]:
+        """Reads the zones of timelines that have their own."""
+        zoned = [claim for claim in claims if claim.route in self._zoned]
+        if not zoned:
+            return claims
+        heads_of = [
+            [b"HGET", self._namespace.keys[partition, claim.route].heads, claim.timeline.encode()] for claim in zoned
+        ]
+        try:
+            heads = await self._namespace.send(partition, heads_of)
+        except StoreError as error:  # whatever became of the reading: the claims are ours
+            raise StoreError(error.reason, "the zones of claimed timelines", Applied.AMBIGUOUS) from error
+        zones = {(claim.route, claim.timeline): zone_of(head) for claim, head in zip(zoned, heads, strict=True)}
+        return [claim._replace(zone=zones.get((claim.route, claim.timeline), "")) for claim in claims]
 
     # -- their digests
 
     async def open(
         self, partition: int, openings: Sequence[Opening], next_earliest_ms: Mapping[str, Sequence[int]]
     ) -> list[Head | NotOpened]:
-        """`next_earliest_ms`: by route, of iteration 1, 2, …; the last stands for all later ones.
+        """`next_earliest_ms`: by what a claim is scheduled as, of iteration 1, 2, …; the last stands for later ones.
 
         Asked again with the same ids after a lost answer it returns the same digests with the same numbers, in
         whatever order Redis carries the calls out.
         """
         claims = [opening.claim for opening in openings]
-        routes = self._numbers_of(claims)
+        routes = {claim.scheduled_as: claim.route for claim in claims}
+        numbers = {each: number for number, each in enumerate(routes, 1)}
         own = self._own_keys(partition, claims, lambda keys: keys.to_open)
-        keys = [*self._shared_keys(partition, routes), *own]
+        keys = [*self._shared_keys(partition, routes.values()), *own]
         arguments: list[bytes | str | int] = [b"", len(routes)]
-        for name in routes:
-            route, instants = self._routes[name], next_earliest_ms[name]
+        for scheduled_as, name in routes.items():
+            route, instants = self._routes[name], next_earliest_ms[scheduled_as]
             name_from = len(self._namespace.keys[partition, name].index)
             arguments += (name_from, route.capacity if route.merges else 0, len(instants), *instants)
-        for (name, token), run in _runs(openings, attrgetter("claim.route", "claim.token")):
-            arguments += (routes[name], token, len(run), *[opening.new_id for opening in run])
+        for (scheduled_as, token), run in _runs(openings, attrgetter("claim.scheduled_as", "claim.token")):
+            arguments += (numbers[scheduled_as], token, len(run), *[opening.new_id for opening in run])
         now_ms, *answers = await self._namespace.run(partition, "open", keys, [packed(arguments)], durable=True)
         self._namespace.clock.observe(now_ms)
         opened: list[Head | NotOpened] = []

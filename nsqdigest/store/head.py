@@ -15,11 +15,18 @@ _BEFORE_ID = re.compile(rb" iteration=(\d+)(?: closed=\S+)?").fullmatch
 _BEHIND_ID = re.compile(
     rb"opened=(\d+) total=(\d+) superseded=(\d+) capacity=(\d+) next=(\d+) since=(\d+) attempts=(\d+) tries=(\d+)"
 ).match
+_ZONE = re.compile(rb"(?: |^)zone=(\S+)").search
 _CANCELLED = re.compile(rb" cancelled=(\d+)").search
 _FIELDS = (
     b"iteration", b"opened", b"total", b"superseded", b"capacity", b"next", b"since", b"attempts", b"tries",
     b"cancelled",
 )  # fmt: skip
+
+
+def zone_of(head: bytes | None) -> str:
+    """The zone of a timeline, where its events name one."""
+    found = _ZONE(head) if head else None
+    return found[1].decode("utf-8", "replace") if found else ""
 
 
 class Head(NamedTuple):

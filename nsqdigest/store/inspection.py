@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from nsqdigest.store.head import Head
+from nsqdigest.store.head import Head, zone_of
 from nsqdigest.store.keys import own_timeline, shown_timeline
 from nsqdigest.store.listing import State, digest_of, state_of
 from nsqdigest.store.newest import newest_records
@@ -59,6 +59,8 @@ class Known(NamedTuple):
     dropped_capacity: int
     dropped_cancelled: int
     """All three: since the digest before. Those of a digest under way are in its head."""
+    zone: str
+    """Of its own; "" where it has none."""
     remembered: int
     """Records of digests that ended lately: they are not shown again."""
 
@@ -115,6 +117,8 @@ class Inspector:
         if schedule is None:
             return None
         now_ms = int(time_s) * 1000 + int(time_us) // 1000
+        zone = zone_of(head)
+        quiet = quiet.in_zone(zone) if quiet is not None and zone else quiet
         base_ms, bound_ms, records = unpacked(schedule, now_ms)
         if leased is None:
             at_ms = shown_due_ms(due_ms(base_ms, bound_ms, increment_ms, records), now_ms, quiet)
@@ -137,6 +141,7 @@ class Inspector:
             _number(losses[0]),
             _number(losses[1]),
             _number(losses[2]),
+            zone,
             remembered,
         )
 

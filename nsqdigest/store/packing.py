@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from nsqdigest.store.keys import Keys
 from nsqdigest.store.record import Record
+from nsqdigest.store.schedule import Zoned
 from nsqdigest.store.servers.resp import Arguments
 
 RECORDS_PER_CALL = 500
@@ -16,6 +17,7 @@ _FIRST_PAGE_RECORDS = 16
 _LENGTHS = [length.to_bytes(2, "big") for length in range(4097)]
 """Packed lengths: of keys (limits.key is 4 KiB at most), and of the records of one timeline in a batch."""
 _REPEAT, _URGENT, _MUTED = 1, 2, 4
+_WITH_ENDS, _WITH_ZONES = 1, 2
 
 
 class _Grouped(NamedTuple):
@@ -26,11 +28,15 @@ class _Grouped(NamedTuple):
 
 
 def pack_batch(
-    keys: Keys, records: Sequence[Record], muted: frozenset[bytes] = frozenset(), ends: tuple[int, ...] = ()
+    keys: Keys,
+    records: Sequence[Record],
+    muted: frozenset[bytes] = frozenset(),
+    ends: tuple[int, ...] = (),
+    zoned: Zoned | None = None,
 ) -> tuple[list[Arguments], list[int | bytes | Arguments]]:
     """The keys of the batch's timelines, and add's arguments from the number of timelines of its first kind on.
     `muted`: timelines whose records are counted and not kept. `ends`: of a route whose records may end others how
-    long ends are remembered (ms), and how many; then all timelines are of the second kind.
+    long ends are remembered (ms), and how many. With either of `ends` and `zoned` all timelines are of the second kind.
 
     Column by column, which takes half the time of record by record.
     """
@@ -39,7 +45,7 @@ def pack_batch(
     of_second_kind = {record.timeline for record in records if record.possible_repeat or record.is_urgent}
     if muted:
         of_second_kind |= muted
-    if ends:
+    if ends or zoned:
         plain, second = (), records
     elif of_second_kind:
         plain = [record for record in records if record.timeline not in of_second_kind]
@@ -67,7 +73,11 @@ def pack_batch(
         Arguments(of_second.timelines, keys.of_second_kind_with_ends if ends else keys.of_second_kind),
     ]
     values = Arguments([record.value for record in ordered])
-    return declared, [-1 if ends else len(of_plain.timelines), b"".join(packed), *ends, values]
+    if not (ends or zoned):
+        return declared, [len(of_plain.timelines), b"".join(packed), values]
+    kind = -(_WITH_ENDS * bool(ends) + _WITH_ZONES * (zoned is not None))
+    zone = () if zoned is None else (zoned.zone.encode(), *(zoned.anew or (b"", b"")))
+    return declared, [kind, b"".join(packed), *ends, *zone, values]
 
 
 def _grouped(records: Sequence[Record]) -> _Grouped:

@@ -17,7 +17,7 @@ class Record(msgspec.Struct, gc=False):
     """One event in one timeline of one route. `possible_repeat`: it may have been stored, even delivered, before.
     `is_urgent`: its timeline becomes due at once, whatever its policy.
     `source`: what the caller made it from; the store never looks at it.
-    `end`: whether it ends the record of its key."""
+    `end`: whether it ends the record of its key. `zone`: the one that it names for its timeline."""
 
     route: int
     timeline: bytes
@@ -28,6 +28,7 @@ class Record(msgspec.Struct, gc=False):
     source: object = None
     is_urgent: bool = False
     end: End = NO_END
+    zone: str = ""
 
 
 _USUAL_SCORE_BYTES = len(b"-1700000000123456")

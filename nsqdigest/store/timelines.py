@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nsqdigest.store.holds import Holds
     from nsqdigest.store.namespace import Namespace
     from nsqdigest.store.record import Record
-    from nsqdigest.store.schedule import Schedule
+    from nsqdigest.store.schedule import Schedule, Zoned
 
 
 _NONE: frozenset[bytes] = frozenset()
@@ -48,12 +48,15 @@ class Timelines:
     def partition_of(self, timeline: bytes) -> int:
         return self._namespace.partition_of(timeline)
 
-    async def add(self, route: str, partition: int, records: Sequence[Record], first: Schedule) -> Added:
-        """At most RECORDS_PER_CALL records of one route and partition."""
+    async def add(
+        self, route: str, partition: int, records: Sequence[Record], first: Schedule, zoned: Zoned | None = None
+    ) -> Added:
+        """At most RECORDS_PER_CALL records of one route and partition. `zoned`: of a route whose timelines have zones
+        of their own."""
         settings, of = self._routes[route], self._namespace.keys[partition, route]
         muted = self._holds.muted(route) if self._holds.is_any_muted else _NONE
         ends = (settings.dedupe_window_ms, _ENDS_PER_CAPACITY * settings.capacity) if settings.has_ends else ()
-        keys, batch = pack_batch(of, records, muted, ends)
+        keys, batch = pack_batch(of, records, muted, ends, zoned)
         known = self._acknowledged.known[route, partition]
         *counts, due_at_once, counted, muted, cancelled = await self._namespace.run(
             partition,

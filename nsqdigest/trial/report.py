@@ -60,6 +60,7 @@ def _place_as_json(place: Place) -> dict[str, Any]:
         "group": place.group,
         "urgent": place.is_urgent,
         "cancels": place.is_end,
+        "zone": place.zone or None,
         "dropped": list(place.dropped),
         "policy": place.policy,
         "sink": place.sink,
@@ -165,6 +166,8 @@ def _rows(place: Place) -> Iterator[tuple[str, str]]:
     if place.is_end:
         yield "cancels", "takes out the record of its key that waits; both go, unless a digest showed one"
     yield "policy", place.policy
+    if place.zone:
+        yield "zone", place.zone
     yield "sink", place.sink
     if place.target:
         yield "target", place.target

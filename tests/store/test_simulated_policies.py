@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from nsqdigest.config import Policy
 from nsqdigest.store.schedule import Plan
 from nsqdigest.trial.simulator import Event, SimulatedDigest, Simulator
-from support.policies import CAPACITY, policies, streams
+from support.policies import CAPACITY, policies, streams, zoned_policies, zoned_streams
 from support.store import Rec, Scripts, store
 
 pytestmark = pytest.mark.script
@@ -28,12 +28,13 @@ class Daemon:
 
     def file(self, event: Event, number: int) -> None:
         self._store.now_ms = event.instant_ms
-        first = self._plan.beginning(event.instant_ms)
+        plan = self._plan.of_zone(event.zone)
+        first, anew = plan.beginning(event.instant_ms), plan.anew(event.instant_ms) or ("", "")
         key = (event.key or str(number)).encode()
         record = Rec(event.timeline.encode(), key, event.instant_ms * 1000 + number, b"%d" % number)
         self._store.add(
             record, capacity=CAPACITY, increment_ms=self._plan.increment_ms, base_ms=first.base_ms,
-            bound_ms=first.bound_ms,
+            bound_ms=first.bound_ms, zone=(event.zone, *anew) if self._plan.zone_template else None,
         )  # fmt: skip
 
     def deliver_until(self, until_ms: int | None) -> None:
@@ -47,18 +48,25 @@ class Daemon:
         scores = self._store.waiting()
         if not scores:
             return None
-        return max(self._plan.release_ms(min(scores.values())), self._store.now_ms or 0)
+        first_ms = min(scores.values())
+        first_ms = first_ms if self._plan.zone_template else self._plan.release_ms(first_ms)
+        return max(first_ms, self._store.now_ms or 0)
 
     def _claim(self) -> None:
         now_ms = self._store.now_ms
         assert now_ms is not None
-        is_quiet = self._plan.quiet is not None and self._plan.quiet.end_ms(now_ms) is not None
+        is_zoned, quiet = bool(self._plan.zone_template), self._plan.quiet
+        is_quiet = not is_zoned and quiet is not None and quiet.end_ms(now_ms) is not None
         for claim in self._store.claim(routes=[("r", -1 if is_quiet else 1, self._plan.increment_ms)]).claims:
-            opened = self._store.open(claim, f"id-{next(self._ids)}", self._plan.earliest_next_ms(now_ms))
+            plan = self._plan.of_zone(self._store.head(claim.timeline).get(b"zone", b"").decode())
+            if is_zoned and plan.quiet is not None and (end_ms := plan.quiet.end_ms(now_ms)):
+                self._store.fail(claim, end_ms, posts=0)
+                continue
+            opened = self._store.open(claim, f"id-{next(self._ids)}", plan.earliest_next_ms(now_ms))
             if isinstance(opened, str):
                 assert opened == "empty"
                 continue
-            after = self._plan.after_digest(opened.iteration, now_ms, opened.next_earliest_ms)
+            after = plan.after_digest(opened.iteration, now_ms, opened.next_earliest_ms)
             self._store.close(
                 claim, opened.id, increment_ms=self._plan.increment_ms, base_ms=after.base_ms, bound_ms=after.bound_ms
             )
@@ -68,6 +76,18 @@ class Daemon:
 @given(policy=policies(), events=streams(25))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 def test_the_store_delivers_what_the_simulator_predicts(store: Scripts, policy: Policy, events: list[Event]) -> None:
+    check(store, policy, events)
+
+
+@given(policy=zoned_policies(), events=zoned_streams(25))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+def test_it_does_so_where_timelines_have_zones_of_their_own(
+    store: Scripts, policy: Policy, events: list[Event]
+) -> None:
+    check(store, policy, events)
+
+
+def check(store: Scripts, policy: Policy, events: list[Event]) -> None:
     store.client.flushdb()
     simulator, daemon, predicted = Simulator(Plan(policy), CAPACITY), Daemon(store, policy), list[SimulatedDigest]()
     for number, event in enumerate(events):

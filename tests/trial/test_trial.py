@@ -59,7 +59,7 @@ ORDER = (
 )
 ALL: dict[str, Any] = {
     "route": "all", "timeline": "ada", "key": None, "timestamp": None, "group": None, "urgent": False,
-    "cancels": False, "dropped": [], "policy": "default", "sink": "out", "target": None, "no_target": None,
+    "cancels": False, "zone": None, "dropped": [], "policy": "default", "sink": "out", "target": None, "no_target": None,
 }  # fmt: skip
 
 
@@ -81,7 +81,8 @@ def test_each_route_that_takes_it_is_there_with_all_that_it_makes_of_it() -> Non
     (only,) = answer(tried(ORDER))["events"]
     orders = {
         "route": "orders", "timeline": "orders of ada", "key": "1.50-2", "timestamp": 1_700_000_000_123,
-        "group": "new", "urgent": False, "cancels": False, "dropped": [], "policy": "slow",
+        "group": "new", "urgent": False, "cancels": False, "zone": None, "dropped": [],
+        "policy": "slow",
         "sink": "other", "target": None, "no_target": None,
     }  # fmt: skip
     assert only == {
@@ -226,6 +227,19 @@ def test_what_else_a_route_does_with_an_event_is_shown() -> None:
     assert "  cancels   takes out the record of its key that waits; both go, unless a digest showed one" in rows
     place = answer(tried(ORDER, file=file))["events"][0]["routes"][0]
     assert (place["dropped"], place["urgent"], place["cancels"]) == (["order.id", "meta"], True, True)
+
+
+@pytest.mark.parametrize(
+    ("field", "shown_as"),
+    [
+        ('"tz": "Asia/Tokyo"', "Asia/Tokyo"),
+        ('"tz": "Mars"', 'UTC, unless the timeline has another one: "Mars" is no zone'),
+        ('"x": 1', "UTC, unless the timeline has another one: the event names none"),
+    ],
+)
+def test_the_zone_that_an_event_names_is_shown(field: str, shown_as: str) -> None:
+    file = FILE + '[policies.default]\nat = "0 9 * * *"\nzone = "{tz}"\n'
+    assert f"  zone      {shown_as}" in shown(tried(b'{"user": "ada", %s}' % field.encode(), file=file))
 
 
 def test_an_event_that_is_too_old_for_all_routes_is_no_good_event() -> None:

@@ -244,7 +244,8 @@ for number = 1, #names do
   end
   local is_moved = false
   if newest and (schedule or held > 0) then
-    local head, has_changed = with_zone(known_heads[number] or '', zone, -newest)
+    local present = is_urgent and call('HGET', heads, names[number]) or known_heads[number] -- it may say so since
+    local head, has_changed = with_zone(present or '', zone, -newest)
     if head then
       zoned_heads[#zoned_heads + 1], zoned_heads[#zoned_heads + 2] = names[number], head
     end

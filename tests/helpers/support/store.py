@@ -141,12 +141,14 @@ def own_timeline(digest_id: str, timeline: bytes) -> bytes:
     return b"\x01" + digest_id.encode() + b"\x01" + timeline
 
 
-def batch_of(records: Iterable[Rec], *, has_ends: bool = False) -> tuple[list[bytes], list[bytes], bytes, list[bytes]]:
+def batch_of(
+    records: Iterable[Rec], *, is_special: bool = False
+) -> tuple[list[bytes], list[bytes], bytes, list[bytes]]:
     """Timelines of add's first kind, those of its second, the batch in its format, and the values."""
     by_timeline: dict[bytes, list[Rec]] = {}
     for record in records:
         by_timeline.setdefault(record.timeline, []).append(record)
-    second = [name for name, theirs in by_timeline.items() if has_ends or any(any(each[4:]) for each in theirs)]
+    second = [name for name, theirs in by_timeline.items() if is_special or any(any(each[4:]) for each in theirs)]
     first = [name for name in by_timeline if name not in second]
     packed = bytearray()
     values: list[bytes] = []
@@ -233,9 +235,11 @@ class Scripts:
         bound_ms: int | None = None,
         limit: int = 1000,
         ends: tuple[int, int] | None = None,
+        zone: tuple[str, int | str, int | str] | None = None,
     ) -> Added:
-        """`ends`: of a route whose records may end others, how long and how many ends are remembered."""
-        first, second, batch, values = batch_of(records, has_ends=ends is not None)
+        """`ends`: of a route whose records may end others, how long and how many ends are remembered. `zone`: of one
+        whose timelines have zones, that of all these records, and base and bound of a timeline that gets it anew."""
+        first, second, batch, values = batch_of(records, is_special=bool(ends or zone))
         keys = self.fixed(route)
         for timeline in first:
             keys += self.keys("set values", route, timeline)
@@ -243,8 +247,9 @@ class Scripts:
             keys += self.keys("set values digest shown" + " ends" * (ends is not None), route, timeline)
         name_from = len(self.key("set", route, b""))
         bound_ms = base_ms if bound_ms is None else bound_ms
-        numbers = [capacity, increment_ms, base_ms, bound_ms, limit, name_from, len(first) if ends is None else -1]
-        return Added(*self.run("add", keys, [self._now(), *numbers, batch, *(ends or ()), *values]))
+        kind = -(bool(ends) + 2 * bool(zone)) if ends or zone else len(first)
+        numbers = [capacity, increment_ms, base_ms, bound_ms, limit, name_from, kind]
+        return Added(*self.run("add", keys, [self._now(), *numbers, batch, *(ends or ()), *(zone or ()), *values]))
 
     def claim(
         self,
@@ -309,7 +314,9 @@ class Scripts:
                 b"tries",
             )
         )
-        return Opened(word.decode(), now_ms, head[b"id"].decode(), *numbers, int(head.get(b"cancelled", 0)))
+        return Opened(word.decode(), now_ms, head[b"id"].decode(), *numbers)._replace(
+            cancelled=int(head.get(b"cancelled", 0))
+        )
 
     def opened(
         self,

@@ -282,8 +282,9 @@ class Model:
         key, own, ends = record.key, record.timestamp_ms, self.ends.get(place, {})
         last_end, told = ends.get(b"e" + key), ends.get(b"t" + key)
         under_way = self.timelines[place].digest if place in self.timelines else None
-        seen = [self.memories.get(place, {}).get(key), under_way and under_way.records.get(key, (None,))[0]]
-        shown = max((each for each in seen if each is not None), default=None)
+        seen = [self.memories.get(place, {}).get(key, -1)]
+        seen += [under_way.records[key][0]] if under_way and key in under_way.records else []
+        shown = max(seen) if max(seen) >= 0 else None
         open_ms = of.records[key][0] if key in of.records else None
         fires = shown is not None and shown != told  # so the receiver believes
         if shown is not None and own <= shown and not (record.end and own == shown and fires):
@@ -696,8 +697,8 @@ class Model:
         self._put_dead(store, put, put_records)
         for route, counters in self.ledgers.items():
             keys[store.key("ledger", route)] = {name.encode(): b"%d" % number for name, number in counters.items()}
-        for route, due_ms in self.agenda.items():
-            put(store.key("agenda"), store.key("waiting", route), due_ms)
+        agenda = {store.key("waiting", route): due_ms for route, due_ms in self.agenda.items()}
+        keys |= {store.key("agenda"): agenda} if agenda else {}
         if self.ever_counted:
             keys[store.key("count")] = b"%d" % len(self.timelines)
         return keys
