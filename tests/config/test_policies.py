@@ -83,7 +83,7 @@ def test_delays_are_refused_beside_a_calendar_that_is_wrong_itself() -> None:
         ('at = "61 * * * *"', '"61 * * * *" is no cron expression: it has a bad minute; write five fields'),
         ('at = ["0 9 * * *", ""]', 'x.at[1]: "" is no cron expression'),
         ("at = 9", '9 is not text; write "9"'),
-        ('at = "0 9 * * *"\nzone = "{user.zone"', '"{user.zone" has a { without a }'),
+        ('at = "0 9 * * *"\nzone = "{user.zone"', '"{user.zone" has a lone "{"'),
         ('at = "0 9 * * *"\nzone = "{z}"\nzone_default = "Berlin"', '"Berlin" is not a zone; write "Europe/Berlin"'),
         ('zone = "Berlin"', '"Berlin" is not a zone; write "Europe/Berlin"'),
         ('zone = "local"', 'write a name of the IANA list, such as "Europe/Berlin"'),

@@ -59,7 +59,8 @@ ORDER = (
 )
 ALL: dict[str, Any] = {
     "route": "all", "timeline": "ada", "key": None, "timestamp": None, "group": None, "urgent": False,
-    "cancels": False, "zone": None, "dropped": [], "policy": "default", "sink": "out", "target": None, "no_target": None,
+    "cancels": False, "zone": None, "dropped": [], "policy": "default", "sink": "out", "target": None,
+    "no_target": None,
 }  # fmt: skip
 
 
