@@ -156,7 +156,7 @@ KINDS_OF_POLICY = (
         'quiet = "22:00-07:00"\nzone = "Europe/Berlin"',
         """Nothing is delivered inside, a retry neither; it waits, whatever the maximum, and goes out once when they
         end. Quiet hours come before the minimum, and that before the maximum. They go with every kind of policy,
-        and may be a list. `nsqdigest flush` and `dead replay` are exempt (if that attempt fails, the next one waits).
+        and may be a list. What is urgent, `nsqdigest flush` and `dead replay` are exempt, with their retries.
         `next_earliest` of a digest, `nsqdigest timelines` and the gauges of lag count with their end: what waits
         for the morning is not late.""",
         every(minutes=50),

@@ -99,23 +99,29 @@ class Digests:
         """Of which routes something may be due by now or so soon, and when at the earliest. In quiet hours that is when
         they end, but for what is exempt from them."""
         tag = self._namespace.tags[partition]
-        (seconds, microseconds), flat = await self._namespace.send_together(
-            partition,
-            [[b"TIME"], [b"ZRANGEBYSCORE", tag + b"agenda", b"-inf", self.now_ms() + within_ms, b"WITHSCORES"]],
-        )
+        commands: list[Command] = [
+            [b"TIME"],
+            [b"ZRANGEBYSCORE", tag + b"agenda", b"-inf", self.now_ms() + within_ms, b"WITHSCORES"],
+        ]
+        if self._quiet and self._quiet_now():
+            commands.append([b"ZRANGE", self._exempt(partition), 0, _EXEMPT_LOOKED_AT - 1, b"WITHSCORES"])
+        (seconds, microseconds), flat, *exempt = await self._namespace.send_together(partition, commands)
         self._namespace.clock.observe(int(seconds) * 1000 + int(microseconds) // 1000)
         from_name = len(tag + b"waiting:")
         found = {
             waiting[from_name:].decode("utf-8", "replace"): instant_ms(due)
             for waiting, due in zip(flat[::2], flat[1::2], strict=True)
         }
-        return found if not self._quiet else self._released(found)
+        return found if not self._quiet else self._released(found, _first_by_route(exempt[0]) if exempt else {})
 
-    def _released(self, agenda: Mapping[str, int]) -> dict[str, int]:
-        """What is due is so now: that it came due before the quiet hours began does not help it."""
+    def _released(self, agenda: Mapping[str, int], exempt_ms: Mapping[str, int]) -> dict[str, int]:
+        """What is due is so now: that it came due before the quiet hours began does not help it. `exempt_ms`: the first
+        retry of a route that they do not hold back."""
         ends_ms = self._quiet_now()
         return {
-            name: ends_ms[name] if name in ends_ms and EXEMPT_MS < due_ms < ends_ms[name] else due_ms
+            name: min(ends_ms[name], exempt_ms.get(name, ends_ms[name]))
+            if name in ends_ms and EXEMPT_MS < due_ms < ends_ms[name]
+            else due_ms
             for name, due_ms in agenda.items()
         }
 
@@ -173,7 +179,7 @@ class Digests:
         now_ms, next_due, *flat = await self._namespace.run(
             partition,
             "claim",
-            [*keys, self._namespace.tags[partition] + b"agenda"],
+            [*keys, self._namespace.tags[partition] + b"agenda", self._exempt(partition)],
             [b"", lease_ms, token, len(budgets), *budgets, *chain.from_iterable(of_routes)],
         )
         self._namespace.clock.observe(now_ms)
@@ -194,12 +200,19 @@ class Digests:
         heads_of = [
             [b"HGET", self._namespace.keys[partition, claim.route].heads, claim.timeline.encode()] for claim in zoned
         ]
+        names = [f"{claim.route}:{claim.timeline}" for claim in zoned]
         try:
-            heads = await self._namespace.send(partition, heads_of)
+            *heads, retries = await self._namespace.send(
+                partition, [*heads_of, [b"ZMSCORE", self._exempt(partition), *names]]
+            )
         except StoreError as error:  # whatever became of the reading: the claims are ours
             raise StoreError(error.reason, "the zones of claimed timelines", Applied.AMBIGUOUS) from error
-        zones = {(claim.route, claim.timeline): zone_of(head) for claim, head in zip(zoned, heads, strict=True)}
-        return [claim._replace(zone=zones.get((claim.route, claim.timeline), "")) for claim in claims]
+        known = {}
+        for claim, head, retry_ms in zip(zoned, heads, retries, strict=True):
+            is_exempt = retry_ms is not None and instant_ms(retry_ms) == claim.due_ms
+            due_ms = EXEMPT_MS if is_exempt else claim.due_ms
+            known[claim.route, claim.timeline] = claim._replace(zone=zone_of(head), due_ms=due_ms)
+        return [known.get((claim.route, claim.timeline), claim) for claim in claims]
 
     # -- their digests
 
@@ -257,14 +270,15 @@ class Digests:
         routes = self._numbers_of(claims)
         dead = self._namespace.dead_keys[partition]
         own = self._own_keys(partition, claims, lambda keys: keys.to_finish)
-        keys = [*self._shared_keys(partition, routes), *own, dead.dead, dead.details]
+        keys = [*self._shared_keys(partition, routes), *own, dead.dead, dead.details, self._exempt(partition)]
         arguments: list[bytes | str | int] = [b"", len(routes), len(endings)]
         for name in routes:
             route = self._routes[name]
             name_from = len(self._namespace.keys[partition, name].snapshot)
             arguments += (name_from, route.increment_ms, route.dedupe_window_ms, _MEMORY_PER_CAPACITY * route.capacity)
         for (name, token, kind, posts, after), run in _runs(endings, _how_it_ends):
-            arguments += (routes[name], kind, token, posts, *after, len(run), *[ending.digest_id for ending in run])
+            word = _RETRY if kind is End.WAIT and self._routes[name].has_quiet_hours else kind
+            arguments += (routes[name], word, token, posts, *after, len(run), *[ending.digest_id for ending in run])
         for ending in endings:
             if ending.kind is End.BURY:
                 arguments.append(ending.details)
@@ -342,6 +356,9 @@ class Digests:
         of = [self._namespace.keys[partition, name] for name in routes]
         return [*chain.from_iterable(each.of_route for each in of), *of[0].of_partition]
 
+    def _exempt(self, partition: int) -> bytes:
+        return self._namespace.tags[partition] + b"exempt"
+
     def _own_keys(
         self, partition: int, claims: Sequence[Claim], prefixes_of: Callable[[Keys], Sequence[bytes]]
     ) -> list[Arguments]:
@@ -361,6 +378,10 @@ def new_token() -> str:
 _members_of = reader(b"ZRANGE", b"0", b"%d" % READ_WHOLE_RECORDS, b"WITHSCORES")
 _values_of = reader(b"HGETALL")
 _how_it_ends = attrgetter("claim.route", "claim.token", "kind", "posts", "after")
+_EXEMPT_LOOKED_AT = 500
+"""As lua/delivery/claim.lua looks at them."""
+_RETRY = "retry"
+"""The word of lua/delivery/finish.lua for what waits again where its route has quiet hours."""
 _OPENED = frozenset((b"opened", b"again", b"merged"))
 _ENDED = {
     b"closed": Ended.DONE,
@@ -370,6 +391,14 @@ _ENDED = {
     b"stale": Ended.STALE,
     b"damaged": Ended.DAMAGED,
 }
+
+
+def _first_by_route(flat: Sequence[bytes]) -> dict[str, int]:
+    """Of ROUTE:TIMELINE and instant in turn, in the order of the instants."""
+    found: dict[str, int] = {}
+    for name, due in zip(flat[::2], flat[1::2], strict=True):
+        found.setdefault(name.partition(b":")[0].decode("utf-8", "replace"), instant_ms(due))
+    return found
 
 
 def _runs(items: Sequence[T], by: Callable[[T], K]) -> Iterator[tuple[K, list[T]]]:

@@ -14,6 +14,7 @@ Keys, under the hash tag `{namespace:partition}`, type first, the route's name a
     dead            id scored by when it died (ms)   dead:details, dead-set:ID, dead-values:ID
     layout          schema, partitions, epoch        routes (of partition 0)       route: when a daemon had it (ms)
     turns           when upkeep was done (ms)        policies                      route: what it was scored by
+    exempt          ROUTE:TIMELINE scored by a retry (ms) that quiet hours do not hold back
     holds           of ROUTE:TIMELINE: muted or snoozed, until when (ms), by whom
 
 A digest that was revived from the dead store is the snapshot of a timeline of its own, in the partition where it was

@@ -17,7 +17,7 @@ _FIRST_PAGE_RECORDS = 16
 _LENGTHS = [length.to_bytes(2, "big") for length in range(4097)]
 """Packed lengths: of keys (limits.key is 4 KiB at most), and of the records of one timeline in a batch."""
 _REPEAT, _URGENT, _MUTED = 1, 2, 4
-_WITH_ENDS, _WITH_ZONES = 1, 2
+_WITH_ENDS, _WITH_ZONES, _WITH_QUIET_HOURS = 1, 2, 4
 
 
 class _Grouped(NamedTuple):
@@ -27,16 +27,28 @@ class _Grouped(NamedTuple):
     records: list[Record]
 
 
+class Special(NamedTuple):
+    """What few routes have. With any of it all timelines of a call are of the second kind."""
+
+    ends: tuple[int, ...] = ()
+    """Where records may end others: how long ends are remembered (ms), and how many."""
+    zoned: Zoned | None = None
+    """Where timelines have zones of their own."""
+    exempt: bytes = b""
+    """That key, where the route has quiet hours and a record is urgent."""
+
+
+NOTHING_SPECIAL = Special()
+
+
 def pack_batch(
     keys: Keys,
     records: Sequence[Record],
     muted: frozenset[bytes] = frozenset(),
-    ends: tuple[int, ...] = (),
-    zoned: Zoned | None = None,
+    special: Special = NOTHING_SPECIAL,
 ) -> tuple[list[Arguments], list[int | bytes | Arguments]]:
     """The keys of the batch's timelines, and add's arguments from the number of timelines of its first kind on.
-    `muted`: timelines whose records are counted and not kept. `ends`: of a route whose records may end others how
-    long ends are remembered (ms), and how many. With either of `ends` and `zoned` all timelines are of the second kind.
+    `muted`: timelines whose records are counted and not kept.
 
     Column by column, which takes half the time of record by record.
     """
@@ -45,7 +57,8 @@ def pack_batch(
     of_second_kind = {record.timeline for record in records if record.possible_repeat or record.is_urgent}
     if muted:
         of_second_kind |= muted
-    if ends or zoned:
+    is_special = special != NOTHING_SPECIAL
+    if is_special:
         plain, second = (), records
     elif of_second_kind:
         plain = [record for record in records if record.timeline not in of_second_kind]
@@ -70,12 +83,15 @@ def pack_batch(
     ]
     declared = [
         Arguments(of_plain.timelines, (keys.index, keys.values)),
-        Arguments(of_second.timelines, keys.of_second_kind_with_ends if ends else keys.of_second_kind),
+        Arguments(of_second.timelines, keys.of_second_kind_with_ends if special.ends else keys.of_second_kind),
     ]
     values = Arguments([record.value for record in ordered])
-    if not (ends or zoned):
+    ends, zoned, exempt = special
+    if not is_special:
         return declared, [len(of_plain.timelines), b"".join(packed), values]
-    kind = -(_WITH_ENDS * bool(ends) + _WITH_ZONES * (zoned is not None))
+    if exempt:
+        declared.append(Arguments([exempt]))
+    kind = -(_WITH_ENDS * bool(ends) + _WITH_ZONES * (zoned is not None) + _WITH_QUIET_HOURS * bool(exempt))
     zone = () if zoned is None else (zoned.zone.encode(), *(zoned.anew or (b"", b"")))
     return declared, [kind, b"".join(packed), *ends, *zone, values]
 

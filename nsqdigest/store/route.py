@@ -19,7 +19,14 @@ class StoreRoute(NamedTuple):
     longest_ms: int = _LONGEST_MS
     """No instant of its schedule lies further ahead: the longest delay of its policy, or of a retry."""
     quiet: QuietHours | None = None
+    has_quiet_hours: bool = False
+    """Those of all its timelines, or of each its own."""
     is_zoned: bool = False
     """Its timelines have zones of their own: `quiet` is None then."""
     has_ends: bool = False
     """Some of its records may end others of their key."""
+
+    @property
+    def is_special(self) -> bool:
+        """Whether an add of it may take more than those of other routes do."""
+        return self.has_ends or self.is_zoned or self.has_quiet_hours

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from nsqdigest.store.answers import Added, WrongTypes
 from nsqdigest.store.keys import partition_limit
-from nsqdigest.store.packing import pack_batch
+from nsqdigest.store.packing import NOTHING_SPECIAL, Special, pack_batch
 from nsqdigest.store.route import StoreRoute
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ class Timelines:
         of their own."""
         settings, of = self._routes[route], self._namespace.keys[partition, route]
         muted = self._holds.muted(route) if self._holds.is_any_muted else _NONE
-        ends = (settings.dedupe_window_ms, _ENDS_PER_CAPACITY * settings.capacity) if settings.has_ends else ()
-        keys, batch = pack_batch(of, records, muted, ends, zoned)
+        special = self._special(settings, partition, records, zoned) if settings.is_special else NOTHING_SPECIAL
+        keys, batch = pack_batch(of, records, muted, special)
         known = self._acknowledged.known[route, partition]
         *counts, due_at_once, counted, muted, cancelled = await self._namespace.run(
             partition,
@@ -71,6 +71,11 @@ class Timelines:
         if self._acknowledged.on_answer(route, partition, known, added.counted - added.added, added.counted):
             self._namespace.needs_check.set()
         return added
+
+    def _special(self, route: StoreRoute, partition: int, records: Sequence[Record], zoned: Zoned | None) -> Special:
+        ends = (route.dedupe_window_ms, _ENDS_PER_CAPACITY * route.capacity) if route.has_ends else ()
+        is_exempt = route.has_quiet_hours and any(record.is_urgent for record in records)
+        return Special(ends, zoned, self._namespace.tags[partition] + b"exempt" if is_exempt else b"")
 
     async def compare_acknowledged(self) -> None:
         """Reads the ledgers and counts the records that Redis had acknowledged and lost."""

@@ -5,12 +5,13 @@
 --       8 count of timelines   9 agenda zset
 --       then for each timeline of the first kind: set zset, values hash;
 --       then for each of the second kind (some record may be a repeat, is urgent or is muted): set zset, values hash,
---       digest zset, shown zset; where records may end others, its ends zset, too
+--       digest zset, shown zset; where records may end others, its ends zset, too;
+--       then, with quiet hours and an urgent record, exempt zset
 -- ARGV  1 now (ms, '' = Redis' clock)    2 capacity (records)          3 increment (ms)
 --       4 base, 5 bound (ms) of a timeline that begins here            6 most timelines of this partition
 --       7 length of what stands before the timeline's name in its keys 8 timelines of the first kind; below 0:
 --         there are none, and it is minus the sum of 1: records of the route may end others (lib/cancel.lua), 2: its
---         timelines have zones of their own
+--         timelines have zones of their own, 4: the route has quiet hours, and some record is urgent
 --       9 the batch, packed big-endian: of each timeline u16 records; of each record u16 length + key, and its score as
 --         17 characters: minus the timestamp (µs), zero-padded; of each record of a timeline of the second kind u8,
 --         the sum of 1: may be a repeat, 2: is urgent, 4: an operator muted its timeline, it is
@@ -40,6 +41,7 @@
 -- @include lib/ledger.lua
 -- @include lib/head.lua
 -- @include lib/zone.lua
+-- @include lib/exempt.lua
 
 -- Two things here are for speed, and measured. Values are arguments of their own, for Lua hashes every string it is
 -- given from end to end: inside the batch each value would be hashed twice. And a record's score is minus its
@@ -54,11 +56,12 @@ local now, capacity, increment = now_ms(ARGV[1]), tonumber(ARGV[2]), tonumber(AR
 local first_base, first_bound = tonumber(ARGV[4]), tonumber(ARGV[5])
 local first_instants, exempt_instants = pack('>I8I8', first_base, first_bound), pack('>I8I8', EXEMPT, EXEMPT)
 local name_from, plain, batch = ARGV[7] + 1, tonumber(ARGV[8]), ARGV[9]
-local has_ends, width, fixed_arguments, zone, zone_instants = false, 4, 9, '', nil
+local has_ends, width, fixed_arguments, zone, zone_instants, exempt = false, 4, 9, '', nil, nil
 if plain < 0 then
-  has_ends = plain % 2 == 1
+  local kinds = -plain
+  has_ends, exempt = kinds % 2 == 1, kinds >= 4 and KEYS[#KEYS] or nil
   width, fixed_arguments = has_ends and 5 or 4, has_ends and 11 or 9
-  if plain <= -2 then
+  if kinds % 4 >= 2 then
     local base, bound
     zone, base, bound = unpack(ARGV, fixed_arguments + 1, fixed_arguments + 3)
     fixed_arguments = fixed_arguments + 3
@@ -98,6 +101,11 @@ local function is_left_to_its_digest(snapshot, timeline)
   end
   if not field_of(head, 'urgent') then
     call('HSET', heads, timeline, with_number(head, 'urgent', 1))
+  end
+  local due = exempt and call('ZSCORE', waiting, timeline)
+  if due then -- its retry is not held back by quiet hours, and waits as long as it would
+    local base = unpack_schedule(call('HGET', schedules, timeline), now)
+    put_exempt(exempt, route_of(waiting), timeline, base, now)
   end
   return true
 end
@@ -148,7 +156,7 @@ local names = {}
 for number = 1, plain do
   names[number] = string.sub(KEYS[FIXED_KEYS + 2 * number - 1], name_from)
 end
-for number = plain + 1, plain + (#KEYS - FIXED_KEYS - 2 * plain) / width do
+for number = plain + 1, plain + math.floor((#KEYS - FIXED_KEYS - 2 * plain) / width) do
   names[number] = string.sub(KEYS[FIXED_KEYS + 2 * plain + width * (number - plain - 1) + 1], name_from)
 end
 begin_count(ledger, 'added')

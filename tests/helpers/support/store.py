@@ -20,8 +20,8 @@ from nsqdigest.store import scripts
 NOW_MS = 1_700_000_000_000
 LEASE_MS = 60_000
 KINDS_THAT_STAY = {
-    b"ledger", b"count", b"shown", b"ends", b"dead", b"dead-set", b"dead-values", b"layout", b"routes", b"policies",
-    b"turns",
+    b"ledger", b"count", b"shown", b"ends", b"exempt", b"dead", b"dead-set", b"dead-values", b"layout", b"routes",
+    b"policies", b"turns",
 }  # fmt: skip
 """Kinds of keys that are left when nothing waits any more."""
 EXEMPT_MS = 1
@@ -205,7 +205,7 @@ class Scripts:
     def of_routes(self, routes: Iterable[str]) -> list[bytes]:
         """What the scripts that discover timelines take."""
         kinds = "waiting leased tokens schedule"
-        return [*(key for name in routes for key in self.keys(kinds, name)), self.key("agenda")]
+        return [*(key for name in routes for key in self.keys(kinds, name)), self.key("agenda"), self.key("exempt")]
 
     # -- calls
 
@@ -236,10 +236,12 @@ class Scripts:
         limit: int = 1000,
         ends: tuple[int, int] | None = None,
         zone: tuple[str, int | str, int | str] | None = None,
+        is_quiet: bool = False,
     ) -> Added:
         """`ends`: of a route whose records may end others, how long and how many ends are remembered. `zone`: of one
-        whose timelines have zones, that of all these records, and base and bound of a timeline that gets it anew."""
-        first, second, batch, values = batch_of(records, is_special=bool(ends or zone))
+        whose timelines have zones, that of all these records, and base and bound of a timeline that gets it anew.
+        `is_quiet`: of one with quiet hours, with an urgent record."""
+        first, second, batch, values = batch_of(records, is_special=bool(ends or zone or is_quiet))
         keys = self.fixed(route)
         for timeline in first:
             keys += self.keys("set values", route, timeline)
@@ -247,7 +249,8 @@ class Scripts:
             keys += self.keys("set values digest shown" + " ends" * (ends is not None), route, timeline)
         name_from = len(self.key("set", route, b""))
         bound_ms = base_ms if bound_ms is None else bound_ms
-        kind = -(bool(ends) + 2 * bool(zone)) if ends or zone else len(first)
+        keys += [self.key("exempt")] if is_quiet else []
+        kind = -(bool(ends) + 2 * bool(zone) + 4 * is_quiet) if ends or zone or is_quiet else len(first)
         numbers = [capacity, increment_ms, base_ms, bound_ms, limit, name_from, kind]
         return Added(*self.run("add", keys, [self._now(), *numbers, batch, *(ends or ()), *(zone or ()), *values]))
 
@@ -338,7 +341,7 @@ class Scripts:
     def finish(self, *ends: End, increment_ms: int = 0) -> tuple[list[str], int]:
         """The words, and how many digests are dead now."""
         routes, keys = self.of_many([end.claim for end in ends], "digest digest-values shown")
-        keys += [self.key("dead"), self.key("dead:details")]
+        keys += [self.key("dead"), self.key("dead:details"), self.key("exempt")]
         for end in ends:
             if end.kind == "bury":
                 keys += self.keys("dead-set dead-values", end.digest_id)
@@ -347,7 +350,7 @@ class Scripts:
             memory = next((end.memory for end in ends if end.claim.route == route and end.memory), (0, 0))
             arguments += (len(self.key("digest", route, b"")), increment_ms, *memory)
         for end in ends:
-            posts = end.more if end.kind == "wait" else 0
+            posts = end.more if end.kind in {"wait", "retry"} else 0
             arguments += [routes.index(end.claim.route) + 1, end.kind, end.claim.token, posts]
             arguments += [end.base_ms, end.bound_ms, 1, end.digest_id]
         arguments += [end.more for end in ends if end.kind == "bury"]
@@ -368,8 +371,9 @@ class Scripts:
         return End("close", claim, digest_id, base_ms, bound_ms, "", (remember_ms, remembered))
 
     @staticmethod
-    def failing(claim: Claim, again_ms: int, posts: int = 1) -> End:
-        return End("wait", claim, "", again_ms, again_ms, posts)
+    def failing(claim: Claim, again_ms: int, posts: int = 1, *, is_retry: bool = False) -> End:
+        """`is_retry`: of a route with quiet hours."""
+        return End("retry" if is_retry else "wait", claim, "", again_ms, again_ms, posts)
 
     @staticmethod
     def burying(
@@ -389,8 +393,8 @@ class Scripts:
         ending = self.closing(claim, digest_id, **how)  # type: ignore[arg-type]
         return self.finish(ending, increment_ms=increment_ms)[0][0]
 
-    def fail(self, claim: Claim, again_ms: int, posts: int = 1) -> str:
-        return self.finish(self.failing(claim, again_ms, posts))[0][0]
+    def fail(self, claim: Claim, again_ms: int, posts: int = 1, *, is_retry: bool = False) -> str:
+        return self.finish(self.failing(claim, again_ms, posts, is_retry=is_retry))[0][0]
 
     def bury(
         self, claim: Claim, digest_id: str = "id-1", *, increment_ms: int = 0, details: bytes = b"{}", **how: int | None
