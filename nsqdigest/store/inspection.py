@@ -145,6 +145,18 @@ class Inspector:
             remembered,
         )
 
+    async def deleted(self, place: Place) -> int:
+        """How many records of its route were ever deleted, in its partition."""
+        of, _ = self._of(place)
+        (count,) = await self._namespace.send(place.partition, [[b"HGET", of.ledger, b"deleted"]])
+        return _number(count)
+
+    async def is_remembered(self, place: Place) -> bool:
+        """Whether a digest of it ended lately."""
+        of, name = self._of(place)
+        (there,) = await self._namespace.send(place.partition, [[b"EXISTS", of.memory + name]])
+        return bool(there)
+
     async def records(self, place: Place, most: int) -> list[StoredRecord]:
         """The newest of its open records."""
         of, name = self._of(place)

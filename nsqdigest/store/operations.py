@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+from nsqdigest.store.holds import field_of
 from nsqdigest.store.keys import shown_timeline
 from nsqdigest.store.packing import RECORDS_PER_CALL
 from nsqdigest.store.schedule import EXEMPT_MS
@@ -137,8 +138,10 @@ class Operations:
 
     async def _adopt(self, partition: int, route: str, to: str, capacity: int, name: bytes) -> int | None:
         of, theirs = self._namespace.keys[partition, route], self._namespace.keys[partition, to]
-        keys = [*of.of(name), *theirs.of(name), of.ends + name, theirs.ends + name]
-        answer = await self._namespace.run(partition, "adopt", keys, [name, capacity])
+        holds = self._namespace.tags[partition] + b"holds"
+        keys = [*of.of(name), *theirs.of(name), of.ends + name, theirs.ends + name, holds]
+        fields = [field_of(each, name) for each in (route, to)]
+        answer = await self._namespace.run(partition, "adopt", keys, [name, capacity, *fields])
         return int(answer[1]) if answer[0] == b"adopted" else None
 
     async def delete_all(self, route: str) -> AsyncIterator[Step]:

@@ -2,14 +2,15 @@
 -- ends so: what its receiver would see names the route, so they go out under a new id.
 --
 -- KEYS  as lib/timeline_keys.lua has them, of the route it leaves; then the same of the route it goes to; then the ends
---       zsets of both
--- ARGV  1 timeline   2 capacity of the route it goes to (records)
+--       zsets of both; then the holds hash of the partition
+-- ARGV  1 timeline   2 capacity of the route it goes to (records)   3 its field among the holds, 4 that of the route it
+--       goes to
 -- RETURNS { 'adopted', records } | { 'unknown' }; whoever had it leased is stale from here on
 --         { 'too-large' }: it is more than one call may move; nothing changed
 -- ERRORS none of its own. Both ledgers stay balanced: what went over is dropped:adopted here and added there.
 -- EFFECT there it waits as long as here (not at all where an urgent record came while a digest was under way), or as
 --        long as the timeline of that name which is there; whose memory of what was delivered and of ends takes in this
---        one's. Here nothing of it is left.
+--        one's. It stays muted or snoozed, unless the other one is. Here nothing of it is left.
 --
 -- @include lib/timeline_keys.lua
 -- @include lib/union.lua
@@ -20,7 +21,7 @@
 
 local to_waiting, _, _, to_schedules, to_heads, to_losses, to_ledger = unpack(KEYS, 15, 21)
 local to_index, to_values, _, _, to_memory = unpack(KEYS, 24, 28)
-local ends, to_ends = unpack(KEYS, 29, 30)
+local ends, to_ends, holds = unpack(KEYS, 29, 31)
 local MOST_ADOPTED = 10000 -- records: some 50 ms of Redis
 local timeline, capacity = ARGV[1], tonumber(ARGV[2])
 
@@ -81,6 +82,11 @@ unite_memories(ends, to_ends)
 end_count(to_ledger, 'added', { 'added', open + in_snapshot - copied, 'open', records - held, 'superseded', superseded,
   'dropped:capacity', over_capacity })
 
+local hold = redis.call('HGET', holds, ARGV[3])
+if hold then
+  redis.call('HSETNX', holds, ARGV[4], hold)
+  redis.call('HDEL', holds, ARGV[3])
+end
 redis.call('UNLINK', index, values, snapshot, snapshot_values, memory, ends)
 redis.call('HDEL', heads, timeline)
 redis.call('HDEL', losses, 's' .. timeline, 'c' .. timeline, 'x' .. timeline)

@@ -516,8 +516,9 @@ class Scripts:
     def adopt(self, timeline: bytes, to: str, route: str = "r", capacity: int = 100) -> tuple[str, int | None]:
         """The word, and how many records went over."""
         ends = [self.key("ends", each, timeline) for each in (route, to)]
-        keys = [*self.all_of(route, timeline), *self.all_of(to, timeline), *ends]
-        answer = self.run("adopt", keys, [timeline, capacity])
+        keys = [*self.all_of(route, timeline), *self.all_of(to, timeline), *ends, self.key("holds")]
+        fields = [each.encode() + b":" + timeline for each in (route, to)]
+        answer = self.run("adopt", keys, [timeline, capacity, *fields])
         return self._word(answer), answer[1] if len(answer) > 1 else None
 
     def audit(self, routes: Sequence[str] = ("r",)) -> tuple[int, dict[str, tuple[int, dict[str, int]]]]:

@@ -635,6 +635,8 @@ class Model:
         if (ends := self.ends.pop(place, None)) is not None:
             of_target = self.ends.setdefault((to, place[1]), {})
             of_target |= {key: max(stamp, of_target.get(key, -1)) for key, stamp in ends.items()}
+        if (hold := self.holds.pop(place, None)) is not None:
+            self.holds.setdefault((to, place[1]), hold)
         self.count(place[0], "dropped:adopted", moved)
         self.count(place[0], "open", -len(of.records))
         self.count(place[0], "snapshots", -len(shown))
