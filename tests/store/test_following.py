@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -20,15 +21,28 @@ pytestmark = pytest.mark.integration
 HERE = Place(0, "r", "t")
 
 
-async def begun(store: Store) -> tuple[asyncio.Task[Followed], Known]:
+class Looking(Inspector):
+    """`looked` is set when the timeline was seen again."""
+
+    looked: asyncio.Event
+
+    async def look(self, *where: Any) -> Known | None:
+        known = await super().look(*where)
+        self.looked.set()
+        return known
+
+
+async def begun(store: Store) -> asyncio.Task[Followed]:
     """One that has an event, and somebody who follows it."""
     await add(store)
-    inspector = Inspector(store.namespace)
+    inspector = Looking(store.namespace)
+    inspector.looked = asyncio.Event()
     known = await inspector.look(HERE, 0)
     assert known is not None
+    inspector.looked.clear()
     following = asyncio.ensure_future(follow(inspector, store.dead, known, 0, digest_id="", limit_s=10))
-    await asyncio.sleep(0)
-    return following, known
+    await inspector.looked.wait()
+    return following
 
 
 async def deliver(store: Store) -> None:
@@ -43,12 +57,12 @@ async def deliver(store: Store) -> None:
 
 
 async def test_who_was_deleted_meanwhile_was_not_delivered(store: Store) -> None:
-    following, _ = await begun(store)
+    following = await begun(store)
     await Operations(store.namespace).delete("r", "t")
     assert (await following).result is Result.DELETED
 
 
 async def test_who_was_delivered_and_forgotten_at_once_was_delivered(store: Store) -> None:
-    following, _ = await begun(store)
+    following = await begun(store)
     await deliver(store)
     assert (await following).result is Result.DELIVERED
