@@ -91,7 +91,9 @@ class StoreWriter:
             number: metrics.number("records_added_total", route=route.settings.name)
             for number, route in self._routes.items()
         }
-        is_only = len(routes) == 1 and store.partitions == 1 and not routes[0].plan.zone_template
+        self._zoned = frozenset(route.number for route in routes if route.plan.zone_template)
+        """Routes whose timelines have zones of their own."""
+        is_only = len(routes) == 1 and store.partitions == 1 and not self._zoned
         self._only_route = routes[0] if is_only else None
 
     async def write(self, records: Sequence[Record], now_ms: int) -> WriteResult:
@@ -135,13 +137,13 @@ class StoreWriter:
             return await self._split(call, error) if error.is_damage else _failed(call.records, error)
 
     async def _add(self, call: _Call) -> WriteResult:
-        name, plan = call.route.settings.name, call.route.plan.of_zone(call.zone)
-        first = plan.beginning(call.now_ms)
-        if call.route.plan.zone_template:
-            zoned = Zoned(call.zone, plan.anew(call.now_ms))
+        name, plan = call.route.settings.name, call.route.plan
+        if call.route.number in self._zoned:
+            plan = plan.of_zone(call.zone)
+            first, zoned = plan.beginning(call.now_ms), Zoned(call.zone, plan.anew(call.now_ms))
             added = await self._store.add(name, call.partition, call.records, first, zoned)
         else:
-            added = await self._store.add(name, call.partition, call.records, first)
+            added = await self._store.add(name, call.partition, call.records, plan.beginning(call.now_ms))
         self._added[call.route.number].value += added.added
         not_kept = {
             "superseded": added.superseded, "capacity": added.dropped_capacity, "timelines": added.dropped_timelines,

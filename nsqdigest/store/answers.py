@@ -47,11 +47,8 @@ class Claim(NamedTuple):
     token: str
     zone: str = ""
     """Of the timeline, where its route's policy takes zones from the events."""
-
-    @property
-    def scheduled_as(self) -> str:
-        """The same for all claims whose next instants are the same."""
-        return f"{self.route} {self.zone}" if self.zone else self.route
+    scheduled_as: str = ""
+    """The same for all claims whose next instants are the same; "": as all of its route."""
 
     @property
     def is_revived(self) -> bool:

@@ -211,7 +211,10 @@ class Digests:
         for claim, head, retry_ms in zip(zoned, heads, retries, strict=True):
             is_exempt = retry_ms is not None and instant_ms(retry_ms) == claim.due_ms
             due_ms = EXEMPT_MS if is_exempt else claim.due_ms
-            known[claim.route, claim.timeline] = claim._replace(zone=zone_of(head), due_ms=due_ms)
+            zone = zone_of(head)
+            known[claim.route, claim.timeline] = claim._replace(
+                zone=zone, scheduled_as=f"{claim.route} {zone}" if zone else "", due_ms=due_ms
+            )
         return [known.get((claim.route, claim.timeline), claim) for claim in claims]
 
     # -- their digests
@@ -225,7 +228,7 @@ class Digests:
         whatever order Redis carries the calls out.
         """
         claims = [opening.claim for opening in openings]
-        routes = {claim.scheduled_as: claim.route for claim in claims}
+        routes = {claim.scheduled_as or claim.route: claim.route for claim in claims}
         numbers = {each: number for number, each in enumerate(routes, 1)}
         own = self._own_keys(partition, claims, lambda keys: keys.to_open)
         keys = [*self._shared_keys(partition, routes.values()), *own]
@@ -234,8 +237,8 @@ class Digests:
             route, instants = self._routes[name], next_earliest_ms[scheduled_as]
             name_from = len(self._namespace.keys[partition, name].index)
             arguments += (name_from, route.capacity if route.merges else 0, len(instants), *instants)
-        for (scheduled_as, token), run in _runs(openings, attrgetter("claim.scheduled_as", "claim.token")):
-            arguments += (numbers[scheduled_as], token, len(run), *[opening.new_id for opening in run])
+        for (name, scheduled_as, token), run in _runs(openings, _how_it_opens):
+            arguments += (numbers[scheduled_as or name], token, len(run), *[opening.new_id for opening in run])
         now_ms, *answers = await self._namespace.run(partition, "open", keys, [packed(arguments)], durable=True)
         self._namespace.clock.observe(now_ms)
         opened: list[Head | NotOpened] = []
@@ -377,6 +380,7 @@ def new_token() -> str:
 
 _members_of = reader(b"ZRANGE", b"0", b"%d" % READ_WHOLE_RECORDS, b"WITHSCORES")
 _values_of = reader(b"HGETALL")
+_how_it_opens = attrgetter("claim.route", "claim.scheduled_as", "claim.token")
 _how_it_ends = attrgetter("claim.route", "claim.token", "kind", "posts", "after")
 _EXEMPT_LOOKED_AT = 500
 """As lua/delivery/claim.lua looks at them."""

@@ -25,8 +25,3 @@ class StoreRoute(NamedTuple):
     """Its timelines have zones of their own: `quiet` is None then."""
     has_ends: bool = False
     """Some of its records may end others of their key."""
-
-    @property
-    def is_special(self) -> bool:
-        """Whether an add of it may take more than those of other routes do."""
-        return self.has_ends or self.is_zoned or self.has_quiet_hours

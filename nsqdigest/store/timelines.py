@@ -55,7 +55,8 @@ class Timelines:
         of their own."""
         settings, of = self._routes[route], self._namespace.keys[partition, route]
         muted = self._holds.muted(route) if self._holds.is_any_muted else _NONE
-        special = self._special(settings, partition, records, zoned) if settings.is_special else NOTHING_SPECIAL
+        is_special = zoned is not None or settings.has_ends or settings.has_quiet_hours
+        special = self._special(settings, partition, records, zoned) if is_special else NOTHING_SPECIAL
         keys, batch = pack_batch(of, records, muted, special)
         known = self._acknowledged.known[route, partition]
         *counts, due_at_once, counted, muted, cancelled = await self._namespace.run(
