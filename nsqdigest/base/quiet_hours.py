@@ -31,8 +31,9 @@ class Window(NamedTuple):
 
 
 class QuietHours:
-    def __init__(self, windows: Sequence[Window], zone: ZoneInfo) -> None:
-        """Windows that leave some minute of the day free."""
+    def __init__(self, windows: Sequence[Window], zone: ZoneInfo, *, is_zoned: bool = False) -> None:
+        """Windows that leave some minute of the day free. `is_zoned`: timelines may have them in zones of their own."""
+        self._is_zoned = is_zoned
         self._windows = windows
         self._elsewhere: dict[str, QuietHours] = {}
         self._clock = LocalClock(zone)
@@ -40,8 +41,9 @@ class QuietHours:
         """The last answer: from the first instant on, until before the second, it is the third."""
 
     def in_zone(self, name: str) -> QuietHours:
-        """The same windows in another zone. These themselves where there is no such zone."""
-        if not is_zone(name):
+        """The same windows in the zone of a timeline. These themselves where there is no such zone, or the policy takes
+        none from the events (any more)."""
+        if not self._is_zoned or not is_zone(name):
             return self
         if name not in self._elsewhere:
             self._elsewhere[name] = QuietHours(self._windows, ZoneInfo(name))

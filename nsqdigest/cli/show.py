@@ -115,11 +115,12 @@ def _lines(config: Config, seen: _Seen) -> list[str]:
         pairs += _of_digest(known)
     pairs += [("revived", f"digest {_digest_id(each)}, on its way again: --digest shows it") for each in seen.revived]
     quiet = seen.routes.quiet_of(place.route)
-    if known.zone:
+    is_zoned = route is not None and config.policies[route.policy].is_zoned
+    if known.zone and is_zoned:
         pairs.append(("zone", known.zone))
         quiet = quiet.in_zone(known.zone) if quiet is not None else None
     if quiet is not None and (end_ms := quiet.end_ms(known.now_ms)):
-        whose = "it" if known.zone else "this route"
+        whose = "it" if is_zoned else "this route"
         pairs.append(
             ("quiet hours", f"until {instant(end_ms)}: nothing of {whose} goes out but what is urgent or flushed")
         )

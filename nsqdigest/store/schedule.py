@@ -85,7 +85,7 @@ def calendar_of(policy: Policy) -> Calendar | None:
 
 
 def quiet_of(policy: Policy) -> QuietHours | None:
-    return QuietHours(policy.quiet, _zone_of(policy)) if policy.quiet else None
+    return QuietHours(policy.quiet, _zone_of(policy), is_zoned=policy.is_zoned) if policy.quiet else None
 
 
 def _zone_of(policy: Policy) -> ZoneInfo:
