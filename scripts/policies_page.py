@@ -156,7 +156,7 @@ KINDS_OF_POLICY = (
         'quiet = "22:00-07:00"\nzone = "Europe/Berlin"',
         """Nothing is delivered inside, a retry neither; it waits, whatever the maximum, and goes out once when they
         end. Quiet hours come before the minimum, and that before the maximum. They go with every kind of policy,
-        and may be a list. `nsqdigest flush` and `dead replay` are exempt (if that attempt fails, the next one waits).
+        and may be a list. What is urgent, `nsqdigest flush` and `dead replay` are exempt, with their retries.
         `next_earliest` of a digest, `nsqdigest timelines` and the gauges of lag count with their end: what waits
         for the morning is not late.""",
         every(minutes=50),
@@ -206,6 +206,29 @@ sink, and what comes meanwhile waits for the next one.
 
 
 END = """\
+## A zone for each timeline
+
+`zone` may be a field of the event, so that nine o'clock and the night are those of whoever reads the digest:
+
+    [policies.daily]
+    at = "0 9 * * *"
+    quiet = "22:00-07:00"
+    zone = "{user.zone}"
+    zone_default = "UTC"
+
+- A timeline follows its newest event that names a zone of the IANA list; one that names none changes nothing. A
+  timeline whose events never named one has `zone_default`.
+- A name that is no zone counts as none: it is logged, with the name, and counted (`zones_unknown_total`). It is no dead
+  letter, for the event itself is right.
+- A timeline with a calendar that waits and gets another zone is due at the next instant there. What is due already, is
+  being delivered or waits for another attempt stays as it is. Nights on which a clock changes are those of its own
+  zone.
+- What comes due in its quiet hours is put off until they end. What comes meanwhile goes out with it, and does not put
+  it off any further.
+- `nsqdigest show` has the zone of a timeline; `simulate` with `--route` reads it from recorded events.
+- A daemon writes a batch to Redis in one call for each zone in it: such a route takes in events more slowly than
+  others.
+
 ## Trying one
 
     nsqdigest simulate --rate 20/h --burst 200@9h --for 2d          # drawn events, the policy of the only route

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 COUNTERS = ("open", "snapshots", "delivered", "superseded", "buried", "deleted")
-DROPPED = ("capacity", "timelines", "duplicate", "muted", "adopted")
+DROPPED = ("capacity", "timelines", "duplicate", "muted", "cancelled", "adopted")
 """The known reasons. Other reasons in a ledger count as well."""
 _DROPPED_FIELD = "dropped:"
 _UNFINISHED_FIELD = "unfinished:"

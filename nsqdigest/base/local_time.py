@@ -29,9 +29,19 @@ def zone_named(name: str) -> ZoneInfo | None:
         return None
 
 
+@cache
+def _zone_names() -> frozenset[str]:
+    return frozenset(available_timezones() - {"localtime", "posixrules", "Factory"})
+
+
+def is_zone(name: str) -> bool:
+    """Of names that anybody sent: unlike `zone_named` it remembers none that is no zone."""
+    return name in _zone_names()
+
+
 def nearest_zone(text: str) -> str:
     """The name that is probably meant: of a zone, or of a zone's last part. "" where none is near."""
-    zones = sorted(available_timezones() - {"localtime", "posixrules", "Factory"})
+    zones = sorted(_zone_names())
     wanted = text.strip().lower().replace(" ", "_")
     for zone in zones:
         if wanted == zone.lower():

@@ -231,6 +231,7 @@ SENTENCES: Mapping[str, Sentence] = {
     ),
     "consumer.event.unmatched": "no route of topic {topic} takes {events:event}, one with the fields {fields_of_one}",
     "consumer.event.too_old": "route {route} takes nothing so old as {events:event}",
+    "consumer.zone.unknown": ("{events:event} of route {route} named a zone that there is not, such as {zone:name}"),
     "consumer.message.dead_lettered": "an event of topic {topic} becomes a dead letter: {reason}: {detail}",
     "consumer.message.kept": "{messages:dead letter} of topic {topic} cannot be sent, next try in {again_s:s}: {error}",
     "consumer.message.too_late": (

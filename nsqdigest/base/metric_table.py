@@ -119,6 +119,9 @@ METRICS: dict[str, Declared] = {
     "events_skipped_total": _counter(
         ("route", "reason"), "Events that a route takes and does not file, by reason.", reason=SkipReason
     ),
+    "zones_unknown_total": _counter(
+        ("route",), "Events that named a zone that there is not; their timelines keep theirs, or zone_default."
+    ),
     "dead_letters_total": _counter(
         ("topic", "reason"), "Messages sent to the dead-letter topic.", reason=DeadLetterReason
     ),
@@ -134,8 +137,9 @@ METRICS: dict[str, Declared] = {
         ("route",), "Records sent to timelines, kept or not; see records_not_kept_total for the latter."
     ),
     "records_not_kept_total": _counter(
-        ("route", "reason"), "Records not kept: superseded by a newer one, over a limit, stored before, or muted.",
-        reason=("superseded", "capacity", "timelines", "duplicate", "muted", "repeated"),
+        ("route", "reason"),
+        "Records not kept: superseded by a newer one, over a limit, stored before, muted, or cancelled.",
+        reason=("superseded", "capacity", "timelines", "duplicate", "muted", "cancelled", "repeated"),
     ),
     "nsqd_connections": _gauge(("topic",), "Open connections to nsqd."),
     "nsqd_addresses": _gauge(("topic",), "Known addresses of nsqds, connected or not."),

@@ -11,7 +11,7 @@ from datetime import datetime, time, timedelta
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from nsqdigest.base.local_time import LocalClock
+from nsqdigest.base.local_time import LocalClock, is_zone
 
 MINUTES_OF_DAY = 24 * 60
 
@@ -31,12 +31,23 @@ class Window(NamedTuple):
 
 
 class QuietHours:
-    def __init__(self, windows: Sequence[Window], zone: ZoneInfo) -> None:
-        """Windows that leave some minute of the day free."""
+    def __init__(self, windows: Sequence[Window], zone: ZoneInfo, *, is_zoned: bool = False) -> None:
+        """Windows that leave some minute of the day free. `is_zoned`: timelines may have them in zones of their own."""
+        self._is_zoned = is_zoned
         self._windows = windows
+        self._elsewhere: dict[str, QuietHours] = {}
         self._clock = LocalClock(zone)
         self._known = (0, 0, 0)
         """The last answer: from the first instant on, until before the second, it is the third."""
+
+    def in_zone(self, name: str) -> QuietHours:
+        """The same windows in the zone of a timeline. These themselves where there is no such zone, or the policy takes
+        none from the events (any more)."""
+        if not self._is_zoned or not is_zone(name):
+            return self
+        if name not in self._elsewhere:
+            self._elsewhere[name] = QuietHours(self._windows, ZoneInfo(name))
+        return self._elsewhere[name]
 
     def end_ms(self, now_ms: int) -> int | None:
         """When the quiet hours end that `now_ms` is in, None where it is in none."""

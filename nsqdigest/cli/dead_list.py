@@ -18,6 +18,7 @@ from nsqdigest.cli.dead_shared import Filters, dead_store, filters, selection
 from nsqdigest.cli.operating import (
     LONGEST_NAME,
     TEXT,
+    dropped_as_json,
     facts,
     instant_as_json,
     json_option,
@@ -146,7 +147,7 @@ def show_command(digest_id: str, path: Path | None, records: int, as_json: bool)
         answer = {
             **_as_json(dead), "detail": dead.details.detail, "iteration": head.iteration,
             "opened": instant_as_json(head.opened_ms), "superseded": head.superseded,
-            "dropped": {"capacity": head.dropped_capacity}, "newest": records_as_json(newest),
+            "dropped": dropped_as_json(head), "newest": records_as_json(newest),
         }  # fmt: skip
         click.echo(encoded(answer))
     else:
@@ -181,7 +182,11 @@ def _show_lines(dead: Dead, newest: list[StoredRecord], now_ms: int) -> list[str
         ),
         ("reason", f"{details.reason}{': ' if details.detail else ''}{details.detail}"),
         ("opened", f"{instant(head.opened_ms)}, number {head.iteration:,} of its timeline"),
-        ("records", f"{head.total:,}; {head.superseded:,} superseded, {head.dropped_capacity:,} dropped over capacity"),
+        (
+            "records",
+            f"{head.total:,}; {head.superseded:,} superseded, {head.dropped_capacity:,} dropped over capacity"
+            + (f", {head.dropped_cancelled:,} cancelled" if head.dropped_cancelled else ""),
+        ),
     ]
     lines = facts([(name, printable(text)) for name, text in pairs])
     if newest:

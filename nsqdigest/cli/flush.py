@@ -117,6 +117,8 @@ def _outcome(followed: Followed, sink: str, timeout_ms: int) -> str:
     of_digest = f" digest {followed.digest_id}" if followed.digest_id else ""
     if followed.result == "delivered":
         return f"delivered{f' as{of_digest}' if of_digest else ''}"
+    if followed.result == "deleted":
+        return "deleted meanwhile: nothing of it was delivered"
     if followed.result == "failed":
         attempts = followed.head.attempts if followed.head else 0
         again = f"attempt {attempts} failed, the next one is in {span(followed.again_in_ms)}"

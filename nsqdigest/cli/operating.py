@@ -18,6 +18,8 @@ from nsqdigest.base.words import listed, nearest
 from nsqdigest.cli.terminal import look_of_stdout
 
 if TYPE_CHECKING:
+    from nsqdigest.store.head import Head
+    from nsqdigest.store.inspection import Known
     from nsqdigest.store.namespace import Namespace
     from nsqdigest.store.record import StoredRecord
 
@@ -147,6 +149,12 @@ def record_lines(records: Sequence[StoredRecord]) -> list[str]:
         for head, value in zip(heads, values, strict=True)
         for line in (head.rstrip(), *(f"    {part}" for part in textwrap.wrap(value, max(of_terminal - 4, 20))))
     ]
+
+
+def dropped_as_json(lost: Known | Head) -> dict[str, int]:
+    """As a digest has it: what few routes have is there where there was some."""
+    cancelled = {"cancelled": lost.dropped_cancelled} if lost.dropped_cancelled else {}
+    return {"capacity": lost.dropped_capacity, **cancelled}
 
 
 def records_as_json(records: Sequence[StoredRecord]) -> list[dict[str, Any]]:

@@ -14,12 +14,22 @@ from nsqdigest.base.shown import printable
 from nsqdigest.base.words import counted
 from nsqdigest.cli import config_option, load_config
 from nsqdigest.cli.holding import hold_as_json, hold_of, in_words
-from nsqdigest.cli.operating import TEXT, facts, instant_as_json, json_option, record_lines, records_as_json, shown
+from nsqdigest.cli.operating import (
+    TEXT,
+    dropped_as_json,
+    facts,
+    instant_as_json,
+    json_option,
+    record_lines,
+    records_as_json,
+    shown,
+)
 from nsqdigest.cli.places import digest_option, look_at, route_option
 
 if TYPE_CHECKING:
     from nsqdigest.cli.places import Routes
     from nsqdigest.config import Config
+    from nsqdigest.store.head import Head
     from nsqdigest.store.holds import Hold
     from nsqdigest.store.inspection import Known, Place
     from nsqdigest.store.record import StoredRecord
@@ -95,7 +105,7 @@ def _lines(config: Config, seen: _Seen) -> list[str]:
             f"{printable(place.route)}: an orphan, {config.source} does not have it")),
         ("state", _state(known)),
         *([] if seen.hold is None else [("held", in_words(seen.hold, known.now_ms))]),
-        ("records", f"{known.records:,} open{_losses(known.superseded, known.dropped_capacity)}"),
+        ("records", f"{known.records:,} open{_losses(known)}"),
         ("digests", f"{known.iteration:,} so far{f', the last one {known.last_id}' if known.last_id else ''}"),
     ]  # fmt: skip
     if known.remembered:
@@ -104,9 +114,14 @@ def _lines(config: Config, seen: _Seen) -> list[str]:
         pairs += _of_digest(known)
     pairs += [("revived", f"digest {_digest_id(each)}, on its way again: --digest shows it") for each in seen.revived]
     quiet = seen.routes.quiet_of(place.route)
+    is_zoned = route is not None and config.policies[route.policy].is_zoned
+    if known.zone and is_zoned:
+        pairs.append(("zone", known.zone))
+        quiet = quiet.in_zone(known.zone) if quiet is not None else None
     if quiet is not None and (end_ms := quiet.end_ms(known.now_ms)):
+        whose = "it" if is_zoned else "this route"
         pairs.append(
-            ("quiet hours", f"until {instant(end_ms)}: nothing of this route goes out but what is urgent or flushed")
+            ("quiet hours", f"until {instant(end_ms)}: nothing of {whose} goes out but what is urgent or flushed")
         )
     if known.state == "due" and (why := seen.routes.why_undelivered(place.route)):
         pairs.append(("not delivered", why))
@@ -131,8 +146,11 @@ def _state(known: Known) -> str:
     return f"{known.state}: due {at}{latest}"
 
 
-def _losses(superseded: int, dropped_capacity: int) -> str:
-    lost = [(superseded, "superseded"), (dropped_capacity, "dropped over capacity")]
+def _losses(of: Known | Head) -> str:
+    lost = [
+        (of.superseded, "superseded"), (of.dropped_capacity, "dropped over capacity"),
+        (of.dropped_cancelled, "cancelled"),
+    ]  # fmt: skip
     losses = ", ".join(f"{number:,} {what}" for number, what in lost if number)
     return f"; since the digest before: {losses}" if losses else ""
 
@@ -142,7 +160,7 @@ def _of_digest(known: Known) -> list[tuple[str, str]]:
     assert digest is not None
     return [
         ("under way", f"digest {digest.id}, number {digest.iteration:,}, {counted(digest.total, 'record')}"
-                      f"{_losses(digest.superseded, digest.dropped_capacity)}"),
+                      f"{_losses(digest)}"),
         ("", f"opened {until(digest.opened_ms, known.now_ms)} ({instant(digest.opened_ms)}), "
              f"{counted(digest.attempts, 'attempt')} so far"),
     ]  # fmt: skip
@@ -178,13 +196,14 @@ def _as_json(config: Config, seen: _Seen) -> dict[str, Any]:
         "hold": None if seen.hold is None else hold_as_json(seen.hold),
         "records": known.records,
         "superseded": known.superseded,
-        "dropped": {"capacity": known.dropped_capacity},
+        "dropped": dropped_as_json(known),
         "iteration": known.iteration,
         "last_digest": known.last_id or None,
+        "zone": known.zone or None,
         "remembered": known.remembered,
         "digest": None if digest is None else {
             "id": digest.id, "iteration": digest.iteration, "opened": instant_as_json(digest.opened_ms),
-            "records": digest.total, "superseded": digest.superseded, "dropped": {"capacity": digest.dropped_capacity},
+            "records": digest.total, "superseded": digest.superseded, "dropped": dropped_as_json(digest),
             "attempts": digest.attempts, "since": instant_as_json(digest.since_ms),
             "newest": records_as_json(seen.digest_records),
         },

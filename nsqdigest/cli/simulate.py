@@ -83,7 +83,7 @@ def command(
     from nsqdigest.trial.simulation import Simulation
     from nsqdigest.trial.simulator import Simulator
 
-    simulation, simulator = Simulation(chosen.name, chosen.zone, limit), Simulator(Plan(chosen), chosen.capacity)
+    simulation, simulator = Simulation(chosen.name, chosen.common_zone, limit), Simulator(Plan(chosen), chosen.capacity)
     with nullcontext() if is_drawn else _opened(events) as file:
         stream = (
             _drawn(config, rate, bursts, length_ms, timelines=timelines, start=start, seed=seed)

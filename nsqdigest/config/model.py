@@ -157,10 +157,23 @@ class Policy:
     at: tuple[str, ...] = ()
     """Cron expressions. () where delays decide; else all delays are 0."""
     zone: str = "UTC"
+    """A name, or a template over the event: then each timeline has its own."""
+    zone_default: str = "UTC"
+    """Of timelines whose events name none."""
     quiet: tuple[Window, ...] = ()
     capacity: int
     on_retry: Literal["frozen", "merge"]
     dedupe_window_ms: int
+
+    @property
+    def is_zoned(self) -> bool:
+        """Whether timelines have zones of their own."""
+        return "{" in self.zone
+
+    @property
+    def common_zone(self) -> str:
+        """The zone of all timelines, or of those whose events name none."""
+        return self.zone_default if self.is_zoned else self.zone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +212,9 @@ class Route:
     group: str
     urgent: ConditionTable
     """The timeline of an event that meets it is due at once; (): of none."""
+    cancel: ConditionTable
+    """An event that meets it ends the record of its key; (): none does."""
+    on_cancel: Literal["tell", "silent"]
     drop: tuple[str, ...]
     max_event_age_ms: int
     """0: no limit."""

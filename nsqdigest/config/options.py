@@ -269,7 +269,13 @@ POLICY = Section(
             "",
             '"0 9 * * 1-5": cron instead of all delays; the first comes at once only if that is written',
         ),
-        Option("zone", Text(times.zone), "UTC", 'of at and quiet: "Europe/Berlin"'),
+        Option(
+            "zone",
+            Text(times.zone_or_template),
+            "UTC",
+            'of at and quiet: "Europe/Berlin"; or a field, "{user.zone}": each timeline has its own',
+        ),
+        Option("zone_default", Text(times.zone), "UTC", "of timelines whose events name none that there is"),
         Option(
             "quiet",
             OneOrMore(times.window),
@@ -372,6 +378,15 @@ ROUTE = Section(
         ),
         Option(
             "urgent", MatchTable(), {}, 'as match: such an event lets its digest go out at once, {severity = "fatal"}'
+        ),
+        Option(
+            "cancel", MatchTable(), {}, 'as match: such an event takes out the record of its key, {status = "resolved"}'
+        ),
+        Option(
+            "on_cancel",
+            Choice(("tell", "silent")),
+            "tell",
+            'where a digest showed that record, it says that it ended; "silent": it does not',
         ),
         Option(
             "drop",

@@ -36,6 +36,10 @@ def policy(values: Values, spot: Spot) -> None:
     else:
         _calendar(values, spot)
     _quiet(values, spot)
+    if "{" not in values.get("zone", "{") and (spot / "zone_default").written:
+        (spot / "zone_default").warning(
+            "has no effect where zone names one", 'leave it out, or write zone = "{user.zone}"'
+        )
     if values.get("at") == () == values.get("quiet") and values.get("zone", "UTC") != "UTC":
         (spot / "zone").warning("has no effect without at or quiet", "leave it out, or write one of them")
 
@@ -91,9 +95,9 @@ def _quiet(values: Values, spot: Spot) -> None:
     if len(set().union(*(window.minutes for window in windows))) == MINUTES_OF_DAY:
         (spot / "quiet").problem("covers the whole day: nothing would ever be delivered", "leave some time free")
         return
-    if not values.get("at") or "zone" not in values:
+    if not values.get("at") or not {"zone", "zone_default"} <= {*values}:
         return
-    zone = ZoneInfo(values["zone"])
+    zone = ZoneInfo(values["zone_default"] if "{" in values["zone"] else values["zone"])
     calendar, quiet = Calendar(values["at"], zone), QuietHours(windows, zone)
     now_ms, until_ms = _SAMPLE_FROM_MS, _SAMPLE_FROM_MS + _SAMPLE_DAYS * DAY_MS
     for _ in range(_SAMPLE_MOST):

@@ -116,6 +116,7 @@ def parse_text(
     sinks = {key: values for key, (_, values) in types_and_sinks.items()}
     rules.lease_and_timeouts(sections["scheduler"], sinks, root)
     rules.routes(routes, tuple(policies), tuple(sinks), root)
+    rules.ends(routes, policies, root)
     rules.quiet_hours(rules.per_sink(routes), policies, sinks, root)
     rules.dead_letters(sections["nsq"], routes, root)
     for kind in kinds.values():

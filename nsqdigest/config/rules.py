@@ -186,6 +186,7 @@ def routes(routes: Sequence[Values], policies: Sequence[str], sinks: Sequence[st
             here = spot.first_written("sink")
             _refuse_unknown(here / place if len(route["sink"]) > 1 else here, "sink", sink, sinks, "sinks")
         _dropped_fields(route, spot)
+        _ends(route, spot)
         if route.get("timeline") and not Template.parse(route["timeline"]).fields:
             spot.first_written("timeline").warning(
                 "has no field: all events of the route go into one timeline",
@@ -219,6 +220,27 @@ def _dropped_fields(route: Values, spot: Spot) -> None:
                     f"{show(dropped)} is left out of the record, but its {key} holds it, which is stored and shown",
                     f"write another {key}, unless that is meant",
                 )
+
+
+def _ends(route: Values, spot: Spot) -> None:
+    if route.get("cancel") and route.get("key") == "":
+        (spot / "cancel").problem(
+            "needs key: an event ends the record of its own key", 'write key = "{id}", with the field that both share'
+        )
+    if route.get("cancel") == () and (spot / "on_cancel").written:
+        (spot / "on_cancel").warning("has no effect without cancel", 'leave it out, or write cancel = {status = "…"}')
+
+
+def ends(routes: Sequence[Values], policies: Mapping[str, Values], root: Spot) -> None:
+    """What was shown, and what has ended, is known for the dedupe window of the policy."""
+    for index, route in enumerate(routes):
+        window_ms = policies.get(route.get("policy", ""), {}).get("dedupe_window_ms")
+        if route.get("cancel") and window_ms == 0:
+            (root / "routes" / index / "cancel").problem(
+                f"needs dedupe_window, which is 0s in the policy {show(route['policy'])}: so long it is known what has "
+                "ended",
+                'write dedupe_window = "15m" or more in it',
+            )
 
 
 SINK_MARK = "@"

@@ -10,6 +10,8 @@ import re
 from nsqdigest.base import calendar
 from nsqdigest.base.local_time import nearest_zone, zone_named
 from nsqdigest.base.quiet_hours import Window
+from nsqdigest.base.templates import Template
+from nsqdigest.config import texts
 from nsqdigest.config.problems import Wrong
 
 _CRON_LIKE = 'write five fields, such as "0 9 * * 1-5": minute, hour, day of month, month, day of week'
@@ -57,6 +59,14 @@ def zone(text: str) -> str:
         guess = nearest_zone(text)
         like = 'write a name of the IANA list, such as "Europe/Berlin" or "UTC"'
         raise Wrong("is not a zone", f'write "{guess}"' if guess else like, like)
+    return text
+
+
+def zone_or_template(text: str) -> str:
+    if "{" not in text and "}" not in text:
+        return zone(text)
+    if not Template.parse(texts.template(text)).fields:
+        raise Wrong("has no field", texts.suggested_field(text, "{user.zone}"))
     return text
 
 

@@ -287,7 +287,10 @@ def _store_route(config: Config, route: Route, plan: Plan) -> StoreRoute:
         policy.dedupe_window_ms,
         merges=policy.on_retry == "merge",
         longest_ms=max(plan.longest_ms, sink.retry_cap_ms, sink.retry_after_max_ms),
-        quiet=plan.quiet,
+        quiet=None if policy.is_zoned else plan.quiet,
+        has_quiet_hours=plan.quiet is not None,
+        is_zoned=policy.is_zoned,
+        has_ends=bool(route.cancel),
     )
 
 

@@ -4,7 +4,8 @@ Invariants:
 - No sink is claimed for beyond its room; while it is known to be down nothing of it is claimed but a probe.
 - Routes of a sink take turns, and each partition asks for its share of the room.
 - A route whose keys are damaged is claimed of by a call of its own: it stops no other.
-- What is claimed of a snoozed timeline goes back, due a little later, until the snooze is over.
+- What is claimed of a snoozed timeline goes back, due a little later, until the snooze is over; what is claimed in the
+  quiet hours of a timeline with a zone of its own goes back until they end.
 - What a claim took whose answer was lost is asked for again, by the same token, until it comes or its lease is over.
 """
 
@@ -22,6 +23,7 @@ from nsqdigest.delivery.delivery import PUT_BACK_ONLY, Delivery, DeliveryRoute
 from nsqdigest.store.answers import Claimed
 from nsqdigest.store.damage import one_by_one
 from nsqdigest.store.digests import new_token
+from nsqdigest.store.schedule import EXEMPT_MS
 
 if TYPE_CHECKING:
     from nsqdigest.config import Scheduler as SchedulerSettings
@@ -72,6 +74,9 @@ class Served:
         self.routes = routes
         self.outlets: list[Outlet] = list({id(route.outlet): route.outlet for route in routes.values()}.values())
         """Those that routes of it have."""
+        self.has_zoned_quiet_hours = any(
+            route.plan.zone_template and route.plan.quiet is not None for route in routes.values()
+        )
 
     @property
     def lease_s(self) -> float:
@@ -132,8 +137,8 @@ class Claims:
         found = list[Delivery]()
         for look in looks.values():
             theirs = [claim for claim in claims if served.routes[claim.route].outlet is look.outlet]
-            if self._holds.is_any_snoozed:
-                put_off = {claim: later for claim in theirs if (later := self._put_off(claim)) is not None}
+            if self._may_put_off(served):
+                put_off = {claim: later for claim in theirs if (later := self._put_off(served, claim)) is not None}
                 found += _held(served, put_off.values(), PUT_BACK_ONLY, asked_at_s)
                 theirs = [claim for claim in theirs if claim not in put_off]
             if look.is_probe and theirs:
@@ -144,9 +149,16 @@ class Claims:
             found += _held(served, theirs, look.epoch, asked_at_s)
         return found
 
-    def _put_off(self, claim: Claim) -> Claim | None:
-        """Of a snoozed timeline the claim as it is put back: due later. Else None."""
-        until_ms = self._holds.put_off_ms(claim.route, claim.timeline)
+    def _may_put_off(self, served: Served) -> bool:
+        return self._holds.is_any_snoozed or served.has_zoned_quiet_hours
+
+    def _put_off(self, served: Served, claim: Claim) -> Claim | None:
+        """The claim as it is put back: due later, where its timeline is snoozed, or has quiet hours of its own zone.
+        Else None."""
+        until_ms = self._holds.put_off_ms(claim.route, claim.timeline) if self._holds.is_any_snoozed else None
+        plan = served.routes[claim.route].plan
+        if until_ms is None and plan.zone_template and plan.quiet is not None and claim.due_ms > EXEMPT_MS:
+            until_ms = plan.quiet.in_zone(claim.zone).end_ms(self._digests.now_ms())
         return None if until_ms is None else claim._replace(due_ms=until_ms)
 
     # -- the calls
@@ -221,7 +233,7 @@ class Claims:
                     break
                 raise
             for claim in claims:
-                put_off = self._put_off(claim) if self._holds.is_any_snoozed else None
+                put_off = self._put_off(served, claim) if self._may_put_off(served) else None
                 epoch = _epoch_of_lost(served, claim) if put_off is None else PUT_BACK_ONLY
                 found += _held(served, [put_off or claim], epoch, now_s)
             if claims or now_s >= lost.until_s:

@@ -74,6 +74,11 @@ class Delivery:
         return self.leased_until_s - time.monotonic()
 
     @property
+    def plan(self) -> Plan:
+        """Of the timeline: in the zone of its own, where it has one."""
+        return self.route.plan.of_zone(self.claim.zone) if self.claim.zone else self.route.plan
+
+    @property
     def has_lease(self) -> bool:
         """Whether it is ours for long enough to send it."""
         return self.lease_left_s >= self.outlet.timeout_s
@@ -98,11 +103,11 @@ class Delivery:
     def due_ms(self) -> int:
         """When its digest was due first. A retry is due when it is tried again; the digest was due before it was opened
         first, and not before the end of quiet hours. Where it was exempt from its policy nobody wrote that down."""
-        due_ms, since_ms, plan = self.claim.due_ms, self.opened.since_ms, self.route.plan
+        due_ms, since_ms = self.claim.due_ms, self.opened.since_ms
         if due_ms <= EXEMPT_MS:
             return since_ms
         first_ms = due_ms if due_ms < since_ms else since_ms
-        return first_ms if plan.quiet is None else plan.release_ms(first_ms)
+        return first_ms if self.route.plan.quiet is None else self.plan.release_ms(first_ms)
 
     def schedule_after(self, now_ms: int) -> Schedule:
         """Of the next digest; never before the instant that this one names to its receiver. A revived one has no next:
@@ -111,7 +116,7 @@ class Delivery:
             return Schedule(now_ms, now_ms)
         # The clock here may be behind Redis', by which it was due: a calendar's instant would come again.
         now_ms = max(now_ms, self.claim.due_ms)
-        return self.route.plan.after_digest(self.opened.iteration, now_ms, self.opened.next_earliest_ms)
+        return self.plan.after_digest(self.opened.iteration, now_ms, self.opened.next_earliest_ms)
 
 
 class NextSchedules:
@@ -119,12 +124,12 @@ class NextSchedules:
 
     def __init__(self, now_ms: int) -> None:
         self.now_ms = now_ms
-        self._known: dict[tuple[str, bool, int, int, int], Schedule] = {}
+        self._known: dict[tuple[str, str, bool, int, int, int], Schedule] = {}
 
     def after(self, delivery: Delivery) -> Schedule:
-        head, due_ms = delivery.opened, delivery.claim.due_ms
-        since_ms = due_ms if due_ms > self.now_ms else self.now_ms
-        alike = delivery.names.route, delivery.is_revived, head.iteration, head.next_earliest_ms, since_ms
+        head, claim = delivery.opened, delivery.claim
+        since_ms = claim.due_ms if claim.due_ms > self.now_ms else self.now_ms
+        alike = claim.route, claim.zone, delivery.is_revived, head.iteration, head.next_earliest_ms, since_ms
         known = self._known.get(alike)
         if known is None:
             known = self._known[alike] = delivery.schedule_after(self.now_ms)

@@ -72,8 +72,8 @@ def texts_of(records: Sequence[StoredRecord]) -> list[bytes]:
 
 Opened = tuple[int, int, int]
 """Iteration, and the instants at which it was opened and before which nothing comes."""
-Counts = tuple[int, int, int, int]
-"""Total, shown, superseded, dropped."""
+Counts = tuple[int, int, int, int, int]
+"""Total, shown, superseded, dropped for capacity, cancelled."""
 
 
 def document(head: Head, names: EncodedNames, span_ms: tuple[bytes, bytes], shown: int, lists: bytes) -> bytes:
@@ -81,7 +81,7 @@ def document(head: Head, names: EncodedNames, span_ms: tuple[bytes, bytes], show
     the records, of which so many are shown."""
     route, timeline, sink = names
     opened = head.iteration, head.opened_ms, head.next_earliest_ms
-    counts = head.total, shown, head.superseded, head.dropped_capacity
+    counts = head.total, shown, head.superseded, head.dropped_capacity, head.dropped_cancelled
     return _form(route, sink, opened, counts, b"%s") % (head.id.encode(), timeline, *span_ms, lists)
 
 
@@ -89,10 +89,13 @@ def document(head: Head, names: EncodedNames, span_ms: tuple[bytes, bytes], show
 def _form(route: bytes, sink: bytes, opened: Opened, counts: Counts, lists: bytes) -> bytes:
     """The document with places for all in which digests differ that were opened together, and those of `lists`."""
     iteration, opened_ms, next_earliest_ms = opened
+    *counts_of_all, cancelled = counts
     before = b'{"type":"digest","timestamp":"%s","data":{"id":"' % rfc3339(opened_ms).encode()
     between = b',"sink":%s,"iteration":%d,' % (sink, iteration)
-    counted = b'"total":%d,"shown":%d,"superseded":%d,"dropped":{"capacity":%d},' % counts
     behind = b',"next_earliest":"%s"}}' % rfc3339(next_earliest_ms).encode()
+    also_dropped = b',"cancelled":%d' % cancelled if cancelled else b""
+    form = b'"total":%d,"shown":%d,"superseded":%d,"dropped":{"capacity":%d%s},'
+    counted = form % (*counts_of_all, also_dropped)
     return (
         before + b'%s","route":' + _without_places(route) + b',"timeline":%s' + _without_places(between)
         + b'"first":%s,"last":%s,' + counted + lists + behind
@@ -115,8 +118,8 @@ def usual_body(head: Head, names: Names, records: Columns, max_body_bytes: int) 
     timestamps = records.usual_timestamps()
     if timestamps is None or None in values or not _is_plain(b"".join(keys)):
         return None
-    digest_id, iteration, opened_ms, total, superseded, dropped, next_earliest_ms, *_ = head
-    opened, counts = (iteration, opened_ms, next_earliest_ms), (total, len(keys), superseded, dropped)
+    digest_id, iteration, opened_ms, total, superseded, dropped, next_earliest_ms, *_, cancelled = head
+    opened, counts = (iteration, opened_ms, next_earliest_ms), (total, len(keys), superseded, dropped, cancelled)
     form = _usual_form(names.route, names.sink, opened, counts)
     parts: list[Any] = [digest_id.encode(), _encode(names.timeline), timestamps[-1], timestamps[0], *keys, *keys, *keys]
     parts[4::3], parts[5::3], parts[6::3] = keys, timestamps, values

@@ -124,9 +124,12 @@ class Opener:
 
     async def _open_many(self, partition: int, some: Sequence[Delivery]) -> list[Head | NotOpened]:
         now_ms = self._digests.now_ms()
-        routes = {each.claim.route: each.route for each in some}
+        plans = {
+            each.claim.scheduled_as or each.claim.route: each.plan if each.claim.zone else each.route.plan
+            for each in some
+        }
         latest_due_ms = max(now_ms, *(each.claim.due_ms for each in some))  # the clock here may be behind Redis'
-        next_earliest_ms = {name: route.plan.earliest_next_ms(latest_due_ms) for name, route in routes.items()}
+        next_earliest_ms = {name: plan.earliest_next_ms(latest_due_ms) for name, plan in plans.items()}
         new_ids = ids.uuids7(now_ms, secrets.token_bytes(ids.RANDOM_BYTES * len(some)))
         openings = [*map(Opening, [each.claim for each in some], new_ids)]
         return await self._while_leased(some, lambda: self._digests.open(partition, openings, next_earliest_ms))

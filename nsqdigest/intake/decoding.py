@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from nsqdigest.store.servers.facts import RedisClock
 
 UNMATCHED_EVERY_S = 60.0
+LONGEST_SHOWN = 60
+"""Characters of what an event has where a zone should be."""
 
 _log = log.get("consumer")
 
@@ -58,6 +60,8 @@ class Decoder:
             self._report_unmatched(unmatched)
         if self._router.too_old:
             self._report_too_old()
+        if self._router.unknown_zones:
+            self._report_unknown_zones()
         return batch
 
     def _letter_after_bug(self, message: Message, error: Exception) -> Letter:
@@ -79,6 +83,22 @@ class Decoder:
                 hint="older than max_event_age of the route; they are finished",
             )
         self._router.too_old.clear()
+
+    def _report_unknown_zones(self) -> None:
+        for route, (events, name) in self._router.unknown_zones.items():
+            self._metrics.add("zones_unknown_total", events, route=route)
+            _log.counted(
+                "warning",
+                "consumer.zone.unknown",
+                by=("route",),
+                adds=("events",),
+                every_s=UNMATCHED_EVERY_S,
+                route=route,
+                events=events,
+                zone=name[:LONGEST_SHOWN],
+                hint="their timelines keep the zone that they have, or zone_default of the policy",
+            )
+        self._router.unknown_zones.clear()
 
     def _report_unmatched(self, messages: Sequence[Message]) -> None:
         """A mistake in `match` would otherwise lose events silently."""

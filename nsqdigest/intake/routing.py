@@ -23,6 +23,7 @@ import msgspec
 
 from nsqdigest.base.conditions import Condition, Holds
 from nsqdigest.base.dropping import remover
+from nsqdigest.base.local_time import is_zone
 from nsqdigest.base.reasons import DeadLetterReason
 from nsqdigest.base.templates import Template, check_path
 from nsqdigest.intake import bodies
@@ -30,7 +31,7 @@ from nsqdigest.intake.bodies import OPEN_BRACKET, Rejected
 from nsqdigest.intake.names import Renderer, TimelineNames, encoded_name, renderer
 from nsqdigest.intake.shapes import Reader, Shape
 from nsqdigest.intake.timestamps import timestamp_ms
-from nsqdigest.store.record import Record
+from nsqdigest.store.record import A_SILENT_END, AN_END, Record
 
 if TYPE_CHECKING:
     from nsqdigest.config import ConditionTable, Limits, Route
@@ -48,7 +49,7 @@ class IntakeRoute(NamedTuple):
 
 
 Predicate = Callable[[Any], bool]
-"""Whether a decoded event meets the conditions of a table, `match` or `urgent`."""
+"""Whether a decoded event meets the conditions of a table: `match`, `urgent` or `cancel`."""
 
 Refine = Callable[[Record, Any, int], bool]
 """What a route does with a record and its decoded event that most routes do not; with the present instant (ms). Whether
@@ -68,12 +69,14 @@ class Router:
         self._harmless_bytes = min(limits.event_bytes, bodies.harmless_bytes(limits.depth))
         self._timelines = TimelineNames(limits.key_bytes)
         settings = [route.settings for route in routes]
+        self._zones = {route.number: Template.parse(text) for route in routes if (text := route.plan.zone_template)}
         templates = [
             (Template.parse(each.timeline), Template.parse(each.key) if each.key else None) for each in settings
         ]
         paths = {path for pair in templates for template in pair if template for path in template.paths}
+        paths.update(path for template in self._zones.values() for path in template.paths)
         for each in settings:
-            paths.update(check_path(name) for name, _ in (*each.match, *each.urgent))
+            paths.update(check_path(name) for name, _ in (*each.match, *each.urgent, *each.cancel))
             if each.timestamp:
                 paths.add(check_path(each.timestamp))
         self._shape = Shape(paths)
@@ -84,6 +87,8 @@ class Router:
         self._conditions = {each.name: _conditions(each.match, self._shape) for each in settings}
         self.too_old: Counter[str] = Counter()
         """Events by route that were not filed: they are older than its max_event_age. Who reports them clears it."""
+        self.unknown_zones: dict[str, tuple[int, str]] = {}
+        """By route how many events named a zone that there is not, and such a name. Who reports them clears it."""
         self._routes = [self._compiled(route, *pair) for route, pair in zip(routes, templates, strict=True)]
 
     def _compiled(self, route: IntakeRoute, timeline: Template, key: Template | None) -> _Compiled:
@@ -97,13 +102,16 @@ class Router:
             renderer(key, shape) if key else None,
             shape.reader(check_path(settings.timestamp)) if settings.timestamp else None,
             settings.timestamp,
-            self._refinement(settings),
+            self._refinement(settings, self._zones.get(number)),
         )
 
-    def _refinement(self, settings: Route) -> Refine | None:
+    def _refinement(self, settings: Route, zone: Template | None) -> Refine | None:
         oldest_us, drops = 1000 * settings.max_event_age_ms, bool(settings.drop)
-        if not (settings.urgent or drops or oldest_us):
+        if not (settings.urgent or settings.cancel or drops or oldest_us or zone):
             return None
+        zone_of = self._zone_reader(settings.name, zone) if zone else None
+        is_end = _predicate(settings.cancel, self._shape)
+        end = A_SILENT_END if settings.on_cancel == "silent" else AN_END
         is_urgent = _predicate(settings.urgent, self._shape)
         remove = remover([check_path(name) for name in settings.drop])
 
@@ -113,11 +121,31 @@ class Router:
                 return False
             if is_urgent is not None and is_urgent(event):
                 record.is_urgent = True
+            if is_end is not None and is_end(event):
+                record.end = end
+            if zone_of is not None:
+                record.zone = zone_of(event, record.value)
             if drops:
                 record.value = remove(record.value)
             return True
 
         return refine
+
+    def _zone_reader(self, route: str, template: Template) -> Renderer:
+        """Returns "" of an event that names no zone, or none that there is: it is no mistake of the whole event."""
+        render = renderer(template, self._shape)
+
+        def zone_of(event: Any, body: bytes) -> str:
+            try:
+                name = render(event, body)
+            except Rejected:
+                return ""
+            if is_zone(name):
+                return name
+            self.unknown_zones[route] = (self.unknown_zones.get(route, (0, ""))[0] + 1, name)
+            return ""
+
+        return zone_of
 
     def records_of(self, message: Message, now_ms: int, possible_repeat: bool, add: Callable[[Record], None]) -> int:
         """Adds one record for each route that takes the event and returns the number of these routes. Raises Rejected

@@ -25,6 +25,7 @@ from nsqdigest.base.metrics import Metrics
 from nsqdigest.intake.routing import IntakeRoute
 from nsqdigest.store.packing import BYTES_PER_CALL, RECORDS_PER_CALL
 from nsqdigest.store.record import Record
+from nsqdigest.store.schedule import Zoned
 from nsqdigest.store.timelines import Timelines
 
 _log = log.get("consumer")
@@ -62,13 +63,15 @@ def _failed(records: Iterable[Record], failure: StoreError | None) -> WriteResul
 
 
 class _Call(NamedTuple):
-    """Records of one route and partition."""
+    """Records of one route, partition and zone."""
 
     route: IntakeRoute
     partition: int
     now_ms: int
     """By Redis' clock: what begins with these records begins now."""
     records: Sequence[Record]
+    zone: str = ""
+    """That all of them name for their timelines."""
 
     @property
     def timelines(self) -> list[bytes]:
@@ -88,7 +91,10 @@ class StoreWriter:
             number: metrics.number("records_added_total", route=route.settings.name)
             for number, route in self._routes.items()
         }
-        self._only_route = routes[0] if len(routes) == 1 and store.partitions == 1 else None
+        self._zoned = frozenset(route.number for route in routes if route.plan.zone_template)
+        """Routes whose timelines have zones of their own."""
+        is_only = len(routes) == 1 and store.partitions == 1 and not self._zoned
+        self._only_route = routes[0] if is_only else None
 
     async def write(self, records: Sequence[Record], now_ms: int) -> WriteResult:
         """`now_ms`: by Redis' clock, when the batch was decoded. A timeline that begins with it begins then."""
@@ -102,10 +108,14 @@ class StoreWriter:
     def _groups(self, records: Sequence[Record], now_ms: int) -> list[_Call]:
         if self._only_route is not None:
             return [_Call(self._only_route, 0, now_ms, records)] if records else []
-        groups: dict[tuple[int, int], list[Record]] = {}
+        groups: dict[tuple[int, int, str], list[Record]] = {}
         for record in records:
-            groups.setdefault((record.route, self._store.partition_of(record.timeline)), []).append(record)
-        return [_Call(self._routes[route], partition, now_ms, theirs) for (route, partition), theirs in groups.items()]
+            place = record.route, self._store.partition_of(record.timeline), record.zone
+            groups.setdefault(place, []).append(record)
+        return [
+            _Call(self._routes[route], partition, now_ms, theirs, zone)
+            for (route, partition, zone), theirs in groups.items()
+        ]
 
     async def _write_group(self, group: _Call) -> WriteResult:
         """Call after call; after a failure the rest is not sent."""
@@ -127,12 +137,18 @@ class StoreWriter:
             return await self._split(call, error) if error.is_damage else _failed(call.records, error)
 
     async def _add(self, call: _Call) -> WriteResult:
-        name, first = call.route.settings.name, call.route.plan.beginning(call.now_ms)
-        added = await self._store.add(name, call.partition, call.records, first)
+        name, plan = call.route.settings.name, call.route.plan
+        if call.route.number in self._zoned:
+            plan = plan.of_zone(call.zone)
+            first, zoned = plan.beginning(call.now_ms), Zoned(call.zone, plan.anew(call.now_ms))
+            added = await self._store.add(name, call.partition, call.records, first, zoned)
+        else:
+            added = await self._store.add(name, call.partition, call.records, plan.beginning(call.now_ms))
         self._added[call.route.number].value += added.added
         not_kept = {
             "superseded": added.superseded, "capacity": added.dropped_capacity, "timelines": added.dropped_timelines,
             "duplicate": added.dropped_duplicate, "muted": added.dropped_muted, "repeated": added.repeated,
+            "cancelled": added.dropped_cancelled,
         }  # fmt: skip
         if any(not_kept.values()):
             self._report_not_kept(name, not_kept)

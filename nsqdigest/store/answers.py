@@ -26,6 +26,8 @@ class Added(NamedTuple):
     counted: int
     """How many records were ever presented to the route in this partition, those of this call included."""
     dropped_muted: int = 0
+    dropped_cancelled: int = 0
+    """Records that an end took out, and ends that told nothing: also records of earlier calls."""
 
 
 class WrongTypes(NamedTuple):
@@ -43,6 +45,10 @@ class Claim(NamedTuple):
     timeline: str
     due_ms: int
     token: str
+    zone: str = ""
+    """Of the timeline, where its route's policy takes zones from the events."""
+    scheduled_as: str = ""
+    """The same for all claims whose next instants are the same; "": as all of its route."""
 
     @property
     def is_revived(self) -> bool:

@@ -211,7 +211,7 @@ class DeadStore:
             "revive",
             [*of.of(own), *self._namespace.dead_keys[dead.partition].of(head.id)],
             [b"", head.id, own, head.attempts, head.opened_ms, head.iteration, head.superseded,
-             head.dropped_capacity, head.next_earliest_ms],
+             head.dropped_capacity, head.next_earliest_ms, head.dropped_cancelled],
         )  # fmt: skip
         return Revival(answer[0].decode())
 

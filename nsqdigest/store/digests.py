@@ -19,14 +19,15 @@ from itertools import chain, groupby
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
+from nsqdigest.base.errors import Applied, StoreError
 from nsqdigest.store.answers import Claim, Claimed, Ended, NotOpened
-from nsqdigest.store.head import Head
+from nsqdigest.store.head import Head, zone_of
 from nsqdigest.store.keys import Keys
 from nsqdigest.store.namespace import Namespace
 from nsqdigest.store.record import Columns, StoredRecord, timestamp_ms
 from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import EXEMPT_MS, Schedule, instant_ms
-from nsqdigest.store.servers.resp import Arguments, encode, packed, reader
+from nsqdigest.store.servers.resp import Arguments, Command, encode, packed, reader
 
 _as_claim = tuple.__new__
 """Of a tuple: its own way of being made costs as much as all else of one."""
@@ -89,6 +90,7 @@ class Digests:
         self.routes_changed()
 
     def routes_changed(self) -> None:
+        self._zoned = frozenset(name for name, route in self._routes.items() if route.is_zoned)
         self._quiet = {name: route.quiet for name, route in self._routes.items() if route.quiet is not None}
         """Routes whose policy has quiet hours."""
 
@@ -106,23 +108,29 @@ class Digests:
         """Of which routes something may be due by now or so soon, and when at the earliest. In quiet hours that is when
         they end, but for what is exempt from them."""
         tag = self._namespace.tags[partition]
-        (seconds, microseconds), flat = await self._namespace.send_together(
-            partition,
-            [[b"TIME"], [b"ZRANGEBYSCORE", tag + b"agenda", b"-inf", self.now_ms() + within_ms, b"WITHSCORES"]],
-        )
+        commands: list[Command] = [
+            [b"TIME"],
+            [b"ZRANGEBYSCORE", tag + b"agenda", b"-inf", self.now_ms() + within_ms, b"WITHSCORES"],
+        ]
+        if self._quiet and self._quiet_now():
+            commands.append([b"ZRANGE", self._exempt(partition), 0, _EXEMPT_LOOKED_AT - 1, b"WITHSCORES"])
+        (seconds, microseconds), flat, *exempt = await self._namespace.send_together(partition, commands)
         self._namespace.clock.observe(int(seconds) * 1000 + int(microseconds) // 1000)
         from_name = len(tag + b"waiting:")
         found = {
             waiting[from_name:].decode("utf-8", "replace"): instant_ms(due)
             for waiting, due in zip(flat[::2], flat[1::2], strict=True)
         }
-        return found if not self._quiet else self._released(found)
+        return found if not self._quiet else self._released(found, _first_by_route(exempt[0]) if exempt else {})
 
-    def _released(self, agenda: Mapping[str, int]) -> dict[str, int]:
-        """What is due is so now: that it came due before the quiet hours began does not help it."""
+    def _released(self, agenda: Mapping[str, int], exempt_ms: Mapping[str, int]) -> dict[str, int]:
+        """What is due is so now: that it came due before the quiet hours began does not help it. `exempt_ms`: the first
+        retry of a route that they do not hold back."""
         ends_ms = self._quiet_now()
         return {
-            name: ends_ms[name] if name in ends_ms and EXEMPT_MS < due_ms < ends_ms[name] else due_ms
+            name: min(ends_ms[name], exempt_ms.get(name, ends_ms[name]))
+            if name in ends_ms and EXEMPT_MS < due_ms < ends_ms[name]
+            else due_ms
             for name, due_ms in agenda.items()
         }
 
@@ -180,7 +188,7 @@ class Digests:
         now_ms, next_due, *flat = await self._namespace.run(
             partition,
             "claim",
-            [*keys, self._namespace.tags[partition] + b"agenda"],
+            [*keys, self._namespace.tags[partition] + b"agenda", self._exempt(partition)],
             [b"", lease_ms, token, len(budgets), *budgets, *chain.from_iterable(of_routes)],
         )
         self._namespace.clock.observe(now_ms)
@@ -189,32 +197,61 @@ class Digests:
             # Something else wrote it: it stays leased, and stops no other.
             found = (each for each in found if _is_text(each[1]))
         claims = [
-            _as_claim(Claim, (partition, routes[number - 1], timeline.decode(), instant_ms(due), token))
+            _as_claim(Claim, (partition, routes[number - 1], timeline.decode(), instant_ms(due), token, "", ""))
             for number, timeline, due in found
         ]
+        if self._zoned:
+            claims = await self._with_zones(partition, claims)
         return Claimed(claims, instant_ms(next_due) if next_due else None)
+
+    async def _with_zones(self, partition: int, claims: list[Claim]) -> list[Claim]:
+        """Reads the zones of timelines that have their own."""
+        zoned = [claim for claim in claims if claim.route in self._zoned]
+        if not zoned:
+            return claims
+        heads_of = [
+            [b"HGET", self._namespace.keys[partition, claim.route].heads, claim.timeline.encode()] for claim in zoned
+        ]
+        names = [f"{claim.route}:{claim.timeline}" for claim in zoned]
+        try:
+            *heads, retries = await self._namespace.send(
+                partition, [*heads_of, [b"ZMSCORE", self._exempt(partition), *names]]
+            )
+        except StoreError as error:  # whatever became of the reading: the claims are ours
+            raise StoreError(error.reason, "the zones of claimed timelines", Applied.AMBIGUOUS) from error
+        known = {}
+        for claim, head, retry_ms in zip(zoned, heads, retries, strict=True):
+            is_exempt = retry_ms is not None and instant_ms(retry_ms) == claim.due_ms
+            due_ms = EXEMPT_MS if is_exempt else claim.due_ms
+            zone = zone_of(head)
+            known[claim.route, claim.timeline] = claim._replace(
+                zone=zone, scheduled_as=f"{claim.route} {zone}" if zone else "", due_ms=due_ms
+            )
+        return [known.get((claim.route, claim.timeline), claim) for claim in claims]
 
     # -- their digests
 
     async def open(
         self, partition: int, openings: Sequence[Opening], next_earliest_ms: Mapping[str, Sequence[int]]
     ) -> list[Head | NotOpened]:
-        """`next_earliest_ms`: by route, of iteration 1, 2, …; the last stands for all later ones.
+        """`next_earliest_ms`: by what a claim is scheduled as, of iteration 1, 2, …; the last stands for later ones.
 
         Asked again with the same ids after a lost answer it returns the same digests with the same numbers, in
         whatever order Redis carries the calls out.
         """
         claims = [opening.claim for opening in openings]
-        routes = self._numbers_of(claims)
+        routes = {claim.scheduled_as or claim.route: claim.route for claim in claims}
+        numbers = {each: number for number, each in enumerate(routes, 1)}
         own = self._own_keys(partition, claims, lambda keys: keys.to_open)
-        keys = [*self._shared_keys(partition, routes), *own]
+        keys = [*self._shared_keys(partition, routes.values()), *own]
         arguments: list[bytes | str | int] = [b"", len(routes)]
-        for name in routes:
-            route, instants = self._routes[name], next_earliest_ms[name]
+        for scheduled_as, name in routes.items():
+            route, instants = self._routes[name], next_earliest_ms[scheduled_as]
             name_from = len(self._namespace.keys[partition, name].index)
             arguments += (name_from, route.capacity if route.merges else 0, len(instants), *instants)
-        for (name, token), run in _runs(openings, attrgetter("claim.route", "claim.token")):
-            arguments += (routes[name], token, len(run), *map(str.encode, [opening.new_id for opening in run]))
+        for (name, scheduled_as, token), run in _runs(openings, _how_it_opens):
+            new_ids = [opening.new_id for opening in run]
+            arguments += (numbers[scheduled_as or name], token, len(run), *map(str.encode, new_ids))
         now_ms, *answers = await self._namespace.run(partition, "open", keys, [packed(arguments)], durable=True)
         self._namespace.clock.observe(now_ms)
         opened: list[Head | NotOpened] = []
@@ -249,22 +286,16 @@ class Digests:
         routes = self._numbers_of(claims)
         dead = self._namespace.dead_keys[partition]
         own = self._own_keys(partition, claims, lambda keys: keys.to_finish)
-        keys = [*self._shared_keys(partition, routes), *own, dead.dead, dead.details]
+        keys = [*self._shared_keys(partition, routes), *own, dead.dead, dead.details, self._exempt(partition)]
         arguments: list[bytes | str | int] = [b"", len(routes), len(endings)]
         for name in routes:
             route = self._routes[name]
             name_from = len(self._namespace.keys[partition, name].snapshot)
             arguments += (name_from, route.increment_ms, route.dedupe_window_ms, _MEMORY_PER_CAPACITY * route.capacity)
         for (name, token, kind, posts, after), run in _runs(endings, _how_it_ends):
-            arguments += (
-                routes[name],
-                kind,
-                token,
-                posts,
-                *after,
-                len(run),
-                *map(str.encode, [ending.digest_id for ending in run]),
-            )
+            word = _RETRY if kind is End.WAIT and self._routes[name].has_quiet_hours else kind
+            digest_ids = [ending.digest_id for ending in run]
+            arguments += (routes[name], word, token, posts, *after, len(run), *map(str.encode, digest_ids))
         for ending in endings:
             if ending.kind is End.BURY:
                 arguments.append(ending.details)
@@ -341,6 +372,9 @@ class Digests:
         of = [self._namespace.keys[partition, name] for name in routes]
         return [*chain.from_iterable(each.of_route for each in of), *of[0].of_partition]
 
+    def _exempt(self, partition: int) -> bytes:
+        return self._namespace.tags[partition] + b"exempt"
+
     def _own_keys(
         self, partition: int, claims: Sequence[Claim], prefixes_of: Callable[[Keys], Sequence[bytes]]
     ) -> list[Arguments]:
@@ -359,7 +393,12 @@ def new_token() -> str:
 
 _members_of = reader(b"ZRANGE", b"0", b"%d" % READ_WHOLE_RECORDS, b"WITHSCORES")
 _values_of = reader(b"HGETALL")
+_how_it_opens = attrgetter("claim.route", "claim.scheduled_as", "claim.token")
 _how_it_ends = attrgetter("claim.route", "claim.token", "kind", "posts", "after")
+_EXEMPT_LOOKED_AT = 500
+"""As lua/delivery/claim.lua looks at them."""
+_RETRY = "retry"
+"""The word of lua/delivery/finish.lua for what waits again where its route has quiet hours."""
 _OPENED = frozenset((b"opened", b"again", b"merged"))
 _ENDED = {
     b"closed": Ended.DONE,
@@ -369,6 +408,14 @@ _ENDED = {
     b"stale": Ended.STALE,
     b"damaged": Ended.DAMAGED,
 }
+
+
+def _first_by_route(flat: Sequence[bytes]) -> dict[str, int]:
+    """Of ROUTE:TIMELINE and instant in turn, in the order of the instants."""
+    found: dict[str, int] = {}
+    for name, due in zip(flat[::2], flat[1::2], strict=True):
+        found.setdefault(name.partition(b":")[0].decode("utf-8", "replace"), instant_ms(due))
+    return found
 
 
 def _runs(items: Sequence[T], by: Callable[[T], K]) -> Iterator[tuple[K, list[T]]]:

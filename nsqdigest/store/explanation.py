@@ -13,9 +13,11 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsqdigest.backoff import tripled
+from nsqdigest.base.local_time import is_zone
 from nsqdigest.base.moments import format_duration, instant, span, until
 from nsqdigest.base.shown import printable
 from nsqdigest.base.words import counted, listed
@@ -59,6 +61,15 @@ class _Step(NamedTuple):
     """For the sentence "It goes out in 5m, …": the last one has the last word."""
 
 
+def _in_its_zone(known: Known, terms: Terms) -> Terms:
+    """As if the file named the timeline's own zone."""
+    policy = terms.policy
+    if not policy.is_zoned:
+        return terms
+    zone = known.zone if is_zone(known.zone) else policy.zone_default
+    return terms._replace(policy=replace(policy, zone=zone))
+
+
 def explain(known: Known, terms: Terms | None, hold: Hold | None = None, obstacles: Sequence[str] = ()) -> Explanation:
     """`terms`: None of an orphan. `obstacles`: what keeps daemons from taking what is due, as far as the caller knows:
     "sink hook is paused"."""
@@ -70,6 +81,7 @@ def explain(known: Known, terms: Terms | None, hold: Hold | None = None, obstacl
         return Explanation(sentence, None, ())
     if known.state is State.LEASED:
         return _leased(known)
+    terms = _in_its_zone(known, terms)
     plan = Plan(terms.policy)
     at_ms, steps = _due_ms(known, plan), [*_steps(known, terms, plan)]
     for step in _held_back(at_ms, known, terms.policy, plan, hold):

@@ -15,7 +15,18 @@ _BEFORE_ID = re.compile(rb" iteration=(\d+)(?: closed=\S+)?").fullmatch
 _BEHIND_ID = re.compile(
     rb"opened=(\d+) total=(\d+) superseded=(\d+) capacity=(\d+) next=(\d+) since=(\d+) attempts=(\d+) tries=(\d+)"
 ).match
-_FIELDS = (b"iteration", b"opened", b"total", b"superseded", b"capacity", b"next", b"since", b"attempts", b"tries")
+_ZONE = re.compile(rb"(?: |^)zone=(\S+)").search
+_CANCELLED = re.compile(rb" cancelled=(\d+)").search
+_FIELDS = (
+    b"iteration", b"opened", b"total", b"superseded", b"capacity", b"next", b"since", b"attempts", b"tries",
+    b"cancelled",
+)  # fmt: skip
+
+
+def zone_of(head: bytes | None) -> str:
+    """The zone of a timeline, where its events name one."""
+    found = _ZONE(head) if head else None
+    return found[1].decode("utf-8", "replace") if found else ""
 
 
 class Head(NamedTuple):
@@ -33,6 +44,7 @@ class Head(NamedTuple):
     since_ms: int
     attempts: int
     tries: int
+    dropped_cancelled: int = 0
 
     @property
     def attempt(self) -> int:
@@ -59,7 +71,10 @@ _as_head = tuple.__new__
 def _numbers_behind_id(text: bytes) -> tuple[int, ...]:
     """Of digests that were opened together most are the same. () where this version did not write them."""
     match = _BEHIND_ID(text)
-    return tuple(map(int, match.groups())) if match else ()
+    if not match:
+        return ()
+    cancelled = _CANCELLED(text)
+    return (*map(int, match.groups()), int(cancelled[1]) if cancelled else 0)
 
 
 def opened_of(digest_id: str) -> int | None:

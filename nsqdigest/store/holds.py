@@ -50,6 +50,11 @@ class Ended(NamedTuple):
     kind: HoldKind | None
 
 
+def field_of(route: str, timeline: bytes) -> bytes:
+    """Of a hold, in Redis."""
+    return route.encode() + _BETWEEN + timeline
+
+
 class TooManyHolds(NsqdigestError):
     pass
 
@@ -143,7 +148,7 @@ class Holds:
         name = timeline.encode()
         partition = self._namespace.partition_of(name)
         keys = [*self._namespace.keys[partition, route].of(name), self._namespace.tags[partition] + b"holds"]
-        field = route.encode() + _BETWEEN + name
+        field = field_of(route, name)
         return await self._namespace.run(partition, "hold", keys, [b"", name, field, *hold, MOST_OF_A_PARTITION])
 
 

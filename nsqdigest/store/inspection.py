@@ -6,10 +6,10 @@ moment apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from nsqdigest.store.head import Head
+from nsqdigest.store.head import Head, zone_of
 from nsqdigest.store.keys import own_timeline, shown_timeline
 from nsqdigest.store.listing import Listed, State, digest_of, state_of
 from nsqdigest.store.newest import newest_records
@@ -59,7 +59,10 @@ class Known(NamedTuple):
     """An urgent record came while the digest was under way: the next one follows at once."""
     superseded: int
     dropped_capacity: int
-    """Both: since the digest before. Those of a digest under way are in its head."""
+    dropped_cancelled: int
+    """All three: since the digest before. Those of a digest under way are in its head."""
+    zone: str
+    """Of its own; "" where it has none."""
     remembered: int
     """Records of digests that ended lately: they are not shown again."""
 
@@ -76,7 +79,8 @@ class Read(NamedTuple):
     waiting: bytes | None
     leased: bytes | None
     head: bytes | None
-    losses: tuple[bytes | None, bytes | None]
+    losses: Sequence[bytes | None]
+    """Superseded, dropped for capacity, cancelled."""
     remembered: int
 
 
@@ -125,15 +129,27 @@ class Inspector:
                 [b"ZSCORE", of.waiting, name],
                 [b"ZSCORE", of.leased, name],
                 [b"HGET", of.heads, name],
-                [b"HMGET", of.losses, b"s" + name, b"c" + name],
+                [b"HMGET", of.losses, b"s" + name, b"c" + name, b"x" + name],
                 [b"ZCARD", of.memory + name],
             ],
         )
         if schedule is None:
             return None
         now_ms = int(time_s) * 1000 + int(time_us) // 1000
-        read = Read(schedule, waiting, leased, head, (losses[0], losses[1]), remembered)
+        read = Read(schedule, waiting, leased, head, losses, remembered)
         return known_of(place, now_ms, read, increment_ms, quiet)
+
+    async def deleted(self, place: Place) -> int:
+        """How many records of its route were ever deleted, in its partition."""
+        of, _ = self._of(place)
+        (count,) = await self._namespace.send(place.partition, [[b"HGET", of.ledger, b"deleted"]])
+        return _number(count)
+
+    async def is_remembered(self, place: Place) -> bool:
+        """Whether a digest of it ended lately."""
+        of, name = self._of(place)
+        (there,) = await self._namespace.send(place.partition, [[b"EXISTS", of.memory + name]])
+        return bool(there)
 
     async def records(self, place: Place, most: int) -> list[StoredRecord]:
         """The newest of its open records."""
@@ -152,6 +168,8 @@ class Inspector:
 
 
 def known_of(place: Place, now_ms: int, read: Read, increment_ms: int, quiet: QuietHours | None) -> Known:
+    zone = zone_of(read.head)
+    quiet = quiet.in_zone(zone) if quiet is not None and zone else quiet
     base_ms, bound_ms, records = unpacked(read.schedule, now_ms)
     if read.leased is None:
         at_ms = shown_due_ms(due_ms(base_ms, bound_ms, increment_ms, records), now_ms, quiet)
@@ -161,6 +179,7 @@ def known_of(place: Place, now_ms: int, read: Read, increment_ms: int, quiet: Qu
     is_astray = read.waiting is None and read.leased is None
     text = (read.head or b"").decode("utf-8", "replace")
     fields = dict(field.split("=", 1) for field in text.split() if "=" in field)
+    superseded, dropped_capacity, dropped_cancelled = map(_number, read.losses)
     return Known(
         place,
         None if is_astray else state_of(at_ms, now_ms, records, digest, is_leased=read.leased is not None),
@@ -173,8 +192,10 @@ def known_of(place: Place, now_ms: int, read: Read, increment_ms: int, quiet: Qu
         fields.get("closed", ""),
         digest,
         digest is not None and "urgent" in fields,
-        _number(read.losses[0]),
-        _number(read.losses[1]),
+        superseded,
+        dropped_capacity,
+        dropped_cancelled,
+        zone,
         read.remembered,
     )
 

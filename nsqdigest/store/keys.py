@@ -7,13 +7,15 @@ Keys, under the hash tag `{namespace:partition}`, type first, the route's name a
     tokens:ROUTE    of the leased                    digest:ROUTE:TIMELINE         snapshot: the digest under way
     schedule:ROUTE  base, bound, records of each     digest-values:ROUTE:TIMELINE  its values
     heads:ROUTE     iteration; digest's id, totals … shown:ROUTE:TIMELINE          memory: keys delivered lately
-    losses:ROUTE    since the digest before          ledger:ROUTE                  what became of each record
+    losses:ROUTE    since the digest before          ends:ROUTE:TIMELINE           keys that a record ended lately
+    ledger:ROUTE    what became of each record
     agenda          waiting zset: when to look at it at the earliest
     count           how many timelines there are
     dead            id scored by when it died (ms)   dead:details, dead-set:ID, dead-values:ID
     layout          schema, partitions, epoch        routes (of partition 0)       route: when a daemon had it (ms)
     turns           when upkeep was done (ms)        policies                      route: what it was scored by
     daemons         (of partition 0) id: when it was seen (ms), and what it tells of itself
+    exempt          ROUTE:TIMELINE scored by a retry (ms) that quiet hours do not hold back
     holds           of ROUTE:TIMELINE: muted or snoozed, until when (ms), by whom
 
 A digest that was revived from the dead store is the snapshot of a timeline of its own, in the partition where it was
@@ -43,12 +45,16 @@ class Keys:
         self.waiting, self.leased, self.tokens, self.schedules, self.heads, self.losses, self.ledger = self.of_route
         self.timelines, self.agenda = self.of_partition = [tag + b"count", tag + b"agenda"]
         self.fixed = [*self.of_route, *self.of_partition]
-        self.index, self.values, self.snapshot, self.snapshot_values, self.memory = (
-            tag + kind + b":" + name + b":" for kind in (b"set", b"values", b"digest", b"digest-values", b"shown")
+        self.index, self.values, self.snapshot, self.snapshot_values, self.memory, self.ends = (
+            tag + kind + b":" + name + b":"
+            for kind in (b"set", b"values", b"digest", b"digest-values", b"shown", b"ends")
         )
         self.name_from = len(self.index)
         self.to_open = self.index, self.values, self.snapshot, self.snapshot_values
         """Prefixes of the keys that lua/delivery/open.lua takes of each timeline."""
+        self.of_second_kind = self.index, self.values, self.snapshot, self.memory
+        """Prefixes of the keys that lua/intake/add.lua takes of each timeline of its second kind."""
+        self.of_second_kind_with_ends = *self.of_second_kind, self.ends
         self.to_finish = self.snapshot, self.snapshot_values, self.memory
         """Prefixes of the keys that lua/delivery/finish.lua takes of each timeline."""
 

@@ -20,7 +20,7 @@ from heapq import nsmallest
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from nsqdigest.store.head import Head
+from nsqdigest.store.head import Head, zone_of
 from nsqdigest.store.keys import is_own, own_digest_id, shown_timeline
 from nsqdigest.store.packing import RECORDS_PER_CALL
 from nsqdigest.store.schedule import due_ms, instant_ms, shown_due_ms, unpacked
@@ -183,7 +183,8 @@ class Lister:
         at_ms = score_ms
         if not is_leased:
             at_ms = max(score_ms, due_ms(base_ms, bound_ms, self._increments_ms[route], records))
-            at_ms = shown_due_ms(at_ms, self._now_ms, self._quiet.get(route))
+            quiet, zone = self._quiet.get(route), zone_of(head)
+            at_ms = shown_due_ms(at_ms, self._now_ms, quiet.in_zone(zone) if quiet is not None and zone else quiet)
         state = state_of(at_ms, self._now_ms, records, digest, is_leased=is_leased)
         return Listed(route, name.decode("utf-8", "backslashreplace"), state, at_ms, records, digest)
 

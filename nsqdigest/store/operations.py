@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+from nsqdigest.store.holds import field_of
 from nsqdigest.store.keys import shown_timeline
 from nsqdigest.store.packing import RECORDS_PER_CALL
 from nsqdigest.store.schedule import EXEMPT_MS
@@ -110,7 +111,8 @@ class Operations:
         return await self._delete(self._partition_of(timeline), route, timeline.encode())
 
     async def _delete(self, partition: int, route: str, name: bytes) -> int | None:
-        answer = await self._namespace.run(partition, "delete", self._namespace.keys[partition, route].of(name), [name])
+        of = self._namespace.keys[partition, route]
+        answer = await self._namespace.run(partition, "delete", [*of.of(name), of.ends + name], [name])
         return int(answer[1]) if answer[0] == b"deleted" else None
 
     def _partition_of(self, timeline: str) -> int:
@@ -135,8 +137,11 @@ class Operations:
         return await self._step(partition, route, most, lambda name: self._adopt(partition, route, to, capacity, name))
 
     async def _adopt(self, partition: int, route: str, to: str, capacity: int, name: bytes) -> int | None:
-        keys = [*self._namespace.keys[partition, route].of(name), *self._namespace.keys[partition, to].of(name)]
-        answer = await self._namespace.run(partition, "adopt", keys, [name, capacity])
+        of, theirs = self._namespace.keys[partition, route], self._namespace.keys[partition, to]
+        holds = self._namespace.tags[partition] + b"holds"
+        keys = [*of.of(name), *theirs.of(name), of.ends + name, theirs.ends + name, holds]
+        fields = [field_of(each, name) for each in (route, to)]
+        answer = await self._namespace.run(partition, "adopt", keys, [name, capacity, *fields])
         return int(answer[1]) if answer[0] == b"adopted" else None
 
     async def delete_all(self, route: str) -> AsyncIterator[Step]:

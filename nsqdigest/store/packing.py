@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from nsqdigest.store.keys import Keys
 from nsqdigest.store.record import Record
+from nsqdigest.store.schedule import Zoned
 from nsqdigest.store.servers.resp import Arguments
 
 RECORDS_PER_CALL = 500
@@ -16,6 +17,7 @@ _FIRST_PAGE_RECORDS = 16
 _LENGTHS = [length.to_bytes(2, "big") for length in range(4097)]
 """Packed lengths: of keys (limits.key is 4 KiB at most), and of the records of one timeline in a batch."""
 _REPEAT, _URGENT, _MUTED = 1, 2, 4
+_WITH_ENDS, _WITH_ZONES, _WITH_QUIET_HOURS = 1, 2, 4
 
 
 class _Grouped(NamedTuple):
@@ -25,8 +27,25 @@ class _Grouped(NamedTuple):
     records: list[Record]
 
 
+class Special(NamedTuple):
+    """What few routes have. With any of it all timelines of a call are of the second kind."""
+
+    ends: tuple[int, ...] = ()
+    """Where records may end others: how long ends are remembered (ms), and how many."""
+    zoned: Zoned | None = None
+    """Where timelines have zones of their own."""
+    exempt: bytes = b""
+    """That key, where the route has quiet hours and a record is urgent."""
+
+
+NOTHING_SPECIAL = Special()
+
+
 def pack_batch(
-    keys: Keys, records: Sequence[Record], muted: frozenset[bytes] = frozenset()
+    keys: Keys,
+    records: Sequence[Record],
+    muted: frozenset[bytes] = frozenset(),
+    special: Special = NOTHING_SPECIAL,
 ) -> tuple[list[Arguments], list[int | bytes | Arguments]]:
     """The keys of the batch's timelines, and add's arguments from the number of timelines of its first kind on.
     `muted`: timelines whose records are counted and not kept.
@@ -38,7 +57,10 @@ def pack_batch(
     of_second_kind = {record.timeline for record in records if record.possible_repeat or record.is_urgent}
     if muted:
         of_second_kind |= muted
-    if of_second_kind:
+    is_special = special != NOTHING_SPECIAL
+    if is_special:
+        plain, second = (), records
+    elif of_second_kind:
         plain = [record for record in records if record.timeline not in of_second_kind]
         second = [record for record in records if record.timeline in of_second_kind]
     of_plain, of_second = _grouped(plain), _grouped(second)
@@ -52,16 +74,26 @@ def pack_batch(
         *[_LENGTHS[count] for count in of_plain.counts + of_second.counts],
         *columns,
         bytes(
-            _REPEAT * record.possible_repeat + _URGENT * record.is_urgent + _MUTED * (record.timeline in muted)
+            _REPEAT * record.possible_repeat
+            + _URGENT * record.is_urgent
+            + _MUTED * (record.timeline in muted)
+            + record.end
             for record in of_second.records
         ),
     ]
     declared = [
         Arguments(of_plain.timelines, (keys.index, keys.values)),
-        Arguments(of_second.timelines, (keys.index, keys.values, keys.snapshot, keys.memory)),
+        Arguments(of_second.timelines, keys.of_second_kind_with_ends if special.ends else keys.of_second_kind),
     ]
     values = Arguments([record.value for record in ordered])
-    return declared, [len(of_plain.timelines), b"".join(packed), values]
+    ends, zoned, exempt = special
+    if not is_special:
+        return declared, [len(of_plain.timelines), b"".join(packed), values]
+    if exempt:
+        declared.append(Arguments([exempt]))
+    kind = -(_WITH_ENDS * bool(ends) + _WITH_ZONES * (zoned is not None) + _WITH_QUIET_HOURS * bool(exempt))
+    zone = () if zoned is None else (zoned.zone.encode(), *(zoned.anew or (b"", b"")))
+    return declared, [kind, b"".join(packed), *ends, *zone, values]
 
 
 def _grouped(records: Sequence[Record]) -> _Grouped:

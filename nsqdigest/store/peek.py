@@ -44,7 +44,7 @@ async def peek(
         partition,
         [
             [b"HGET", keys.heads, name],
-            [b"HMGET", keys.losses, b"s" + name, b"c" + name],
+            [b"HMGET", keys.losses, b"s" + name, b"c" + name, b"x" + name],
             [b"ZCARD", keys.snapshot + name],
             [b"ZCARD", keys.index + name],
             [b"TIME"],
@@ -57,8 +57,8 @@ async def peek(
         iteration = _iteration(text) + 1
         instants_ms = earliest_next_ms(now_ms)
         next_ms = instants_ms[min(iteration, len(instants_ms)) - 1]
-        superseded, dropped = (int(each or 0) for each in losses)
-        head = Head(NO_ID, iteration, now_ms, waiting, superseded, dropped, next_ms, now_ms, 0, 0)
+        superseded, dropped, cancelled = (int(each or 0) for each in losses)
+        head = Head(NO_ID, iteration, now_ms, waiting, superseded, dropped, next_ms, now_ms, 0, 0, cancelled)
         index, values = keys.index + name, keys.values + name
     else:
         return None

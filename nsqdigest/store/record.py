@@ -11,11 +11,16 @@ import msgspec
 
 from nsqdigest.store.schedule import instant_ms
 
+End = int
+"""Whether a record ends the record of its key, as lua/intake/add.lua takes it: the silent one never shows itself."""
+NO_END, AN_END, A_SILENT_END = 0, 8, 24
+
 
 class Record(msgspec.Struct, gc=False):
     """One event in one timeline of one route. `possible_repeat`: it may have been stored, even delivered, before.
     `is_urgent`: its timeline becomes due at once, whatever its policy.
-    `source`: what the caller made it from; the store never looks at it."""
+    `source`: what the caller made it from; the store never looks at it.
+    `end`: whether it ends the record of its key. `zone`: the one that it names for its timeline."""
 
     route: int
     timeline: bytes
@@ -25,6 +30,8 @@ class Record(msgspec.Struct, gc=False):
     possible_repeat: bool
     source: object = None
     is_urgent: bool = False
+    end: End = NO_END
+    zone: str = ""
 
 
 _USUAL_SCORE_BYTES = len(b"-1700000000123456")

@@ -31,6 +31,10 @@ _PAUSE_PER_WORK = 4
 """So many times as long as a page took it leaves Redis to others."""
 
 
+_HAD_DIGESTS = {"iteration", "closed", "id"}
+"""Fields of the head of a timeline that had digests."""
+
+
 class Rescored(NamedTuple):
     sooner: int = 0
     later: int = 0
@@ -46,6 +50,7 @@ class _Waiting(NamedTuple):
     ended_id: str
     """Of the digest that ended last; "": none did."""
     iteration: int
+    zone: str
     oldest_ms: int | None
     """The timestamp of its oldest record, where it had no digest."""
 
@@ -92,9 +97,12 @@ class Rescoring:
             return cursor, []
         (heads,) = await self._namespace.send(partition, [[b"HMGET", of.heads, *names]])
         fields = [_fields_of(head) for head in heads]
-        oldest = await self._oldest_ms(partition, of, [n for n, each in zip(names, fields, strict=True) if not each])
+        without = [name for name, each in zip(names, fields, strict=True) if not _HAD_DIGESTS & {*each}]
+        oldest = await self._oldest_ms(partition, of, without)
         return cursor, [
-            _Waiting(name, each.get("closed", ""), _number(each.get("iteration")), oldest.get(name))
+            _Waiting(
+                name, each.get("closed", ""), _number(each.get("iteration")), each.get("zone", ""), oldest.get(name)
+            )
             for name, each in zip(names, fields, strict=True)
             if "id" not in each  # a digest of it waits for another attempt
         ]
@@ -114,7 +122,7 @@ class Rescoring:
         plan, of, now_ms = self._plans[route], self._namespace.keys[partition, route], self._namespace.clock.now_ms()
         arguments: list[bytes | str | int] = [b"", plan.increment_ms, route, plan.text if remember else ""]
         for each in timelines:
-            instants = _instants(plan, each, now_ms)
+            instants = _instants(plan.of_zone(each.zone), each, now_ms)
             if instants is not None:
                 arguments += (each.name, each.ended_id, *instants)
         keys = [of.waiting, of.schedules, of.heads, of.agenda, self._policies(partition)]

@@ -19,3 +19,9 @@ class StoreRoute(NamedTuple):
     longest_ms: int = _LONGEST_MS
     """No instant of its schedule lies further ahead: the longest delay of its policy, or of a retry."""
     quiet: QuietHours | None = None
+    has_quiet_hours: bool = False
+    """Those of all its timelines, or of each its own."""
+    is_zoned: bool = False
+    """Its timelines have zones of their own: `quiet` is None then."""
+    has_ends: bool = False
+    """Some of its records may end others of their key."""

@@ -7,17 +7,22 @@
     a retry                   base = bound = when to try again (delivery.py)
     exempt from the policy    base = bound = EXEMPT_MS
 
+Where a policy takes the zone from the events, each timeline has a plan of its own zone: `Plan.of_zone`.
+
 In between, due = min(base + increment * records, bound); Redis works that out from the set itself. Quiet hours change
-nothing of it: what is due inside waits until they end, since a route is then claimed of only up to EXEMPT_MS.
+nothing of it: what is due inside waits until they end, since a route is then claimed of only up to EXEMPT_MS. (Of a
+route whose timelines have zones of their own everything is claimed, and put off until then: base = bound = the end of
+the quiet hours, whatever comes meanwhile.)
 """
 
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsqdigest.base.calendar import Calendar
-from nsqdigest.base.local_time import DAY_MS, zone_named
+from nsqdigest.base.local_time import DAY_MS, is_zone, zone_named
 from nsqdigest.base.quiet_hours import QuietHours
 
 if TYPE_CHECKING:
@@ -44,6 +49,13 @@ def instant_ms(score: bytes | int) -> int:
 class Schedule(NamedTuple):
     base_ms: int
     bound_ms: int
+
+
+class Zoned(NamedTuple):
+    """The zone that events name for their timelines ("": none), and the instants of one that waits and has another."""
+
+    zone: str
+    anew: Schedule | None
 
 
 def unpacked(packed: bytes | None, otherwise_ms: int) -> tuple[int, int, int]:
@@ -76,11 +88,11 @@ def calendar_of(policy: Policy) -> Calendar | None:
 
 
 def quiet_of(policy: Policy) -> QuietHours | None:
-    return QuietHours(policy.quiet, _zone_of(policy)) if policy.quiet else None
+    return QuietHours(policy.quiet, _zone_of(policy), is_zoned=policy.is_zoned) if policy.quiet else None
 
 
 def _zone_of(policy: Policy) -> ZoneInfo:
-    zone = zone_named(policy.zone)
+    zone = zone_named(policy.common_zone)
     assert zone is not None  # the configuration was checked
     return zone
 
@@ -90,6 +102,7 @@ class Plan:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
+        self._of_zones: dict[str, Plan] = {}
         self._calendar = calendar_of(policy)
         self.quiet = quiet_of(policy)
         if policy.intervals_ms:
@@ -102,6 +115,19 @@ class Plan:
         else:
             self._after = (policy.minimum_delay_ms,)
         self._first_ms = policy.intervals_ms[0] if policy.intervals_ms else policy.minimum_delay_ms
+
+    @property
+    def zone_template(self) -> str:
+        """Of the events, which name the zones of their timelines; "" where all have the same."""
+        return self._policy.zone if self._policy.is_zoned else ""
+
+    def of_zone(self, name: str) -> Plan:
+        """The plan of a timeline whose zone this is. The plan itself where it names none, or none that there is."""
+        if not self._policy.is_zoned or not is_zone(name):
+            return self
+        if name not in self._of_zones:
+            self._of_zones[name] = Plan(replace(self._policy, zone=name))
+        return self._of_zones[name]
 
     @property
     def increment_ms(self) -> int:
@@ -121,7 +147,8 @@ class Plan:
         policy = self._policy
         delays_ms = (policy.minimum_delay_ms, policy.increment_delay_ms, policy.maximum_delay_ms)
         if self._calendar is not None:
-            return f"at={','.join(policy.at)} zone={policy.zone} immediate={policy.immediate:d}"
+            default = f" default={policy.zone_default}" if policy.is_zoned else ""
+            return f"at={','.join(policy.at)} zone={policy.zone}{default} immediate={policy.immediate:d}"
         growth = policy.growth_steps if policy.growth == "exponential" else 0
         return (
             f"immediate={policy.immediate:d} delays={','.join(map(str, delays_ms))} growth={growth} "
@@ -135,7 +162,8 @@ class Plan:
             longest_ms = self._calendar.longest_ms()
         else:
             longest_ms = max(self._first_ms, *self._after, self._policy.maximum_delay_ms)
-        return longest_ms + (2 * DAY_MS if self.quiet else 0)  # what a digest promises ends with the quiet hours
+        # What a digest promises ends with the quiet hours; another zone may change its clock when this one does not.
+        return longest_ms + (2 * DAY_MS if self.quiet or self._policy.is_zoned else 0)
 
     def beginning(self, now_ms: int) -> Schedule:
         if self._policy.immediate:
@@ -144,6 +172,13 @@ class Plan:
             next_ms = self._calendar.next_ms(now_ms)
             return Schedule(next_ms, next_ms)
         return Schedule(now_ms + self._first_ms, now_ms + max(self._first_ms, self._policy.maximum_delay_ms))
+
+    def anew(self, now_ms: int) -> Schedule | None:
+        """The instants of a timeline that waits and gets this zone, where they depend on it."""
+        if self._calendar is None:
+            return None
+        next_ms = self._calendar.next_ms(now_ms)
+        return Schedule(next_ms, next_ms)
 
     def after_digest(self, iteration: int, now_ms: int, promised_ms: int = 0) -> Schedule:
         """The first digest has iteration 1. Never before the instant that the digest named to its receiver."""

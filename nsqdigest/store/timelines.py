@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from nsqdigest.store.answers import Added, WrongTypes
 from nsqdigest.store.keys import partition_limit
-from nsqdigest.store.packing import pack_batch
+from nsqdigest.store.packing import NOTHING_SPECIAL, Special, pack_batch
 from nsqdigest.store.route import StoreRoute
 
 if TYPE_CHECKING:
@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from nsqdigest.store.holds import Holds
     from nsqdigest.store.namespace import Namespace
     from nsqdigest.store.record import Record
-    from nsqdigest.store.schedule import Schedule
+    from nsqdigest.store.schedule import Schedule, Zoned
 
 
 _NONE: frozenset[bytes] = frozenset()
+_ENDS_PER_CAPACITY = 4
+"""Of a key there are two entries at most, and the memory of what was delivered holds twice the capacity."""
 
 
 class Timelines:
@@ -49,13 +51,18 @@ class Timelines:
     def partition_of(self, timeline: bytes) -> int:
         return self._namespace.partition_of(timeline)
 
-    async def add(self, route: str, partition: int, records: Sequence[Record], first: Schedule) -> Added:
-        """At most RECORDS_PER_CALL records of one route and partition."""
+    async def add(
+        self, route: str, partition: int, records: Sequence[Record], first: Schedule, zoned: Zoned | None = None
+    ) -> Added:
+        """At most RECORDS_PER_CALL records of one route and partition. `zoned`: of a route whose timelines have zones
+        of their own."""
         settings, of = self._routes[route], self._namespace.keys[partition, route]
         muted = self._holds.muted(route) if self._holds.is_any_muted else _NONE
-        keys, batch = pack_batch(of, records, muted)
+        is_special = zoned is not None or settings.has_ends or settings.has_quiet_hours
+        special = self._special(settings, partition, records, zoned) if is_special else NOTHING_SPECIAL
+        keys, batch = pack_batch(of, records, muted, special)
         known = self._acknowledged.known[route, partition]
-        *counts, due_at_once, counted, muted = await self._namespace.run(
+        *counts, due_at_once, counted, muted, cancelled = await self._namespace.run(
             partition,
             "add",
             [*of.fixed, *keys],
@@ -63,11 +70,16 @@ class Timelines:
              of.name_from, *batch],
             durable=True,
         )  # fmt: skip
-        added = Added._make([*counts, len(due_at_once), counted, muted])
+        added = Added._make([*counts, len(due_at_once), counted, muted, cancelled])
         self.clock.observe(added.now_ms)
         if self._acknowledged.on_answer(route, partition, known, added.counted - added.added, added.counted):
             self._namespace.needs_check.set()
         return added
+
+    def _special(self, route: StoreRoute, partition: int, records: Sequence[Record], zoned: Zoned | None) -> Special:
+        ends = (route.dedupe_window_ms, _ENDS_PER_CAPACITY * route.capacity) if route.has_ends else ()
+        is_exempt = route.has_quiet_hours and any(record.is_urgent for record in records)
+        return Special(ends, zoned, self._namespace.tags[partition] + b"exempt" if is_exempt else b"")
 
     async def compare_acknowledged(self) -> None:
         """Reads the ledgers and counts the records that Redis had acknowledged and lost."""
@@ -89,7 +101,7 @@ class Timelines:
         of = self._namespace.keys[partition, route]
         shared = {of.waiting: b"zset", of.schedules: b"hash", of.heads: b"hash", of.ledger: b"hash", of.losses: b"hash",
                   of.timelines: b"string", of.agenda: b"zset"}  # fmt: skip
-        own = {of.index: b"zset", of.values: b"hash", of.snapshot: b"zset", of.memory: b"zset"}
+        own = {of.index: b"zset", of.values: b"hash", of.snapshot: b"zset", of.memory: b"zset", of.ends: b"zset"}
         wanted = shared | {prefix + timeline: kind for prefix, kind in own.items()}
         types = await self._namespace.send(partition, [[b"TYPE", key] for key in wanted])
         wrong = [

@@ -59,6 +59,8 @@ def _place_as_json(place: Place) -> dict[str, Any]:
         "timestamp": place.timestamp_ms,
         "group": place.group,
         "urgent": place.is_urgent,
+        "cancels": place.is_end,
+        "zone": place.zone or None,
         "dropped": list(place.dropped),
         "policy": place.policy,
         "sink": place.sink,
@@ -161,7 +163,11 @@ def _rows(place: Place) -> Iterator[tuple[str, str]]:
         yield "drops", ", ".join(place.dropped)
     if place.is_urgent:
         yield "urgent", "due at once, whatever its policy"
+    if place.is_end:
+        yield "cancels", "takes out the record of its key that waits; both go, unless a digest showed one"
     yield "policy", place.policy
+    if place.zone:
+        yield "zone", place.zone
     yield "sink", place.sink
     if place.target:
         yield "target", place.target

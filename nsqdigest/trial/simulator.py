@@ -25,6 +25,8 @@ class Event(NamedTuple):
     timeline: str = ""
     key: str | None = None
     """Of two with the same key the newer record stays. None: one of its own."""
+    zone: str = ""
+    """That it names for its timeline, where the policy takes the zone from the events."""
 
 
 class SimulatedDigest(NamedTuple):
@@ -54,15 +56,22 @@ class _Timeline:
         "bound_ms",
         "dropped",
         "first_ms",
+        "held_since_ms",
         "iteration",
         "keys",
+        "plan",
+        "queued_ms",
         "records",
         "superseded",
     )
 
-    def __init__(self, base_ms: int, bound_ms: int) -> None:
+    def __init__(self, plan: Plan, base_ms: int, bound_ms: int) -> None:
+        self.plan = plan
         self.base_ms = base_ms
         self.bound_ms = bound_ms
+        self.queued_ms = 0
+        self.held_since_ms: int | None = None
+        """When it came due, where it was put off until its quiet hours end."""
         self.iteration = 0
         self.empty()
 
@@ -106,43 +115,76 @@ class Simulator:
         yield from self._go_out(event.instant_ms - 1)
         timeline = self._timelines.get(event.timeline)
         if timeline is None:
-            timeline = self._timelines[event.timeline] = _Timeline(*self._plan.beginning(event.instant_ms))
+            plan = self._plan.of_zone(event.zone)
+            timeline = self._timelines[event.timeline] = _Timeline(plan, *plan.beginning(event.instant_ms))
             timeline.file(event, self._capacity)
-            heappush(self._waiting, (self._at_ms(timeline), event.timeline))
+            self._queue(event.timeline, timeline)
         else:
             timeline.file(event, self._capacity)
+            if event.zone:
+                self._move(event, timeline)
 
     def finish(self, until_ms: int | None = None) -> Iterator[SimulatedDigest]:
         """Yields the digests that go out until then, or all."""
         yield from self._go_out(until_ms)
 
+    def _move(self, event: Event, timeline: _Timeline) -> None:
+        """It follows the zone of its newest event."""
+        plan = self._plan.of_zone(event.zone)
+        anew = plan.anew(event.instant_ms) if plan is not timeline.plan else None
+        timeline.plan = plan
+        if anew is not None and self._due_ms(timeline) > event.instant_ms:
+            timeline.base_ms, timeline.bound_ms = anew
+            self._queue(event.timeline, timeline)
+
+    def _queue(self, name: str, timeline: _Timeline) -> None:
+        timeline.queued_ms = self._at_ms(timeline)
+        heappush(self._waiting, (timeline.queued_ms, name))
+
     def _at_ms(self, timeline: _Timeline) -> int:
-        return self._plan.release_ms(self._due_ms(timeline))
+        """When it goes out; where timelines have zones of their own: when it is claimed, and perhaps put off."""
+        due = self._due_ms(timeline)
+        return due if self._plan.zone_template else self._plan.release_ms(due)
+
+    def _is_put_off(self, timeline: _Timeline) -> bool:
+        due = self._due_ms(timeline)
+        until_ms = timeline.plan.release_ms(due) if self._plan.zone_template else due
+        if until_ms > due:
+            timeline.held_since_ms, timeline.base_ms, timeline.bound_ms = due, until_ms, until_ms
+        return until_ms > due
 
     def _due_ms(self, timeline: _Timeline) -> int:
         return due_ms(timeline.base_ms, timeline.bound_ms, self._plan.increment_ms, timeline.records)
 
     def _go_out(self, until_ms: int | None) -> Iterator[SimulatedDigest]:
         while self._waiting and (until_ms is None or self._waiting[0][0] <= until_ms):
-            _, name = heappop(self._waiting)
-            timeline = self._timelines[name]
+            queued_ms, name = heappop(self._waiting)
+            timeline = self._timelines.get(name)
+            if timeline is None or timeline.queued_ms != queued_ms:
+                continue  # it was queued anew
             at_ms = self._at_ms(timeline)
-            if (until_ms is not None and at_ms > until_ms) or (self._waiting and at_ms > self._waiting[0][0]):
-                heappush(self._waiting, (at_ms, name))
+            if (
+                (until_ms is not None and at_ms > until_ms)
+                or (self._waiting and at_ms > self._waiting[0][0])
+                or self._is_put_off(timeline)
+            ):
+                self._queue(name, timeline)
             elif not timeline.records:
                 del self._timelines[name]
             else:
                 yield self._gone_out(name, timeline, at_ms)
-                heappush(self._waiting, (self._at_ms(timeline), name))
+                self._queue(name, timeline)
 
     def _gone_out(self, name: str, timeline: _Timeline, at_ms: int) -> SimulatedDigest:
         timeline.iteration += 1
+        due = self._due_ms(timeline) if timeline.held_since_ms is None else timeline.held_since_ms
+        timeline.held_since_ms = None
         digest = SimulatedDigest(
-            name, at_ms, self._due_ms(timeline), timeline.iteration, timeline.records, timeline.superseded,
+            name, at_ms, due, timeline.iteration, timeline.records, timeline.superseded,
             timeline.dropped, timeline.first_ms,
         )  # fmt: skip
-        promised_ms = self._plan.earliest_next_ms(at_ms)
+        promised_ms = timeline.plan.earliest_next_ms(at_ms)
         promised = promised_ms[min(timeline.iteration, len(promised_ms)) - 1]
-        timeline.base_ms, timeline.bound_ms = self._plan.after_digest(timeline.iteration, at_ms, promised)
+        timeline.base_ms, timeline.bound_ms = timeline.plan.after_digest(timeline.iteration, at_ms, promised)
         timeline.empty()
         return digest

@@ -84,7 +84,7 @@ class Lines:
             raise NotUsed(f'is not taken by the route "{self._route.name}"')
         record = records[0]
         key = record.key.decode() if self._route.key else None
-        return Event(record.timestamp_us // 1000, record.timeline.decode(), key)
+        return Event(record.timestamp_us // 1000, record.timeline.decode(), key, record.zone)
 
     def _of_words(self, line: bytes) -> Event:
         instant, *rest = line.decode("utf-8", "replace").split(None, 2)

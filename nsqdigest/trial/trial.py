@@ -23,6 +23,7 @@ from nsqdigest.delivery.targets import Aim, NoTarget, Source
 from nsqdigest.intake.bodies import Rejected
 from nsqdigest.intake.routing import Router
 from nsqdigest.nsq.frames import Message
+from nsqdigest.store.record import NO_END
 from nsqdigest.trial import hints
 
 if TYPE_CHECKING:
@@ -57,6 +58,10 @@ class Place(NamedTuple):
     """"": the route does not group."""
     group: Any
     is_urgent: bool
+    is_end: bool
+    """It takes out the record of its key."""
+    zone: str
+    """Of the timeline, after this event; "": its policy has one zone for all."""
     dropped: Sequence[str]
     """The fields of this event that are not stored."""
     policy: str
@@ -99,6 +104,7 @@ class Trial:
         routes = intake_routes(config, topic, plans_of(config))
         self._routes: dict[int, Route] = {route.number: route.settings for route in routes}
         self._router = Router(routes, config.limits)
+        self._policies = config.policies
         self._fields = [".".join(path) for route in self._routes.values() for path in hints.paths_of(route)]
 
     def try_event(self, event: Event, now_ms: int) -> Tried:
@@ -153,12 +159,22 @@ class Trial:
             settings.group,
             msgspec.json.decode(group),
             record.is_urgent,
+            record.end != NO_END,
+            self._zone(settings, record),
             _dropped(settings, record),
             settings.policy,
             settings.sink,
             target,
             no_target,
         )
+
+    def _zone(self, settings: Route, record: Record) -> str:
+        policy = self._policies[settings.policy]
+        if not policy.is_zoned:
+            return ""
+        _, unknown = self._router.unknown_zones.pop(settings.name, (0, ""))
+        why = f'"{unknown}" is no zone' if unknown else "the event names none"
+        return record.zone or f"{policy.zone_default}, unless the timeline has another one: {why}"
 
     def _target(self, settings: Route, record: Record) -> tuple[str, str]:
         aim = self._aims.get(settings.sink)

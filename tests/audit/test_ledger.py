@@ -37,7 +37,15 @@ def test_each_counter_is_part_of_the_balance(field: str) -> None:
 def test_a_record_may_be_dropped_for_a_reason_that_nobody_knows_here() -> None:
     account = Account.of({"added": 5, "dropped:whatever": 5})
     assert account.missing == 0
-    assert account.dropped == {"capacity": 0, "timelines": 0, "duplicate": 0, "muted": 0, "adopted": 0, "whatever": 5}
+    assert account.dropped == {
+        "capacity": 0,
+        "timelines": 0,
+        "duplicate": 0,
+        "muted": 0,
+        "cancelled": 0,
+        "adopted": 0,
+        "whatever": 5,
+    }
 
 
 def test_an_account_is_the_sum_of_its_ledgers() -> None:
@@ -108,7 +116,8 @@ def test_the_answer_for_scripts_is_that_of_the_contract_and_of_each_route() -> N
     of_routes = answer.pop("routes")
     assert answer == {
         "added": 512, "open": 2, "snapshots": 4, "delivered": 8, "superseded": 16, "buried": 32, "deleted": 64,
-        "dropped": {"capacity": 128, "timelines": 256, "duplicate": 0, "muted": 0, "adopted": 0}, "balanced": False,
+        "dropped": {"capacity": 128, "timelines": 256, "duplicate": 0, "muted": 0, "cancelled": 0, "adopted": 0},
+        "balanced": False,
     }  # fmt: skip
     assert {name: (of["added"], of["balanced"], of["timelines"]) for name, of in of_routes.items()} == {
         "events": (510, True, 3), "b": (2, False, 3),

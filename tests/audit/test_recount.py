@@ -116,7 +116,8 @@ async def test_as_json(open_store: OpenStore, redis_url: str, file: Callable[...
     assert answer.pop("routes").keys() == {"r", "old"}
     assert answer == {
         "added": 10, "open": 3, "snapshots": 2, "delivered": 0, "superseded": 3, "buried": 2, "deleted": 0,
-        "dropped": {"capacity": 0, "timelines": 0, "duplicate": 0, "muted": 0, "adopted": 0}, "balanced": True,
+        "dropped": {"capacity": 0, "timelines": 0, "duplicate": 0, "muted": 0, "cancelled": 0, "adopted": 0},
+        "balanced": True,
     }  # fmt: skip
 
 

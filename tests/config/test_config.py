@@ -128,6 +128,8 @@ def test_the_smallest_file_loads_with_the_defaults() -> None:
             timestamp="",
             group="",
             urgent=(),
+            cancel=(),
+            on_cancel="tell",
             drop=(),
             max_event_age_ms=0,
             policy="default",
@@ -805,9 +807,26 @@ def test_what_a_route_does_with_events_beside_filing_them() -> None:
     assert (route.drop, route.max_event_age_ms) == (("user.mail", "token"), 3_600_000)
 
 
+def test_an_event_may_end_the_record_of_its_key() -> None:
+    (route,) = read(SMALLEST + 'key = "{id}"\ncancel = {status = "resolved"}\non_cancel = "silent"').routes
+    assert (route.cancel, route.on_cancel) == ((("status", ("resolved",)),), "silent")
+    config = read(SMALLEST + 'on_cancel = "silent"')
+    assert [(each.path, each.problem) for each in config.warnings] == [
+        ("routes[0].on_cancel", "has no effect without cancel")
+    ]
+
+
+def test_what_has_ended_is_known_for_the_dedupe_window() -> None:
+    file = SMALLEST + 'key = "{id}"\ncancel = {status = "resolved"}\n[policies.default]\ndedupe_window = "0s"'
+    assert 'routes[0].cancel: needs dedupe_window, which is 0s in the policy "default"' in problem(file)
+
+
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
+        ('cancel = {status = "resolved"}', "routes[0].cancel: needs key: an event ends the record of its own key"),
+        ('cancel = "resolved"', 'routes[0].cancel: "resolved" is not a table; write one like {severity = "error"}'),
+        ('on_cancel = "quiet"', 'routes[0].on_cancel: "quiet" is not'),
         ('urgent = "fatal"', 'routes[0].urgent: "fatal" is not a table; write one like {severity = "error"}'),
         ('urgent = {level = ">= high"}', 'routes[0].urgent.level: ">= high" compares with what is no number'),
         ('drop = "token"', 'routes[0].drop: "token" is not a list; write ["token"]'),

@@ -38,6 +38,12 @@ def test_a_calendar_stands_instead_of_all_delays() -> None:
     assert delays == (0, 0, 0, "none", ())
 
 
+def test_the_zone_may_be_a_field_of_the_event() -> None:
+    zoned = policy('at = "0 9 * * *"\nquiet = "22:00-07:00"\nzone = "{user.zone}"\nzone_default = "Asia/Tokyo"')
+    assert (zoned.zone, zoned.is_zoned, zoned.common_zone) == ("{user.zone}", True, "Asia/Tokyo")
+    assert (policy("").is_zoned, policy("").common_zone) == (False, "UTC")
+
+
 def test_with_a_calendar_the_first_comes_at_once_where_that_is_written() -> None:
     assert policy('at = "0 9 * * *"\nimmediate = true').immediate
 
@@ -77,6 +83,8 @@ def test_delays_are_refused_beside_a_calendar_that_is_wrong_itself() -> None:
         ('at = "61 * * * *"', '"61 * * * *" is no cron expression: it has a bad minute; write five fields'),
         ('at = ["0 9 * * *", ""]', 'x.at[1]: "" is no cron expression'),
         ("at = 9", '9 is not text; write "9"'),
+        ('at = "0 9 * * *"\nzone = "{user.zone"', '"{user.zone" has a lone "{"'),
+        ('at = "0 9 * * *"\nzone = "{z}"\nzone_default = "Berlin"', '"Berlin" is not a zone; write "Europe/Berlin"'),
         ('zone = "Berlin"', '"Berlin" is not a zone; write "Europe/Berlin"'),
         ('zone = "local"', 'write a name of the IANA list, such as "Europe/Berlin"'),
         ('quiet = "25:00-07:00"', '"25:00-07:00" has a time that no day has, 25:00; write times from 00:00 to 23:59'),
@@ -97,6 +105,11 @@ def test_wrong_times_are_named_with_a_remedy(line: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
+        (
+            'quiet = "22:00-07:00"\nzone_default = "Asia/Tokyo"',
+            "policies.x.zone_default: has no effect where zone names",
+        ),
+        ('zone = "{user.zone}"', "13: policies.x.zone: has no effect without at or quiet"),
         ('zone = "Europe/Berlin"', "13: policies.x.zone: has no effect without at or quiet; leave it out, or write"),
         (
             'at = "0 3 * * *"\nquiet = "22:00-07:00"',

@@ -73,3 +73,27 @@ def test_in_quiet_hours_nothing_goes_out_but_what_is_flushed(daemon: Daemon, nsq
     assert run_command("flush", "t", "-c", str(daemon.config_path)).returncode == 0
     wait_until(lambda: delivered(daemon) == 1, 10, "the flushed digest")
     assert daemon.metric("digest_delay_seconds_sum") < 3600
+
+
+def test_each_timeline_has_the_quiet_hours_of_its_own_zone(daemon: Daemon, nsqd: Nsqd, tmp_path: Path) -> None:
+    """It is night in one zone, day in another."""
+    now = datetime.now(UTC)
+    window = f"{now - timedelta(hours=3):%H:%M}-{now + timedelta(hours=3):%H:%M}"
+    begin(daemon, nsqd, quiet=window, zone="{zone}", zone_default="Etc/GMT-12")
+    wait_until(lambda: delivered(daemon) == 1, 10, "the digest of the default zone")
+    for name, zone in (("night", "UTC"), ("day", "Etc/GMT+12"), ("nowhere", "Mars/Olympus\\u001b[31m")):
+        nsqd.publish(TOPIC, b'{"x":"%s","zone":"%s"}' % (name.encode(), zone.encode()))
+    wait_until(lambda: delivered(daemon) == 3, 10, "the digests of those that are awake")
+    wait_until(lambda: daemon.metric("timelines", state="waiting") == 4, 10, "the night to be put off")
+    names = [json.loads(line)["data"]["timeline"] for line in (tmp_path / "digests.jsonl").read_text().splitlines()]
+    assert sorted(names) == ["day", "nowhere", "t"]
+    assert daemon.metric("zones_unknown_total") == 1
+    assert "Mars/Olympus" in daemon.said("consumer.zone.unknown")[0]["zone"]
+    listed = json.loads(run_command("timelines", "--json", "-c", str(daemon.config_path)).stdout)
+    (night,) = [each for each in listed if each["timeline"] == "night"]
+    assert 2 * 3600 < night["due_in_s"] < 4 * 3600
+    shown = run_command("show", "night", "-c", str(daemon.config_path)).stdout
+    assert "zone         UTC" in shown
+    assert "nothing of it goes out but what is urgent or flushed" in shown
+    assert run_command("flush", "night", "-c", str(daemon.config_path)).returncode == 0
+    wait_until(lambda: delivered(daemon) == 4, 10, "the flushed digest")

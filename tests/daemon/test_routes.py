@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
 import pytest
 
-from support.receiver import Receiver, parsed
+from support.receiver import Answer, Receiver, parsed
 from support.stage import NAMESPACE, TOPIC, Stage
 from support.waiting import wait_until
 
@@ -70,6 +71,48 @@ def test_an_urgent_event_during_a_delivery_follows_right_after_it(stage: Stage) 
     wait_until(lambda: len(receiver.accepted()) == 2, 10, "both digests")
     assert shown(receiver.accepted()) == [[1], [2]]
     wait_until(lambda: stage.ledger()["delivered"] == 2, 5, "both to be closed")
+
+
+@pytest.mark.parametrize("zone", ["UTC", "{zone}"])
+def test_an_urgent_digest_that_fails_in_quiet_hours_is_tried_again_in_them(stage: Stage, zone: str) -> None:
+    nsqd, receiver = stage.nsqd(), stage.receiver()
+    now = datetime.now(UTC)
+    window = f"{now - timedelta(hours=3):%H:%M}-{now + timedelta(hours=3):%H:%M}"
+    quiet = {"policies.default": {**SLOW["policies.default"], "quiet": window, "zone": zone}}
+    receiver.answer(Answer(500))
+    daemon = stage.daemon(quiet, [{**ROUTE, "urgent": {"level": "fatal"}}])
+    daemon.start()
+    nsqd.publish(TOPIC, event(1, level="fatal", zone="UTC"))
+    nsqd.publish(TOPIC, event(3, user="bob", zone="UTC"))
+    wait_until(lambda: len(receiver.posts) >= 2, 15, "it to fail twice")
+    nsqd.publish(TOPIC, event(2, level="fatal", zone="UTC"))
+    wait_until(lambda: stored(stage, 3), 5, "the urgent one behind it")
+    receiver.answer(Answer())
+    wait_until(lambda: delivered(stage, "events", 2), 10, "both urgent digests")
+    assert shown(receiver.accepted()) == [[1], [2]]
+    assert stage.ledger()["open"] == 1, "what is not urgent waits for the morning"
+
+
+def test_what_has_ended_before_its_digest_never_comes_and_what_was_shown_is_told(stage: Stage) -> None:
+    nsqd, receiver = stage.nsqd(), stage.receiver()
+    at = {"timestamp": "at", "cancel": {"status": "resolved"}, "urgent": {"level": "fatal"}}
+    daemon = stage.daemon(SLOW, [{**ROUTE, **at}])
+    daemon.start()
+    now_s = int(time.time())
+    nsqd.publish(TOPIC, event(1, at=now_s, status="firing"))
+    wait_until(lambda: delivered(stage, "events", 1), 5, "the first, at once")
+    for number, status, age_s in ((2, "firing", 5), (2, "resolved", 3), (2, "firing", 4), (1, "resolved", 0)):
+        nsqd.publish(TOPIC, event(number, at=now_s + 10 - age_s, status=status))
+    wait_until(lambda: stored(stage, 5), 5, "all of them to be stored")
+    assert stage.ledger()["open"] == 1
+    assert daemon.metric("records_not_kept_total", route="events", reason="cancelled") == 3
+    nsqd.publish(TOPIC, event(3, at=now_s, level="fatal"))
+    wait_until(lambda: delivered(stage, "events", 3), 5, "what is left")
+    last = parsed(receiver.accepted()[-1].body)["data"]
+    assert [(each["key"], each["value"].get("status")) for each in last["records"]] == [("1", "resolved"), ("3", None)]
+    assert last["dropped"] == {"capacity": 0, "cancelled": 3}
+    assert parsed(receiver.accepted()[0].body)["data"]["dropped"] == {"capacity": 0}
+    stage.check_logs()
 
 
 def test_what_a_route_drops_is_neither_delivered_nor_stored(stage: Stage) -> None:

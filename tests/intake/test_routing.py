@@ -20,8 +20,9 @@ from nsqdigest.intake import bodies, names
 from nsqdigest.intake.names import NAMES_BYTES
 from nsqdigest.intake.routing import IntakeRoute, Router
 from nsqdigest.nsq.frames import Message
-from nsqdigest.store.record import Record
+from nsqdigest.store.record import A_SILENT_END, AN_END, NO_END, Record
 from support.routes import LIMITS, Refused, intake_route, routed
+from support.settings import POLICY
 
 pytestmark = pytest.mark.unit
 
@@ -353,6 +354,31 @@ def test_a_record_of_an_event_that_meets_urgent_is_urgent() -> None:
     for body, is_urgent in ((b'"level":"fatal","code":500', True), (b'"level":"fatal"', False), (b'"code":500', False)):
         assert record_of(b'{"user":"u",%s}' % body, route).is_urgent is is_urgent
     assert not record_of(b'{"user":"u","level":"fatal"}').is_urgent
+
+
+@pytest.mark.parametrize(("on_cancel", "end"), [("tell", AN_END), ("silent", A_SILENT_END)])
+def test_a_record_of_an_event_that_meets_cancel_ends_others(on_cancel: str, end: int) -> None:
+    route = intake_route(key="{id}", cancel=[("status", ("resolved", "closed"))], on_cancel=on_cancel)
+    assert record_of(b'{"user":"u","id":1,"status":"closed"}', route).end == end
+    assert record_of(b'{"user":"u","id":1,"status":"firing"}', route).end == NO_END
+    assert record_of(b'{"user":"u","id":1}', route).end == NO_END
+
+
+def test_a_record_names_the_zone_of_its_timeline() -> None:
+    policy = replace(POLICY, at=("0 9 * * *",), zone="{tz.area}/{tz.city}")
+    router = Router([intake_route(drop=["tz"], policy=policy, name="zoned")], LIMITS)
+    zones = []
+    for tz in (
+        b'{"area":"Europe","city":"Berlin"}', b'{"area":"Mars","city":"X"}', b'"Europe/Berlin"', b'{"area":"Europe"}',
+    ):  # fmt: skip
+        router.records_of(
+            Message(MESSAGE_ID, MESSAGE_NS, 1, b'{"user":"u","tz":%s}' % tz),
+            NOW_MS,
+            False,
+            lambda each: zones.append(each.zone),
+        )
+    assert zones == ["Europe/Berlin", "", "", ""]
+    assert router.unknown_zones == {"zoned": (1, "Mars/X")}
 
 
 def test_a_route_that_drops_fields_still_sees_them_and_stores_no_trace() -> None:

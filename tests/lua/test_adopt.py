@@ -216,9 +216,10 @@ def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     assert store.watch is not None
     expected = {
         *store.keys("waiting leased tokens schedule heads losses ledger", "r"),
-        *store.keys("set values digest digest-values shown", "r", T),
+        *store.keys("set values digest digest-values shown ends", "r", T),
         store.key("count"),
         store.key("agenda"),
+        store.key("holds"),
     }
     expected |= {*store.keys("waiting schedule heads losses ledger", "new"), *store.keys("set values shown", "new", T)}
     store.adopt(T, "new")
@@ -238,3 +239,21 @@ def test_of_more_records_than_one_call_may_move_none_goes_over(store: Scripts) -
     before = store.dump()
     assert store.adopt(T, "new", capacity=20_000) == ("too-large", None)
     assert store.dump() == before
+
+
+def test_who_is_held_stays_held(store: Scripts) -> None:
+    store.add(Rec(T, b"k", NOW_MS))
+    store.hold(T, "snooze", NOW_MS + 3_600_000, by="ada")
+    store.adopt(T, "new")
+    (field,) = store.holds()
+    assert field == b"new:" + T
+    assert store.hold(T, "", route="new") == ["ended", "snooze"]
+    assert store.waiting("new") == {T: NOW_MS}
+
+
+def test_who_is_held_there_stays_held_as_it_was(store: Scripts) -> None:
+    store.add(Rec(T, b"k", NOW_MS))
+    store.hold(T, "snooze", NOW_MS + 3_600_000, by="ada")
+    store.hold(T, "mute", NOW_MS + 7_200_000, by="bob", route="new")
+    store.adopt(T, "new")
+    assert [(field, hold[:4]) for field, hold in store.holds().items()] == [(b"new:" + T, b"mute")]

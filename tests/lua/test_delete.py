@@ -154,7 +154,7 @@ def test_every_kind_of_key_it_touches(store: Scripts) -> None:
         *store.keys("waiting leased tokens schedule heads losses ledger", "r"),
         store.key("count"),
         store.key("agenda"),
-        *store.keys("set values digest digest-values shown", "r", T),
+        *store.keys("set values digest digest-values shown ends", "r", T),
     }
     assert store.watch.touched["delete"] == expected
 

@@ -228,6 +228,99 @@ def test_an_open_that_is_asked_again_keeps_it(store: Scripts) -> None:
     assert instants(store) == EXEMPT
 
 
+# -- retries in quiet hours
+
+
+QUIET: list[tuple[str, int, int]] = [("r", -1, 0), ("s", -1, 0)]
+
+
+def test_the_retry_of_an_urgent_digest_is_not_held_back_by_quiet_hours(store: Scripts) -> None:
+    """However often it fails; each waits as long as any retry does."""
+    store.add(urgent(b"a"), **LATER)
+    for number in range(1, 4):
+        claimed = store.claim(routes=QUIET)
+        assert [claim.due_ms for claim in claimed.claims] == [EXEMPT_MS]
+        store.opened(claimed.claims[0])
+        assert store.fail(claimed.claims[0], NOW_MS + 5 * number, is_retry=True) == "waiting"
+        assert store.schedule(T) == (NOW_MS + 5 * number, NOW_MS + 5 * number, 0)
+        early = store.claim(routes=QUIET)
+        assert (early.claims, early.next_ms) == ([], NOW_MS + 5 * number)
+        store.now_ms = NOW_MS + 5 * number
+    store.close(store.claim(routes=QUIET).claims[0], base_ms=NOW_MS + HOUR_MS)
+    assert store.schedule(T) == (NOW_MS + HOUR_MS, NOW_MS + HOUR_MS, 0)
+    store.now_ms = NOW_MS + HOUR_MS
+    assert store.claim(routes=QUIET).claims == []
+
+
+def test_outside_of_them_it_stays_exempt_from_those_that_begin(store: Scripts) -> None:
+    store.add(urgent(b"a"), **LATER)
+    store.opened(claim := store.claim_one(T))
+    store.fail(claim, NOW_MS + 5, is_retry=True)
+    store.now_ms = NOW_MS + 5
+    claim = store.claim_one(T)
+    assert claim.due_ms == NOW_MS + 5
+    store.fail(claim, NOW_MS + 9, is_retry=True)
+    store.now_ms = NOW_MS + 9
+    assert store.claim(routes=QUIET).timelines == [T]
+
+
+@pytest.mark.parametrize("is_leased", [True, False])
+def test_behind_a_retry_an_urgent_record_lets_that_go_out(store: Scripts, is_leased: bool) -> None:
+    claim = under_way(store)
+    if is_leased:
+        store.add(urgent(b"b"), is_quiet=True)
+    store.fail(claim, NOW_MS + 5, is_retry=True)
+    if not is_leased:
+        store.add(urgent(b"b"), rec(b"c", timeline=U), is_quiet=True, base_ms=NOW_MS + HOUR_MS)
+    store.now_ms = NOW_MS + 4
+    assert store.claim(routes=QUIET).claims == []
+    store.now_ms = NOW_MS + 5
+    (claim,) = store.claim(routes=QUIET).claims
+    assert store.opened(claim, "id-2").word == "again"
+    store.close(claim, base_ms=NOW_MS + HOUR_MS)
+    assert store.claim(routes=QUIET).timelines == [T]
+
+
+def test_other_retries_are_held_back_and_so_is_what_was_flushed_elsewhere(store: Scripts) -> None:
+    store.fail(under_way(store), NOW_MS + 5, is_retry=True)
+    store.now_ms = NOW_MS + 9
+    assert store.claim(routes=QUIET).claims == []
+    assert not store.client.exists(store.key("exempt"))
+
+
+def test_a_retry_that_was_moved_since_is_one_like_others(store: Scripts) -> None:
+    store.add(urgent(b"a"), **LATER)
+    store.opened(claim := store.claim_one(T))
+    store.fail(claim, NOW_MS + 5, is_retry=True)
+    store.hold(T, "snooze", NOW_MS + 9)
+    store.now_ms = NOW_MS + 9
+    assert store.claim(routes=QUIET).claims == []
+    assert store.claim().timelines == [T]
+
+
+def test_of_several_routes_each_has_its_own(store: Scripts) -> None:
+    for route in ("r", "s"):
+        store.add(urgent(b"a"), route=route, **LATER)
+        (claim,) = store.claim(routes=[(route, 1, 0)]).claims
+        store.opened(claim, f"id-{route}")
+        store.fail(claim, NOW_MS + 5, is_retry=True)
+    store.now_ms = NOW_MS + 5
+    assert [claim.route for claim in store.claim(routes=QUIET[1:]).claims] == ["s"]
+    assert [claim.route for claim in store.claim(routes=QUIET[:1]).claims] == ["r"]
+
+
+def test_without_room_it_waits_and_is_next(store: Scripts) -> None:
+    store.add(urgent(b"a"), **LATER)
+    store.opened(claim := store.claim_one(T))
+    store.fail(claim, NOW_MS + 5, is_retry=True)
+    store.now_ms = NOW_MS + 5
+    claimed = store.claim([0], routes=QUIET)
+    assert (claimed.claims, claimed.next_ms) == ([], NOW_MS + 5)
+
+
+# -- operators
+
+
 def test_adopted_meanwhile_it_is_due_at_once(store: Scripts) -> None:
     under_way(store)
     store.add(urgent(b"b"))

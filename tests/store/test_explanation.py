@@ -36,7 +36,22 @@ def known(base: float, bound: float | None = None, **more: Any) -> Known:
     base_ms = NOW_MS + int(base * MINUTE_MS)
     bound_ms = base_ms if bound is None else NOW_MS + int(bound * MINUTE_MS)
     of = Known(
-        Place(0, "events", "user:42"), State.WAITING, NOW_MS, base_ms, base_ms, bound_ms, 1, 0, "", None, False, 0, 0, 0
+        Place(0, "events", "user:42"),
+        State.WAITING,
+        NOW_MS,
+        base_ms,
+        base_ms,
+        bound_ms,
+        1,
+        0,
+        "",
+        None,
+        False,
+        0,
+        0,
+        0,
+        "",
+        0,
     )
     return of._replace(**more)
 

@@ -34,7 +34,7 @@ def explained(store: Scripts, policy: Policy, timeline: bytes, hold: Hold | None
         return None
     scores = [store.command("ZSCORE", store.key(kind, "r"), timeline) for kind in ("waiting", "leased")]
     waiting, leased = (None if score is None else b"%d" % float(score) for score in scores)
-    read = Read(schedule, waiting, leased, head, (None, None), 0)
+    read = Read(schedule, waiting, leased, head, (None, None, None), 0)
     known = known_of(Place(0, "r", timeline.decode()), now_ms, read, plan.increment_ms, plan.quiet)
     return explain(known, Terms(policy, TERMS_SINK), hold)
 

@@ -16,7 +16,7 @@ from nsqdigest.store.head import Head, opened_of
 from nsqdigest.store.record import Record
 from nsqdigest.store.rescoring import Rescored, Rescoring
 from nsqdigest.store.route import StoreRoute
-from nsqdigest.store.schedule import Plan, unpacked
+from nsqdigest.store.schedule import Plan, Zoned, unpacked
 from nsqdigest.store.store import Store
 from support.ports import HOST
 from support.servers import RedisServer
@@ -120,6 +120,23 @@ async def test_to_a_calendar_and_back(store: Store) -> None:
     assert await base_of(store) == Plan(CALENDAR).beginning(store.clock.now_ms())
     await rescore(store, LONGER)
     assert await base_of(store) == Plan(LONGER).beginning(began_ms)
+
+
+async def test_each_gets_the_instants_of_its_zone(store: Store) -> None:
+    daily = replace(POLICY, immediate=False, at=("0 9 * * *",), zone="{zone}", zone_default="UTC")
+    noon, now_ms = replace(daily, at=("0 12 * * *",)), store.clock.now_ms()
+    await rescore(store, daily)
+    for zone in ("Asia/Tokyo", "America/New_York", ""):
+        plan = Plan(daily).of_zone(zone)
+        record = Record(0, zone.encode() or b"t", b"k", now_ms * 1000, b"{}", False, zone=zone)
+        zoned = Zoned(zone, plan.anew(now_ms))
+        await store.timelines.add("r", 0, [record], plan.beginning(now_ms), zoned)
+        assert await base_of(store, record.timeline) == plan.beginning(now_ms)
+    done = (await rescore(store, noon))["r"]
+    assert done.sooner + done.later == 3
+    for zone in ("Asia/Tokyo", "America/New_York", ""):
+        expected = Plan(noon).of_zone(zone).beginning(now_ms)
+        assert await base_of(store, zone.encode() or b"t") == expected
 
 
 async def test_what_is_due_and_a_retry_stay(store: Store) -> None:

@@ -53,6 +53,7 @@ REMEMBERED = 4
 MOST_TIMELINES = 5
 MOST_WORKERS = 12
 MOST_TRIES = 3
+MOST_HOLDS = 2
 LEASE_MS = 1000
 MEMORY_MS = 3_600_000  # Redis' own clock lets it go, so it is to outlast the run
 ROUTES = ("r", "s")
@@ -66,6 +67,7 @@ LEAST = {
     "again": 800, "merged": 90, "empty": 2200, "renewed": 15, "sent": 3400, "sent again": 500, "closed": 2500,
     "failed": 200, "deferred": 90, "buried": 450, "already": 250, "stale": 700, "put back": 250, "dropped": 140,
     "revived": 110, "deleted": 50, "adopted": 70, "audited": 60, "flush: due": 20, "flush: leased": 70,
+    "cancelled": 250, "hold: held": 120, "hold: ended": 20, "rescored": 10,
 }  # fmt: skip
 
 POLICIES = [
@@ -108,6 +110,7 @@ class Body(NamedTuple):
     over_capacity: int
     next_earliest_ms: int
     records: Records
+    cancelled: int
 
 
 @dataclass
@@ -186,13 +189,13 @@ class TimelinesBesideModel(RuleBasedStateMachine):
 
     # -- intake
 
-    def file(self, part: Part, route: str, records: list[Rec]) -> None:
+    def file(self, part: Part, route: str, records: list[Rec], *, has_ends: bool = False) -> None:
         policy = part.model.policies[route]
         base_ms, bound_ms = policy.beginning(self.now_ms)
-        expected, due_at_once = part.model.add(route, records, self.now_ms)
+        expected, due_at_once = part.model.add(route, records, self.now_ms, has_ends=has_ends)
         answer = part.store.add(
             *records, route=route, capacity=policy.capacity, increment_ms=policy.increment_ms, base_ms=base_ms,
-            bound_ms=bound_ms, limit=MOST_TIMELINES,
+            bound_ms=bound_ms, limit=MOST_TIMELINES, ends=(MEMORY_MS, 1000) if has_ends else None,
         )  # fmt: skip
         assert (answer.counts, answer.due_at_once) == (expected, due_at_once)
         assert answer.counted == part.model.ledgers[route]["added"]
@@ -205,6 +208,16 @@ class TimelinesBesideModel(RuleBasedStateMachine):
         part = self.parts[partition]
         self.file(part, route, records)
         part.filed.append((route, records))
+
+    @rule(partition=partitions, route=routes, records=batches, drawn=numbers, is_silent=st.booleans())
+    def add_some_that_end_others(
+        self, partition: int, route: str, records: list[Rec], *, drawn: int, is_silent: bool
+    ) -> None:
+        """And all of it again."""
+        end = 24 if is_silent else 8
+        records = [record._replace(end=end * (drawn >> at & 1)) for at, record in enumerate(records)]
+        for batch in (records, [record._replace(repeat=True) for record in records]):
+            self.file(self.parts[partition], route, batch, has_ends=True)
 
     @rule(partition=partitions, route=routes, records=batches)
     def add_whose_reply_is_lost(self, partition: int, route: str, records: list[Rec]) -> None:
@@ -337,7 +350,8 @@ class TimelinesBesideModel(RuleBasedStateMachine):
         if isinstance(expected, str):
             return
         worker.attempts, worker.tries = expected.attempts, expected.tries
-        worker.body = Body(*expected[2:9], records=part.store.snapshot(claim.timeline, claim.route))
+        records = part.store.snapshot(claim.timeline, claim.route)
+        worker.body = Body(*expected[2:9], records=records, cancelled=expected.cancelled)
         assert len(worker.body.records) == expected.total
         # Whoever reads it and when: it is what it was.
         assert self.bodies.setdefault(worker.body.id, worker.body) == worker.body
@@ -505,6 +519,37 @@ class TimelinesBesideModel(RuleBasedStateMachine):
         assert part.store.adopt(name, to, route, part.model.policies[to].capacity) == expected
         self.saw(expected[0])
 
+    @rule(
+        partition=partitions,
+        route=routes,
+        which=st.integers(0, 3),
+        kind=st.sampled_from(["mute", "snooze", "snooze", "", ""]),
+        hours=st.integers(1, 2),
+    )
+    def a_timeline_is_held(self, partition: int, route: str, which: int, kind: str, hours: int) -> None:
+        part, name = self.parts[partition], NAMES[which]
+        if not kind and part.model.holds:
+            route, name = sorted(part.model.holds)[which % len(part.model.holds)]
+        until_ms = self.now_ms + 3_600_000 * hours if kind else 0
+        expected = part.model.hold((route, name), kind, until_ms, self.now_ms, MOST_HOLDS)
+        assert part.store.hold(name, kind, until_ms, by="ada", route=route, most=MOST_HOLDS) == expected
+        self.saw(f"hold: {expected[0]}")
+
+    @rule(partition=partitions, route=routes, delay_ms=delays, knows=st.booleans())
+    def a_policy_has_changed(self, partition: int, route: str, delay_ms: int, *, knows: bool) -> None:
+        """Called twice; who looked too long ago changes nothing."""
+        part = self.parts[partition]
+        increment_ms = part.model.policies[route].increment_ms
+        asked = [
+            (name, of.closed if knows else "digest-0", self.now_ms + delay_ms - 20, self.now_ms + delay_ms)
+            for (at, name), of in part.model.timelines.items()
+            if at == route
+        ]
+        for _ in range(2):
+            expected = part.model.rescore(route, asked, increment_ms, self.now_ms)
+            assert part.store.rescore(*asked, route=route, increment_ms=increment_ms) == expected
+            self.saw("rescored", sum(expected))
+
     @rule(which=numbers, is_revived=st.booleans())
     def a_dead_digest_is_dropped_or_revived(self, which: int, is_revived: bool) -> None:
         part = max(self.parts, key=lambda part: len(part.model.dead))
@@ -529,12 +574,13 @@ class TimelinesBesideModel(RuleBasedStateMachine):
         for _ in range(2):
             digest = Digest(
                 digest_id, {}, body.opened_ms, body.superseded, body.over_capacity, body.next_earliest_ms, self.now_ms,
-                attempts,
+                attempts, cancelled=body.cancelled,
             )  # fmt: skip
             expected = part.model.revive(digest, body.iteration, (dead.route, own))
             answer = part.store.revive(
                 digest_id, b"t", dead.route, attempts=attempts, opened_ms=body.opened_ms, iteration=body.iteration,
                 superseded=body.superseded, over_capacity=body.over_capacity, next_earliest_ms=body.next_earliest_ms,
+                cancelled=body.cancelled,
             )  # fmt: skip
             assert answer == expected
             self.saw(expected[0])
@@ -644,7 +690,7 @@ class TimelinesBesideModel(RuleBasedStateMachine):
             assert part.model.timelines == {}
         self.redis_holds_what_the_models_hold()
         left = {name.split(b":")[2] for name in self.parts[0].store.contents()}
-        assert left <= {b"ledger", b"count", b"shown", b"dead", b"dead-set", b"dead-values"}
+        assert left <= {b"ledger", b"count", b"shown", b"ends", b"holds", b"dead", b"dead-set", b"dead-values"}
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from nsqdigest.base.quiet_hours import QuietHours
 from nsqdigest.config import Policy
 from nsqdigest.store.schedule import Plan
 from nsqdigest.trial.simulator import Event, SimulatedDigest, Simulator
-from support.policies import CAPACITY, MINUTE_MS, policies, streams
+from support.policies import CAPACITY, MINUTE_MS, policies, streams, zoned_policies
 from support.settings import POLICY
 
 pytestmark = pytest.mark.unit
@@ -114,6 +114,37 @@ EVERY_20_S = [Event(NOW_MS + second * 1000) for second in range(0, 3600, 20)]
 DEFAULTS = replace(
     POLICY, minimum_delay_ms=5 * MINUTE_MS, increment_delay_ms=30_000, maximum_delay_ms=30 * MINUTE_MS, capacity=500
 )
+
+
+@given(policy=zoned_policies(), events=streams())
+def test_with_zones_of_their_own_timelines_do_as_each_would_in_a_policy_of_its_zone(
+    policy: Policy, events: list[Event]
+) -> None:
+    zones = {"a": "Europe/Berlin", "b": "Australia/Lord_Howe"}
+    digests = run(policy, [event._replace(zone=zones[event.timeline]) for event in events])
+    for timeline, zone in zones.items():
+        own = replace(policy, zone=zone)
+        theirs = [each for each in digests if each.timeline == timeline]
+        alone = run(own, [event for event in events if event.timeline == timeline])
+        assert all(released_ms(own, each.at_ms) == each.at_ms for each in theirs)
+        if policy.at or not policy.increment_delay_ms:  # else what comes in quiet hours puts off no more what came due
+            assert theirs == alone
+        assert sum(each.records + each.superseded + each.dropped for each in theirs) == sum(
+            each.records + each.superseded + each.dropped for each in alone
+        )
+
+
+def test_a_timeline_follows_the_zone_of_its_newest_event() -> None:
+    policy = replace(
+        POLICY, immediate=False, minimum_delay_ms=0, maximum_delay_ms=0, at=("0 9 * * *",), zone="{zone}",
+        zone_default="UTC",
+    )  # fmt: skip
+    first = Event(int(datetime(2026, 3, 28, 8, 30, tzinfo=ZoneInfo("UTC")).timestamp()) * 1000, "t")
+    events = [first, first._replace(instant_ms=first.instant_ms + MINUTE_MS, zone="America/New_York")]
+    (digest,) = run(policy, events)
+    assert datetime.fromtimestamp(digest.at_ms / 1000, ZoneInfo("America/New_York")).hour == 9
+    late = events[1]._replace(instant_ms=digest.at_ms + 1, zone="Europe/Berlin")
+    assert datetime.fromtimestamp(run(policy, [*events, late])[1].at_ms / 1000, ZoneInfo("Europe/Berlin")).hour == 9
 
 
 def test_a_steady_stream_goes_out_at_the_maximum() -> None:

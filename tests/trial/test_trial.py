@@ -58,8 +58,9 @@ ORDER = (
     b'"meta": {"live": true, "at": "2023-11-14T22:13:20.123Z"}}'
 )
 ALL: dict[str, Any] = {
-    "route": "all", "timeline": "ada", "key": None, "timestamp": None, "group": None, "urgent": False, "dropped": [],
-    "policy": "default", "sink": "out", "target": None, "no_target": None,
+    "route": "all", "timeline": "ada", "key": None, "timestamp": None, "group": None, "urgent": False,
+    "cancels": False, "zone": None, "dropped": [], "policy": "default", "sink": "out", "target": None,
+    "no_target": None,
 }  # fmt: skip
 
 
@@ -81,8 +82,9 @@ def test_each_route_that_takes_it_is_there_with_all_that_it_makes_of_it() -> Non
     (only,) = answer(tried(ORDER))["events"]
     orders = {
         "route": "orders", "timeline": "orders of ada", "key": "1.50-2", "timestamp": 1_700_000_000_123,
-        "group": "new", "urgent": False, "dropped": [], "policy": "slow", "sink": "other", "target": None,
-        "no_target": None,
+        "group": "new", "urgent": False, "cancels": False, "zone": None, "dropped": [],
+        "policy": "slow",
+        "sink": "other", "target": None, "no_target": None,
     }  # fmt: skip
     assert only == {
         "line": 1, "result": "taken", "routes": [ALL, orders], "dead_letter": None, "unmet": [], "too_old": [],
@@ -210,6 +212,8 @@ def test_a_condition_that_is_not_met_is_told_in_words(condition: str, wanted: st
 
 SPECIAL = """\
 urgent = {kind = "order"}
+key = "{user}"
+cancel = {"order.kind" = "new"}
 drop = ["order.id", "meta", "token"]
 max_event_age = "1h"
 timestamp = "meta.at"
@@ -221,8 +225,22 @@ def test_what_else_a_route_does_with_an_event_is_shown() -> None:
     rows = shown(tried(ORDER, file=file))
     assert "  drops     order.id, meta" in rows
     assert "  urgent    due at once, whatever its policy" in rows
+    assert "  cancels   takes out the record of its key that waits; both go, unless a digest showed one" in rows
     place = answer(tried(ORDER, file=file))["events"][0]["routes"][0]
-    assert (place["dropped"], place["urgent"]) == (["order.id", "meta"], True)
+    assert (place["dropped"], place["urgent"], place["cancels"]) == (["order.id", "meta"], True, True)
+
+
+@pytest.mark.parametrize(
+    ("field", "shown_as"),
+    [
+        ('"tz": "Asia/Tokyo"', "Asia/Tokyo"),
+        ('"tz": "Mars"', 'UTC, unless the timeline has another one: "Mars" is no zone'),
+        ('"x": 1', "UTC, unless the timeline has another one: the event names none"),
+    ],
+)
+def test_the_zone_that_an_event_names_is_shown(field: str, shown_as: str) -> None:
+    file = FILE + '[policies.default]\nat = "0 9 * * *"\nzone = "{tz}"\n'
+    assert f"  zone      {shown_as}" in shown(tried(b'{"user": "ada", %s}' % field.encode(), file=file))
 
 
 def test_an_event_that_is_too_old_for_all_routes_is_no_good_event() -> None:

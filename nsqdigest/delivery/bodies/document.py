@@ -25,6 +25,8 @@ class Group(msgspec.Struct):
 
 class Dropped(msgspec.Struct):
     capacity: int
+    cancelled: int = 0
+    """The JSON has it where it is not 0."""
 
 
 class Data(msgspec.Struct):

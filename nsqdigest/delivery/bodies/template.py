@@ -190,7 +190,8 @@ def _variables(digest: document.Digest, records: list[_Record]) -> dict[str, Any
         for group in digest.data.groups or ()
     ]
     data["records"] = records
-    data["dropped"] = {"capacity": digest.data.dropped.capacity}
+    dropped = digest.data.dropped
+    data["dropped"] = {"capacity": dropped.capacity, "cancelled": dropped.cancelled}
     data["shown"], data["not_shown"] = len(records), digest.data.total - len(records)
     return {"type": digest.type, "timestamp": digest.timestamp, "data": data}
 

@@ -1,21 +1,24 @@
 -- claim: takes timelines that are due, over all given routes of a partition: waiting -> leased.
 --
--- KEYS  per route: waiting zset, leased zset, tokens hash, schedule hash; then the agenda zset
+-- KEYS  per route: waiting zset, leased zset, tokens hash, schedule hash; then the agenda zset, exempt zset
 -- ARGV  1 now (ms, '' = Redis' clock)   2 lease (ms)   3 token, the claimer's own
 --       4 number of budgets B; 0: the answer to a claim with this token was lost: returns what that took, and takes
 --       nothing
 --       then B budgets: how many may be taken against each (0-500);
 --       then per route the number of its budget (from 1) and its increment (ms); a number below 0: the route has
---         quiet hours now, and only what is exempt from its policy is taken: scored EXEMPT at most
+--         quiet hours now, and only what is exempt from its policy is taken: scored EXEMPT at most, or a retry that is
+--         due and that the exempt zset names (lib/exempt.lua)
 -- RETURNS { now, next, route number, timeline, due, route number, timeline, due, … }
 --       next: earliest instant (ms) at which a timeline that still waits can be due; in the past if a budget or the
 --       bound on work cut this claim short; '' when nothing waits, or all that waits does so for quiet hours
+--       due: of what is exempt EXEMPT
 -- ERRORS none of its own.
 -- EFFECT sets base = bound = due for each claimed timeline, where maintenance returns it to; rewrites these routes'
 --        agenda entries.
 --
 -- @include lib/now.lua
 -- @include lib/schedule.lua
+-- @include lib/exempt.lua
 
 local LOOKED_AT_PER_ROUTE = 500 -- at most
 local LOOKED_AT_BEYOND_ROOM = 16 -- at a time: some of the first may be due later by now
@@ -27,7 +30,7 @@ local room = {}
 for number = 1, budget_count do
   room[number] = tonumber(ARGV[4 + number])
 end
-local agenda, answer = KEYS[#KEYS], { now, '' }
+local agenda, exempt, answer = KEYS[#KEYS - 1], KEYS[#KEYS], { now, '' }
 
 local function keys_of_route(number)
   return unpack(KEYS, 4 * number - 3, 4 * number)
@@ -101,6 +104,37 @@ local function budget_of(number)
   return budget, now
 end
 
+-- Retries of a route that has quiet hours now: those that are exempt from them, and due. Returns when the first of the
+-- others is due.
+local function take_exempt(number, budget)
+  local waiting, leased, tokens, schedules = keys_of_route(number)
+  local route, next_due, gone = route_of(waiting), nil, {}
+  for _, entry in ipairs(exempt_retries(exempt, LOOKED_AT_PER_ROUTE)) do
+    local timeline = timeline_of(entry.name, route)
+    if timeline and not is_exempt_retry(entry.due, waiting, schedules, timeline) then
+      gone[#gone + 1] = entry.name
+    elseif timeline and entry.due > now then
+      next_due = math.min(next_due or entry.due, entry.due)
+    elseif timeline and room[budget] > 0 then
+      local _, _, records = unpack_schedule(redis.call('HGET', schedules, timeline), now)
+      begin_writes(agenda)
+      redis.call('HSET', schedules, timeline, struct.pack(SCHEDULE, EXEMPT, EXEMPT, records))
+      redis.call('ZADD', leased, lease_until, timeline)
+      redis.call('HSET', tokens, timeline, token)
+      redis.call('ZREM', waiting, timeline)
+      put_into_answer(number, timeline, EXEMPT)
+      room[budget], gone[#gone + 1] = room[budget] - 1, entry.name
+    elseif timeline then
+      next_due = math.min(next_due or entry.due, entry.due)
+    end
+  end
+  if #gone > 0 then
+    begin_writes(agenda)
+    redis.call('ZREM', exempt, unpack(gone))
+  end
+  return next_due
+end
+
 local function take(number)
   local budget, latest = budget_of(number)
   local increment = tonumber(ARGV[4 + budget_count + 2 * number])
@@ -130,16 +164,23 @@ local function put_agenda_right(number)
   return first
 end
 
-for number = 1, (#KEYS - 1) / 4 do
+local function note_next(due)
+  if due and (answer[2] == '' or tonumber(due) < tonumber(answer[2])) then
+    answer[2] = due
+  end
+end
+
+for number = 1, (#KEYS - 2) / 4 do
   if budget_count == 0 then
     take_again(number)
   else
     take(number)
-    local first, _, latest = put_agenda_right(number), budget_of(number)
+    local budget, latest = budget_of(number)
+    local next_exempt = latest == EXEMPT and take_exempt(number, budget)
+    local first = put_agenda_right(number)
     local is_held_back = latest == EXEMPT and first and tonumber(first) > EXEMPT
-    if first and not is_held_back and (answer[2] == '' or tonumber(first) < tonumber(answer[2])) then
-      answer[2] = first
-    end
+    note_next(not is_held_back and first)
+    note_next(next_exempt and string.format('%d', next_exempt))
   end
 end
 return answer

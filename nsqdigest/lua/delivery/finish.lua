@@ -2,17 +2,19 @@
 --   close   it was delivered: its snapshot goes, its keys are remembered for a while, the timeline waits again
 --   wait    it was not delivered, or not tried: the snapshot stays as it is, the timeline waits until a given instant.
 --           A post is counted here, when it has ended: one that its daemon did not outlive is in no count
+--   retry   like wait, of a route with quiet hours: where it was exempt from them, or an urgent record waits behind it,
+--           the next attempt is exempt, too
 --   bury    it cannot be delivered: its snapshot moves to the dead store under its own id; the timeline goes on as
 --           after a close
 --
 -- KEYS  as lib/route_keys.lua has them, of each timeline: digest, digest values, shown zset; then dead zset, dead
---       details hash; then per digest to bury: dead set, dead values
+--       details hash, exempt zset; then per digest to bury: dead set, dead values
 -- ARGV  1 now (ms, '' = Redis' clock)   2 number of routes R   3 number of digests D
 --       then per route: length of what stands before a timeline's name in the key of its digest; its increment (ms);
 --         how long to remember the keys of what ended (ms, 0: not at all); most entries of that memory
 --       then run after run of digests of one claim and route that end alike: number of the route (from 1), 'close' |
---         'wait' | 'bury', token, posts that ended (of 'wait': 1 or 0), base and bound (ms) of the next digests, number
---         of digests; per digest: id
+--         'wait' | 'retry' | 'bury', token, posts that ended (of 'wait' and 'retry': 1 or 0), base and bound (ms) of the
+--         next digests, number of digests; per digest: id
 --       then per digest to bury: its details (opaque)
 -- RETURNS per digest 'closed' | 'waiting' | 'buried' | 'already' | 'stale' | 'damaged'
 --         already: this digest was closed or buried before; damaged: a key of its own has another type, nothing changed
@@ -28,13 +30,14 @@
 -- @include lib/ledger.lua
 -- @include lib/head.lua
 -- @include lib/memory.lua
+-- @include lib/exempt.lua
 
 local KEYS_OF_TIMELINE, ARGUMENTS_OF_ROUTE, ARGUMENTS_OF_RUN = 3, 4, 7
 local now, route_count, digest_count = now_ms(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local agenda = KEYS[KEYS_OF_ROUTE * route_count + 2]
 local first_dead = KEYS_OF_ROUTE * route_count + 3 + KEYS_OF_TIMELINE * digest_count
-local dead, dead_details = KEYS[first_dead], KEYS[first_dead + 1]
-local answers, WORDS = {}, { close = 'closed', wait = 'waiting', bury = 'buried' }
+local dead, dead_details, exempt = unpack(KEYS, first_dead, first_dead + 2)
+local answers, WORDS = {}, { close = 'closed', wait = 'waiting', retry = 'waiting', bury = 'buried' }
 
 local function routes_of_call()
   local routes, number, to_bury = {}, 0, {}
@@ -51,8 +54,8 @@ local function routes_of_call()
     local route = routes[tonumber(route_number)]
     -- base_text: Redis formats a number for every call it is given to.
     local run = {
-      kind = kind, token = token, posts = tonumber(posts), base = tonumber(base), bound = tonumber(bound),
-      base_text = base,
+      kind = kind == 'retry' and 'wait' or kind, is_retry = kind == 'retry', token = token, posts = tonumber(posts),
+      base = tonumber(base), bound = tonumber(bound), base_text = base,
     }
     at = at + ARGUMENTS_OF_RUN
     for _ = 1, count do
@@ -62,12 +65,15 @@ local function routes_of_call()
       -- With all fields that a usual one has: a table that grows is made anew again and again.
       local entry = {
         number = number, run = run, timeline = timeline, id = ARGV[at], snapshot = snapshot,
-        snapshot_values = snapshot_values, memory = memory, head = '', records = 0, total = 0, known = 0,
+        snapshot_values = snapshot_values, memory = memory, head = '', base = 0, records = 0, total = 0,
+        known = 0,
       }
       if kind == 'bury' then
         to_bury[#to_bury + 1] = entry
+      elseif kind == 'retry' then
+        route.has_retries = true
       end
-      if kind ~= 'wait' then
+      if run.kind ~= 'wait' then
         route.memories[#route.memories + 1] = memory
       end
       route.entries[place], route.names[place] = entry, timeline
@@ -76,7 +82,7 @@ local function routes_of_call()
   end
   for place, entry in ipairs(to_bury) do
     entry.details = ARGV[at + place - 1]
-    entry.dead_index, entry.dead_values = unpack(KEYS, first_dead + 2 * place, first_dead + 2 * place + 1)
+    entry.dead_index, entry.dead_values = unpack(KEYS, first_dead + 2 * place + 1, first_dead + 2 * place + 2)
   end
   return routes
 end
@@ -112,7 +118,7 @@ local function plan(number, route)
   for place = 1, #entries do
     local entry = entries[place]
     entry.head = known_heads[place] or ''
-    _, _, entry.records = unpack_schedule(packed[place], now)
+    entry.base, _, entry.records = unpack_schedule(packed[place], now)
     local answer, kind = refusal(entry, owners[place], is_remembered), entry.run.kind
     answers[entry.number] = answer or WORDS[kind]
     if not answer then
@@ -234,10 +240,27 @@ local function records_of(entries)
   return records
 end
 
+-- Those of a route with quiet hours whose next attempt is exempt from these.
+local function exempt_retries_of(number, route)
+  local waiting = keys_of_route(number)
+  for _, entry in ipairs(route.accepted) do
+    if entry.run.is_retry and entry.run.base > EXEMPT then
+      local name = route_of(waiting)
+      if entry.base == EXEMPT or find(entry.head, ' urgent=', 1, true)
+        or tonumber(redis.call('ZSCORE', exempt, name .. ':' .. entry.timeline) or nil) == entry.base then
+        put_exempt(exempt, name, entry.timeline, entry.run.base, now)
+      end
+    end
+  end
+end
+
 local function finish(number, route)
   local _, leased, tokens, _, heads, _, ledger = keys_of_route(number)
   local closed, buried, kept, dropped = route.closed, route.buried, {}, {}
   wait_again_all(number, route)
+  if route.has_retries then
+    exempt_retries_of(number, route)
+  end
   if #closed > 0 then
     begin_count(ledger, 'delivered')
   end
@@ -288,6 +311,11 @@ end
 look_at_shared(routes, agenda)
 redis.call('ZCARD', dead)
 redis.call('HLEN', dead_details)
+for _, route in ipairs(routes) do
+  if route.has_retries then
+    redis.call('ZCARD', exempt)
+  end
+end
 begin_writes(agenda)
 for number, route in ipairs(routes) do
   if #route.entries > 0 and #route.accepted > 0 then

@@ -79,11 +79,13 @@ local function read_losses(losses, entries)
   end
   local fields = {}
   for place, entry in ipairs(entries) do
-    fields[2 * place - 1], fields[2 * place] = 's' .. entry.timeline, 'c' .. entry.timeline
+    fields[3 * place - 2], fields[3 * place - 1] = 's' .. entry.timeline, 'c' .. entry.timeline
+    fields[3 * place] = 'x' .. entry.timeline
   end
   local lost = redis.call('HMGET', losses, unpack(fields))
   for place, entry in ipairs(entries) do
-    entry.lost_superseded, entry.lost_capacity = tonumber(lost[2 * place - 1] or 0), tonumber(lost[2 * place] or 0)
+    entry.lost_superseded, entry.lost_capacity = tonumber(lost[3 * place - 2] or 0), tonumber(lost[3 * place - 1] or 0)
+    entry.lost_cancelled = tonumber(lost[3 * place] or 0)
   end
 end
 
@@ -158,7 +160,7 @@ end
 local function forget(number, forgotten)
   local waiting, leased, tokens, schedules, heads, losses = keys_of_route(number)
   for _, entry in ipairs(forgotten) do
-    redis.call('HDEL', losses, 's' .. entry.timeline, 'c' .. entry.timeline)
+    redis.call('HDEL', losses, 's' .. entry.timeline, 'c' .. entry.timeline, 'x' .. entry.timeline)
     redis.call('UNLINK', entry.values) -- values without a record: a call was cut off
     -- A revived one's are of a digest whose revival was cut off, and is asked for again.
     if string.byte(entry.timeline) ~= REVIVED then
@@ -200,7 +202,8 @@ local function fresh_head(route, entry)
   if iteration == 1 and superseded + capacity == 0 then
     behind = usual_head_behind_id
   end
-  return before .. ' id=' .. entry.new_id .. behind(route, iteration, entry.newer, superseded, capacity)
+  local cancelled = (entry.lost_cancelled or 0) > 0 and format(' cancelled=%d', entry.lost_cancelled) or ''
+  return before .. ' id=' .. entry.new_id .. behind(route, iteration, entry.newer, superseded, capacity) .. cancelled
 end
 
 -- Fresh digests, all of a route together. The heads, which have the ids, before the records: a snapshot without an id
@@ -219,6 +222,9 @@ local function open(number, route, fresh)
     end
     if (entry.lost_capacity or 0) > 0 then
       losses_gone[#losses_gone + 1] = 'c' .. entry.timeline
+    end
+    if (entry.lost_cancelled or 0) > 0 then
+      losses_gone[#losses_gone + 1] = 'x' .. entry.timeline
     end
     opened, uncounted = opened + entry.newer, uncounted + extra
     put_into_answer(entry, 'opened', entry.head)
@@ -274,9 +280,12 @@ local function merge(number, route, entry)
   head = with_number(head, 'total', united - trimmed)
   head = with_number(head, 'superseded', field_of(head, 'superseded') + met + superseded)
   head = with_number(head, 'capacity', field_of(head, 'capacity') + trimmed + capacity)
+  if (entry.lost_cancelled or 0) > 0 then
+    head = with_number(head, 'cancelled', (field_of(head, 'cancelled') or 0) + entry.lost_cancelled)
+  end
   redis.call('UNLINK', entry.index, entry.values)
   redis.call('HSET', heads, entry.timeline, head)
-  redis.call('HDEL', losses, 's' .. entry.timeline, 'c' .. entry.timeline)
+  redis.call('HDEL', losses, 's' .. entry.timeline, 'c' .. entry.timeline, 'x' .. entry.timeline)
   redis.call('HSET', schedules, entry.timeline, schedule)
   end_count(ledger, 'superseded', { 'superseded', met, 'added', uncounted, 'open', -counted,
     'snapshots', united - trimmed - total, 'dropped:capacity', trimmed })

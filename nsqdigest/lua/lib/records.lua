@@ -3,7 +3,7 @@
 --
 -- @include lib/bytes.lua
 
-local KEPT, SUPERSEDED, OVER_CAPACITY, OVER_TIMELINES, DUPLICATE, REPEATED, MUTED = 1, 2, 3, 4, 5, 6, 7
+local KEPT, SUPERSEDED, OVER_CAPACITY, OVER_TIMELINES, DUPLICATE, REPEATED, MUTED, CANCELLED = 1, 2, 3, 4, 5, 6, 7, 8
 
 -- Here as everywhere a value is written before its place in the index: a record that stands there has its value,
 -- wherever the script was cut off.

@@ -1,23 +1,27 @@
 -- adopt: a timeline goes over to another route, all its records into the open set there. A digest that was under way
 -- ends so: what its receiver would see names the route, so they go out under a new id.
 --
--- KEYS  as lib/timeline_keys.lua has them, of the route it leaves; then the same of the route it goes to
--- ARGV  1 timeline   2 capacity of the route it goes to (records)
+-- KEYS  as lib/timeline_keys.lua has them, of the route it leaves; then the same of the route it goes to; then the ends
+--       zsets of both; then the holds hash of the partition
+-- ARGV  1 timeline   2 capacity of the route it goes to (records)   3 its field among the holds, 4 that of the route it
+--       goes to
 -- RETURNS { 'adopted', records } | { 'unknown' }; whoever had it leased is stale from here on
 --         { 'too-large' }: it is more than one call may move; nothing changed
 -- ERRORS none of its own. Both ledgers stay balanced: what went over is dropped:adopted here and added there.
 -- EFFECT there it waits as long as here (not at all where an urgent record came while a digest was under way), or as
---        long as the timeline of that name which is there; whose memory of what was delivered takes in this one's. Here
---        nothing of it is left.
+--        long as the timeline of that name which is there; whose memory of what was delivered and of ends takes in this
+--        one's. It stays muted or snoozed, unless the other one is. Here nothing of it is left.
 --
 -- @include lib/timeline_keys.lua
 -- @include lib/union.lua
 -- @include lib/schedule.lua
 -- @include lib/ledger.lua
 -- @include lib/head.lua
+-- @include lib/zone.lua
 
 local to_waiting, _, _, to_schedules, to_heads, to_losses, to_ledger = unpack(KEYS, 15, 21)
 local to_index, to_values, _, _, to_memory = unpack(KEYS, 24, 28)
+local ends, to_ends, holds = unpack(KEYS, 29, 31)
 local MOST_ADOPTED = 10000 -- records: some 50 ms of Redis
 local timeline, capacity = ARGV[1], tonumber(ARGV[2])
 
@@ -41,7 +45,7 @@ local over_capacity = trim(to_index, to_values, capacity)
 local records = redis.call('ZCARD', to_index)
 
 local head = redis.call('HGET', heads, timeline)
-local lost = redis.call('HMGET', losses, 's' .. timeline, 'c' .. timeline)
+local lost = redis.call('HMGET', losses, 's' .. timeline, 'c' .. timeline, 'x' .. timeline)
 local function add_losses(letter, by)
   if by ~= 0 then
     redis.call('HINCRBY', to_losses, letter .. timeline, by)
@@ -49,6 +53,7 @@ local function add_losses(letter, by)
 end
 add_losses('s', superseded + (field_of(head, 'superseded') or 0) + (lost[1] or 0))
 add_losses('c', over_capacity + (field_of(head, 'capacity') or 0) + (lost[2] or 0))
+add_losses('x', (field_of(head, 'cancelled') or 0) + (lost[3] or 0))
 
 local theirs, base, bound = redis.call('HGET', to_schedules, timeline), unpack_schedule(known, 0)
 if theirs then
@@ -58,23 +63,33 @@ else
     base, bound = EXEMPT, EXEMPT
   end
   local iteration = (field_of(head, 'iteration') or 0) - (in_snapshot > 0 and 1 or 0)
-  redis.call('HSET', to_heads, timeline, with_number('', 'iteration', iteration))
+  redis.call('HSET', to_heads, timeline, with_number(zone_fields(head), 'iteration', iteration))
   redis.call('ZADD', to_waiting, base, timeline)
   put_down(agenda, to_waiting, base)
 end
 redis.call('HSET', to_schedules, timeline, struct.pack(SCHEDULE, base, bound, records))
 
-if redis.call('EXISTS', memory) == 1 then
-  local left_ms = math.max(redis.call('PTTL', memory), redis.call('PTTL', to_memory))
-  redis.call('ZUNIONSTORE', to_memory, 2, to_memory, memory, 'AGGREGATE', 'MIN')
-  redis.call('PEXPIRE', to_memory, left_ms)
+-- What both remember, for as long as the one that is remembered longer.
+local function unite_memories(of, into)
+  if redis.call('EXISTS', of) == 1 then
+    local left_ms = math.max(redis.call('PTTL', of), redis.call('PTTL', into))
+    redis.call('ZUNIONSTORE', into, 2, into, of, 'AGGREGATE', 'MIN')
+    redis.call('PEXPIRE', into, left_ms)
+  end
 end
+unite_memories(memory, to_memory)
+unite_memories(ends, to_ends)
 end_count(to_ledger, 'added', { 'added', open + in_snapshot - copied, 'open', records - held, 'superseded', superseded,
   'dropped:capacity', over_capacity })
 
-redis.call('UNLINK', index, values, snapshot, snapshot_values, memory)
+local hold = redis.call('HGET', holds, ARGV[3])
+if hold then
+  redis.call('HSETNX', holds, ARGV[4], hold)
+  redis.call('HDEL', holds, ARGV[3])
+end
+redis.call('UNLINK', index, values, snapshot, snapshot_values, memory, ends)
 redis.call('HDEL', heads, timeline)
-redis.call('HDEL', losses, 's' .. timeline, 'c' .. timeline)
+redis.call('HDEL', losses, 's' .. timeline, 'c' .. timeline, 'x' .. timeline)
 end_count(ledger, 'dropped:adopted',
   { 'dropped:adopted', open + in_snapshot, 'open', -open, 'snapshots', -in_snapshot })
 redis.call('HDEL', schedules, timeline)

@@ -1,6 +1,6 @@
 -- delete: a timeline goes, whatever state it is in, with all that it holds. Its operator said so.
 --
--- KEYS  as lib/timeline_keys.lua has them
+-- KEYS  as lib/timeline_keys.lua has them; then 15 ends zset
 -- ARGV  1 timeline
 -- RETURNS { 'deleted', records } | { 'unknown' }; whoever had it leased is stale from here on
 -- ERRORS none of its own.
@@ -20,9 +20,9 @@ if known then
   begin_count(ledger, 'deleted')
 end
 -- Of a timeline that is not known its memory may be left, or records that an add which was cut off did not count.
-redis.call('UNLINK', index, values, snapshot, snapshot_values, memory)
+redis.call('UNLINK', index, values, snapshot, snapshot_values, memory, KEYS[15])
 redis.call('HDEL', heads, timeline)
-redis.call('HDEL', losses, 's' .. timeline, 'c' .. timeline)
+redis.call('HDEL', losses, 's' .. timeline, 'c' .. timeline, 'x' .. timeline)
 if known then
   end_count(ledger, 'deleted', { 'deleted', open + in_snapshot, 'open', -open, 'snapshots', -in_snapshot })
   redis.call('HDEL', schedules, timeline)

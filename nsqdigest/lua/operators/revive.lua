@@ -5,8 +5,8 @@
 -- KEYS  as lib/timeline_keys.lua has them, of the timeline of its own, then
 --       15 dead zset   16 dead details hash   17 dead set of this id   18 dead values of this id
 -- ARGV  1 now (ms, '' = Redis' clock)   2 id   3 the timeline of its own
---       4 attempts made, 5 opened (ms), 6 iteration, 7 superseded, 8 over capacity, 9 next earliest (ms), as it was
---       buried
+--       4 attempts made, 5 opened (ms), 6 iteration, 7 superseded, 8 over capacity, 9 next earliest (ms),
+--       10 cancelled, as it was buried
 -- RETURNS { 'revived', records }
 --         { 'already' }: it was revived before and is on its way
 --         { 'unknown' }: no such digest is dead
@@ -40,7 +40,8 @@ put_down(agenda, waiting, EXEMPT)
 -- The whole head anew: it may have been revived and buried before, and its timeline not yet forgotten.
 redis.call('HSET', heads, timeline, string.format(
   ' iteration=%s id=%s opened=%s total=%d superseded=%s capacity=%s next=%s since=%d attempts=%s tries=0',
-  ARGV[6], id, ARGV[5], redis.call('ZCARD', records), ARGV[7], ARGV[8], ARGV[9], now, ARGV[4]))
+  ARGV[6], id, ARGV[5], redis.call('ZCARD', records), ARGV[7], ARGV[8], ARGV[9], now, ARGV[4])
+  .. (ARGV[10] ~= '0' and ' cancelled=' .. ARGV[10] or ''))
 redis.call('HSET', schedules, timeline, struct.pack(SCHEDULE, EXEMPT, EXEMPT, 0))
 if not known then
   redis.call('INCR', timeline_count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Literal
 from zoneinfo import ZoneInfo
@@ -68,3 +69,16 @@ def streams(draw: st.DrawFn, most: int = 40) -> list[Event]:
         timeline, key = draw(st.sampled_from("ab")), draw(st.sampled_from(["k", "l", "m", "n", "o", "p"]))
         events.append(Event(now_ms, timeline, key))
     return events
+
+
+@st.composite
+def zoned_policies(draw: st.DrawFn) -> Policy:
+    """Those whose timelines have zones of their own."""
+    policy = draw(policies().filter(lambda each: each.at or each.quiet))
+    return replace(policy, zone="{zone}", zone_default=policy.zone)
+
+
+@st.composite
+def zoned_streams(draw: st.DrawFn, most: int = 40) -> list[Event]:
+    """Each event names a zone for its timeline, or none."""
+    return [event._replace(zone=draw(st.sampled_from([*ZONES, ""]))) for event in draw(streams(most))]

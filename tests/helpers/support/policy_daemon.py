@@ -22,12 +22,13 @@ class PolicyDaemon:
 
     def file(self, event: Event, number: int) -> None:
         self.store.now_ms = event.instant_ms
-        first = self.plan.beginning(event.instant_ms)
+        plan = self.plan.of_zone(event.zone)
+        first, anew = plan.beginning(event.instant_ms), plan.anew(event.instant_ms) or ("", "")
         key = (event.key or str(number)).encode()
         record = Rec(event.timeline.encode(), key, event.instant_ms * 1000 + number, b"%d" % number)
         self.store.add(
             record, capacity=CAPACITY, increment_ms=self.plan.increment_ms, base_ms=first.base_ms,
-            bound_ms=first.bound_ms,
+            bound_ms=first.bound_ms, zone=(event.zone, *anew) if self.plan.zone_template else None,
         )  # fmt: skip
 
     def deliver_until(self, until_ms: int | None) -> None:
@@ -41,18 +42,25 @@ class PolicyDaemon:
         scores = self.store.waiting()
         if not scores:
             return None
-        return max(self.plan.release_ms(min(scores.values())), self.store.now_ms or 0)
+        first_ms = min(scores.values())
+        first_ms = first_ms if self.plan.zone_template else self.plan.release_ms(first_ms)
+        return max(first_ms, self.store.now_ms or 0)
 
     def claim(self) -> None:
         now_ms = self.store.now_ms
         assert now_ms is not None
-        is_quiet = self.plan.quiet is not None and self.plan.quiet.end_ms(now_ms) is not None
+        is_zoned, quiet = bool(self.plan.zone_template), self.plan.quiet
+        is_quiet = not is_zoned and quiet is not None and quiet.end_ms(now_ms) is not None
         for claim in self.store.claim(routes=[("r", -1 if is_quiet else 1, self.plan.increment_ms)]).claims:
-            opened = self.store.open(claim, f"id-{next(self._ids)}", self.plan.earliest_next_ms(now_ms))
+            plan = self.plan.of_zone(self.store.head(claim.timeline).get(b"zone", b"").decode())
+            if is_zoned and plan.quiet is not None and (end_ms := plan.quiet.end_ms(now_ms)):
+                self.store.fail(claim, end_ms, posts=0)
+                continue
+            opened = self.store.open(claim, f"id-{next(self._ids)}", plan.earliest_next_ms(now_ms))
             if isinstance(opened, str):
                 assert opened == "empty"
                 continue
-            after = self.plan.after_digest(opened.iteration, now_ms, opened.next_earliest_ms)
+            after = plan.after_digest(opened.iteration, now_ms, opened.next_earliest_ms)
             self.store.close(
                 claim, opened.id, increment_ms=self.plan.increment_ms, base_ms=after.base_ms, bound_ms=after.bound_ms
             )

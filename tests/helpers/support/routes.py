@@ -27,6 +27,8 @@ def intake_route(
     key: str = "",
     timestamp: str = "",
     urgent: Sequence[tuple[str, Sequence[Any]]] = (),
+    cancel: Sequence[tuple[str, Sequence[Any]]] = (),
+    on_cancel: Any = "tell",
     drop: Sequence[str] = (),
     max_event_age_ms: int = 0,
     number: int = 0,
@@ -35,7 +37,8 @@ def intake_route(
 ) -> IntakeRoute:
     route = replace(
         settings.ROUTE, name=name, match=_table(match), timeline=timeline, key=key, timestamp=timestamp,
-        urgent=_table(urgent), drop=tuple(drop), max_event_age_ms=max_event_age_ms,
+        urgent=_table(urgent), cancel=_table(cancel), on_cancel=on_cancel, drop=tuple(drop),
+        max_event_age_ms=max_event_age_ms,
     )  # fmt: skip
     return IntakeRoute(number, route, Plan(policy))
 

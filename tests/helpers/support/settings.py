@@ -17,8 +17,8 @@ POLICY = Policy(
     growth="none", growth_steps=0, intervals_ms=(), capacity=100, on_retry="frozen", dedupe_window_ms=60_000,
 )  # fmt: skip
 ROUTE = Route(
-    name="r", topic="t", match=(), timeline="{x}", key="", timestamp="", group="", urgent=(), drop=(),
-    max_event_age_ms=0, policy="default", sink="out",
+    name="r", topic="t", match=(), timeline="{x}", key="", timestamp="", group="", urgent=(), cancel=(),
+    on_cancel="tell", drop=(), max_event_age_ms=0, policy="default", sink="out",
 )  # fmt: skip
 SINK = LogSinkSettings(
     name="out", type="log", concurrency=8, timeout_ms=5000, max_attempts=0, max_age_ms=0, retry_base_ms=1000,

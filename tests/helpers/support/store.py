@@ -20,8 +20,8 @@ from nsqdigest.store import scripts
 NOW_MS = 1_700_000_000_000
 LEASE_MS = 60_000
 KINDS_THAT_STAY = {
-    b"ledger", b"count", b"shown", b"dead", b"dead-set", b"dead-values", b"layout", b"routes", b"policies", b"turns",
-    b"daemons",
+    b"ledger", b"count", b"shown", b"ends", b"exempt", b"dead", b"dead-set", b"dead-values", b"layout", b"routes",
+    b"policies", b"turns", b"daemons",
 }  # fmt: skip
 """Kinds of keys that are left when nothing waits any more."""
 EXEMPT_MS = 1
@@ -34,7 +34,7 @@ TIMELINE_KINDS = "set values digest digest-values shown"
 
 class Rec(NamedTuple):
     """A record as add takes it. `repeat`: it may have been filed, even delivered, before. `urgent`: its timeline is due
-    at once. `muted`: it is counted and not kept."""
+    at once. `muted`: it is counted and not kept. `end`: 8: it ends the record of its key, 24: silently."""
 
     timeline: bytes
     key: bytes
@@ -43,6 +43,7 @@ class Rec(NamedTuple):
     repeat: bool = False
     urgent: bool = False
     muted: bool = False
+    end: int = 0
 
 
 class Added(NamedTuple):
@@ -56,12 +57,13 @@ class Added(NamedTuple):
     due_at_once: list[int]
     counted: int
     muted: int = 0
+    cancelled: int = 0
 
     @property
     def counts(self) -> dict[str, int]:
         """Those of the counters that are not 0."""
-        names = self._fields[1:7]
-        return {name: value for name, value in zip(names, self[1:7], strict=True) if value}
+        names = (*self._fields[1:7], "cancelled")
+        return {name: value for name in names if (value := getattr(self, name))}
 
 
 class Claim(NamedTuple):
@@ -103,6 +105,7 @@ class Opened(NamedTuple):
     since_ms: int
     attempts: int
     tries: int
+    cancelled: int = 0
 
 
 Head = dict[bytes, bytes]
@@ -138,12 +141,14 @@ def own_timeline(digest_id: str, timeline: bytes) -> bytes:
     return b"\x01" + digest_id.encode() + b"\x01" + timeline
 
 
-def batch_of(records: Iterable[Rec]) -> tuple[list[bytes], list[bytes], bytes, list[bytes]]:
+def batch_of(
+    records: Iterable[Rec], *, is_special: bool = False
+) -> tuple[list[bytes], list[bytes], bytes, list[bytes]]:
     """Timelines of add's first kind, those of its second, the batch in its format, and the values."""
     by_timeline: dict[bytes, list[Rec]] = {}
     for record in records:
         by_timeline.setdefault(record.timeline, []).append(record)
-    second = [name for name, theirs in by_timeline.items() if any(any(each[4:]) for each in theirs)]
+    second = [name for name, theirs in by_timeline.items() if is_special or any(any(each[4:]) for each in theirs)]
     first = [name for name in by_timeline if name not in second]
     packed = bytearray()
     values: list[bytes] = []
@@ -154,7 +159,9 @@ def batch_of(records: Iterable[Rec]) -> tuple[list[bytes], list[bytes], bytes, l
         packed += struct.pack(">H", len(record.key)) + record.key + b"%017d" % -record.timestamp_ms
         values.append(record.value)
     for name in second:
-        packed += bytes(record.repeat + 2 * record.urgent + 4 * record.muted for record in by_timeline[name])
+        packed += bytes(
+            record.repeat + 2 * record.urgent + 4 * record.muted + record.end for record in by_timeline[name]
+        )
     return first, second, bytes(packed), values
 
 
@@ -198,7 +205,7 @@ class Scripts:
     def of_routes(self, routes: Iterable[str]) -> list[bytes]:
         """What the scripts that discover timelines take."""
         kinds = "waiting leased tokens schedule"
-        return [*(key for name in routes for key in self.keys(kinds, name)), self.key("agenda")]
+        return [*(key for name in routes for key in self.keys(kinds, name)), self.key("agenda"), self.key("exempt")]
 
     # -- calls
 
@@ -227,17 +234,25 @@ class Scripts:
         base_ms: int = NOW_MS,
         bound_ms: int | None = None,
         limit: int = 1000,
+        ends: tuple[int, int] | None = None,
+        zone: tuple[str, int | str, int | str] | None = None,
+        is_quiet: bool = False,
     ) -> Added:
-        first, second, batch, values = batch_of(records)
+        """`ends`: of a route whose records may end others, how long and how many ends are remembered. `zone`: of one
+        whose timelines have zones, that of all these records, and base and bound of a timeline that gets it anew.
+        `is_quiet`: of one with quiet hours, with an urgent record."""
+        first, second, batch, values = batch_of(records, is_special=bool(ends or zone or is_quiet))
         keys = self.fixed(route)
         for timeline in first:
             keys += self.keys("set values", route, timeline)
         for timeline in second:
-            keys += self.keys("set values digest shown", route, timeline)
+            keys += self.keys("set values digest shown" + " ends" * (ends is not None), route, timeline)
         name_from = len(self.key("set", route, b""))
         bound_ms = base_ms if bound_ms is None else bound_ms
-        numbers = [capacity, increment_ms, base_ms, bound_ms, limit, name_from, len(first)]
-        return Added(*self.run("add", keys, [self._now(), *numbers, batch, *values]))
+        keys += [self.key("exempt")] if is_quiet else []
+        kind = -(bool(ends) + 2 * bool(zone) + 4 * is_quiet) if ends or zone or is_quiet else len(first)
+        numbers = [capacity, increment_ms, base_ms, bound_ms, limit, name_from, kind]
+        return Added(*self.run("add", keys, [self._now(), *numbers, batch, *(ends or ()), *(zone or ()), *values]))
 
     def claim(
         self,
@@ -302,7 +317,9 @@ class Scripts:
                 b"tries",
             )
         )
-        return Opened(word.decode(), now_ms, head[b"id"].decode(), *numbers)
+        return Opened(word.decode(), now_ms, head[b"id"].decode(), *numbers)._replace(
+            cancelled=int(head.get(b"cancelled", 0))
+        )
 
     def opened(
         self,
@@ -324,7 +341,7 @@ class Scripts:
     def finish(self, *ends: End, increment_ms: int = 0) -> tuple[list[str], int]:
         """The words, and how many digests are dead now."""
         routes, keys = self.of_many([end.claim for end in ends], "digest digest-values shown")
-        keys += [self.key("dead"), self.key("dead:details")]
+        keys += [self.key("dead"), self.key("dead:details"), self.key("exempt")]
         for end in ends:
             if end.kind == "bury":
                 keys += self.keys("dead-set dead-values", end.digest_id)
@@ -333,7 +350,7 @@ class Scripts:
             memory = next((end.memory for end in ends if end.claim.route == route and end.memory), (0, 0))
             arguments += (len(self.key("digest", route, b"")), increment_ms, *memory)
         for end in ends:
-            posts = end.more if end.kind == "wait" else 0
+            posts = end.more if end.kind in {"wait", "retry"} else 0
             arguments += [routes.index(end.claim.route) + 1, end.kind, end.claim.token, posts]
             arguments += [end.base_ms, end.bound_ms, 1, end.digest_id]
         arguments += [end.more for end in ends if end.kind == "bury"]
@@ -354,8 +371,9 @@ class Scripts:
         return End("close", claim, digest_id, base_ms, bound_ms, "", (remember_ms, remembered))
 
     @staticmethod
-    def failing(claim: Claim, again_ms: int, posts: int = 1) -> End:
-        return End("wait", claim, "", again_ms, again_ms, posts)
+    def failing(claim: Claim, again_ms: int, posts: int = 1, *, is_retry: bool = False) -> End:
+        """`is_retry`: of a route with quiet hours."""
+        return End("retry" if is_retry else "wait", claim, "", again_ms, again_ms, posts)
 
     @staticmethod
     def burying(
@@ -375,8 +393,8 @@ class Scripts:
         ending = self.closing(claim, digest_id, **how)  # type: ignore[arg-type]
         return self.finish(ending, increment_ms=increment_ms)[0][0]
 
-    def fail(self, claim: Claim, again_ms: int, posts: int = 1) -> str:
-        return self.finish(self.failing(claim, again_ms, posts))[0][0]
+    def fail(self, claim: Claim, again_ms: int, posts: int = 1, *, is_retry: bool = False) -> str:
+        return self.finish(self.failing(claim, again_ms, posts, is_retry=is_retry))[0][0]
 
     def bury(
         self, claim: Claim, digest_id: str = "id-1", *, increment_ms: int = 0, details: bytes = b"{}", **how: int | None
@@ -474,7 +492,8 @@ class Scripts:
 
     def delete(self, timeline: bytes, route: str = "r") -> tuple[str, int | None]:
         """The word, and how many records went."""
-        answer = self.run("delete", self.all_of(route, timeline), [timeline])
+        keys = [*self.all_of(route, timeline), self.key("ends", route, timeline)]
+        answer = self.run("delete", keys, [timeline])
         return self._word(answer), answer[1] if len(answer) > 1 else None
 
     def flush(self, timeline: bytes, route: str = "r", due: int | str = "") -> str:
@@ -492,17 +511,21 @@ class Scripts:
         superseded: int = 0,
         over_capacity: int = 0,
         next_earliest_ms: int = NOW_MS + 1000,
+        cancelled: int = 0,
     ) -> tuple[str, int | None]:
         """The word, and how many records are on their way again."""
         own = own_timeline(digest_id, timeline)
         keys = [*self.all_of(route, own), *self._dead(digest_id)]
-        numbers = [attempts, opened_ms, iteration, superseded, over_capacity, next_earliest_ms]
+        numbers = [attempts, opened_ms, iteration, superseded, over_capacity, next_earliest_ms, cancelled]
         answer = self.run("revive", keys, [self._now(), digest_id, own, *numbers])
         return self._word(answer), answer[1] if len(answer) > 1 else None
 
     def adopt(self, timeline: bytes, to: str, route: str = "r", capacity: int = 100) -> tuple[str, int | None]:
         """The word, and how many records went over."""
-        answer = self.run("adopt", [*self.all_of(route, timeline), *self.all_of(to, timeline)], [timeline, capacity])
+        ends = [self.key("ends", each, timeline) for each in (route, to)]
+        keys = [*self.all_of(route, timeline), *self.all_of(to, timeline), *ends, self.key("holds")]
+        fields = [each.encode() + b":" + timeline for each in (route, to)]
+        answer = self.run("adopt", keys, [timeline, capacity, *fields])
         return self._word(answer), answer[1] if len(answer) > 1 else None
 
     def audit(self, routes: Sequence[str] = ("r",)) -> tuple[int, dict[str, tuple[int, dict[str, int]]]]:

@@ -10,7 +10,7 @@ What is asserted in here is what model and scripts could get wrong together: a s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -62,6 +62,7 @@ class Digest:
     """Since when it is tried, also under an earlier id (merged) or this time only (revived); `tries` likewise."""
     attempts: int = 0
     tries: int = 0
+    cancelled: int = 0
     is_followed_at_once: bool = False
     """An urgent record came while it was under way."""
 
@@ -71,6 +72,21 @@ class Dead(NamedTuple):
     since_ms: int
     details: bytes
     records: Records
+
+
+class Hold(NamedTuple):
+    """Base and bound as they were before a snooze moved them, or 0."""
+
+    kind: str
+    until_ms: int
+    since_ms: int
+    base_ms: int
+    bound_ms: int
+    by: str
+
+    @property
+    def text(self) -> bytes:
+        return " ".join(map(str, self)).encode()
 
 
 @dataclass
@@ -89,6 +105,9 @@ class Timeline:
     over_capacity: int = 0
     filed: list[Rec] = field(default_factory=list)
     """All that was accepted since the last open, in order."""
+    cancelled: int = 0
+    is_join: bool = True
+    """False: a record was taken out since the last open, and left a place that others had been refused."""
 
     def due_ms(self, increment_ms: int) -> int:
         return min(self.base_ms + increment_ms * len(self.records), self.bound_ms)
@@ -131,6 +150,9 @@ class Model:
         self.remembered = remembered
         self.timelines: dict[Place, Timeline] = {}
         self.memories: dict[Place, dict[bytes, int]] = {}
+        self.ends: dict[Place, dict[bytes, int]] = {}
+        """By key the newest end ('e' KEY), and the newest that was filed as a record ('t' KEY)."""
+        self.holds: dict[Place, Hold] = {}
         self.dead: dict[str, Dead] = {}
         self.agenda: dict[str, int] = {}
         """By route an instant before which nothing of it is due; only claim puts it off."""
@@ -155,24 +177,30 @@ class Model:
 
     # -- add
 
-    def add(self, route: str, records: Sequence[Rec], now_ms: int) -> tuple[dict[str, int], list[int]]:
+    def add(
+        self, route: str, records: Sequence[Rec], now_ms: int, *, has_ends: bool = False
+    ) -> tuple[dict[str, int], list[int]]:
         """Its counters, and the numbers of the timelines that begin and are due at once."""
         counts: Counter[str] = Counter()
         due_at_once = []
-        second = {record.timeline for record in records if record.repeat or record.urgent or record.muted}
+        second = {record.timeline for record in records if record.repeat or record.urgent or record.muted or has_ends}
         # Timelines as they first appear, those with a possible repeat or an urgent record last.
         names = sorted(dict.fromkeys(record.timeline for record in records), key=lambda name: name in second)
         for number, name in enumerate(names, 1):
             is_known = (route, name) in self.timelines
-            urgent = self._add_to((route, name), [of for of in records if of.timeline == name], now_ms, counts)
+            theirs = [of for of in records if of.timeline == name]
+            urgent = self._add_to((route, name), theirs, now_ms, counts, has_ends=has_ends)
             of = self.timelines.get((route, name))
             if of is not None and (urgent if is_known else of.score_ms <= now_ms):
                 due_at_once.append(number)
-        counts["added"] = sum(counts.values()) - counts["repeated"]
+        counts["added"] = sum(counts.values()) - counts["repeated"] - counts["taken out"]
+        counts["cancelled"] += counts.pop("taken out", 0)
         del counts["kept"], counts["muted"]
         return {name: count for name, count in counts.items() if count}, due_at_once
 
-    def _add_to(self, place: Place, records: Sequence[Rec], now_ms: int, counts: Counter[str]) -> bool:
+    def _add_to(
+        self, place: Place, records: Sequence[Rec], now_ms: int, counts: Counter[str], *, has_ends: bool
+    ) -> bool:
         """Whether an urgent record made it due at once."""
         muted = sum(record.muted for record in records)
         counts["muted"] += muted
@@ -191,23 +219,35 @@ class Model:
         of = known or Timeline(*policy.beginning(now_ms), score_ms=0)
         before, is_urgent = len(of.records), False
         for record in records:
-            what = "duplicates" if self._was_shown(place, record) else self._file(of, record, policy.capacity)
+            taken_out = 0
+            if has_ends:
+                what, taken_out = self._meet_ends(place, of, record)
+                what = what or self._file(of, record, policy.capacity)
+                told_before = record.repeat and not record.end and not taken_out
+                of.cancelled += taken_out + (what == "cancelled" and not told_before)
+            else:
+                what = "duplicates" if self._was_shown(place, record) else self._file(of, record, policy.capacity)
             counts[what] += 1
+            counts["taken out"] += taken_out
+            self.count(route, "dropped:cancelled", taken_out)
             if what != "repeated":
                 self.count(route, "added", 1)
             is_loser = of.records.get(record.key) != (record.timestamp_ms, record.value)
-            is_urgent |= record.urgent and not is_loser and what not in {"repeated", "duplicates"}
+            is_urgent |= record.urgent and not is_loser and what not in {"repeated", "duplicates", "cancelled"}
             # The next digest tells what lost; a possible repeat that loses may have been told before.
             if what in {"superseded", "over_capacity"} and not (is_loser and record.repeat):
                 setattr(of, what, getattr(of, what) + 1)
             reason = {
                 "superseded": "superseded", "over_capacity": "dropped:capacity", "duplicates": "dropped:duplicate",
-                "repeated": "repeated",
+                "repeated": "repeated", "cancelled": "dropped:cancelled",
             }.get(what)  # fmt: skip
             if reason:
                 self.count(route, reason, 1)
         self.count(route, "open", len(of.records) - before)
-        became_due = is_urgent and self._make_urgent(route, of)
+        became_due = is_urgent and (known is not None or bool(of.records)) and self._make_urgent(route, of)
+        if known is not None and of.lease is None and len(of.records) < before:
+            of.score_ms = min(of.score_ms, of.due_ms(policy.increment_ms))
+            self.put_down(route, of.due_ms(policy.increment_ms))
         if known is None and of.records:
             of.score_ms = of.due_ms(policy.increment_ms)
             self.timelines[place] = of
@@ -235,6 +275,51 @@ class Model:
         shown = of.digest.records if of is not None and of.digest else {}
         shown_ms = max(shown.get(record.key, (-1, b""))[0], self.memories.get(place, {}).get(record.key, -1))
         return record.repeat and record.timestamp_ms <= shown_ms
+
+    def _meet_ends(self, place: Place, of: Timeline, record: Rec) -> tuple[str, int]:
+        """Of a route whose records may end others: what becomes of it ("": it is filed), and how many records it takes
+        out of the open set."""
+        key, own, ends = record.key, record.timestamp_ms, self.ends.get(place, {})
+        last_end, told = ends.get(b"e" + key), ends.get(b"t" + key)
+        under_way = self.timelines[place].digest if place in self.timelines else None
+        seen = [self.memories.get(place, {}).get(key, -1)]
+        seen += [under_way.records[key][0]] if under_way and key in under_way.records else []
+        shown = max(seen) if max(seen) >= 0 else None
+        open_ms = of.records[key][0] if key in of.records else None
+        fires = shown is not None and shown != told  # so the receiver believes
+        if shown is not None and own <= shown and not (record.end and own == shown and fires):
+            return ("duplicates" if record.repeat else "superseded"), 0
+        if not record.end:
+            if last_end is None or own > last_end:
+                return "", 0
+            if open_ms is None or (open_ms == told and not fires):
+                return "cancelled", self._take_out(of, key)
+            return "superseded", 0
+        if last_end is not None and own < last_end:
+            return "superseded", 0
+        stands = open_ms is not None and open_ms > own
+        is_told = open_ms == told if open_ms is not None else not (shown or last_end)
+        is_told = not stands and (is_told or (fires and record.end < 24)) and (open_ms is not None or record.end < 24)
+        ends = self.ends.setdefault(place, {})
+        ends[b"e" + key] = own
+        if is_told:
+            ends[b"t" + key] = own
+            if open_ms is None or open_ms == told:
+                return "", 0
+            of.filed.append(record)
+            of.records[key], of.is_join = (own, record.value), False
+            return "superseded", 0
+        if stands:
+            return "superseded", 0
+        if open_ms is None and own == last_end and (record.end == 24 or not fires):
+            return "repeated", 0
+        return "cancelled", self._take_out(of, key)
+
+    @staticmethod
+    def _take_out(of: Timeline, key: bytes) -> int:
+        of.filed = [record for record in of.filed if record.key != key]
+        of.is_join = False
+        return 1 if of.records.pop(key, None) else 0
 
     @staticmethod
     def _file(of: Timeline, record: Rec, capacity: int) -> str:
@@ -313,7 +398,7 @@ class Model:
         if of is None:
             return "stale"
         if of.digest is None and not of.records:
-            assert not of.filed, "what was filed is gone"
+            assert not of.filed or not of.is_join, "what was filed is gone"
             del self.timelines[claim.route, claim.timeline]
             return "empty"
         word = "again"
@@ -326,12 +411,15 @@ class Model:
         return Opened(
             word, now_ms, digest.id, digest.opened_ms, iteration, len(digest.records), digest.superseded,
             digest.over_capacity, digest.next_earliest_ms, digest.since_ms, digest.attempts, digest.tries,
+            digest.cancelled,
         )  # fmt: skip
 
     def _begin_digest(self, route: str, of: Timeline, digest: Digest) -> Digest:
         """With the records of the open set, and those of a digest left over whose place it takes."""
         capacity, former = self.policies[route].capacity, of.digest
-        assert of.records == joined(of.filed, capacity), "add is no join"
+        assert not of.is_join or of.records == joined(of.filed, capacity), "add is no join"
+        digest.cancelled = of.cancelled + (former.cancelled if former else 0)
+        of.cancelled, of.is_join = 0, True
         digest.records, superseded, over = united(former.records if former else {}, of.records, capacity)
         digest.superseded, digest.over_capacity = of.superseded + superseded, of.over_capacity + over
         if former is not None:
@@ -441,6 +529,7 @@ class Model:
 
     def delete(self, place: Place) -> tuple[str, int | None]:
         self.memories.pop(place, None)
+        self.ends.pop(place, None)
         of = self.timelines.pop(place, None)
         if of is None:
             return "unknown", None
@@ -463,6 +552,59 @@ class Model:
             self.put_down(place[0], of.score_ms)
         return "due"
 
+    def hold(self, place: Place, kind: str, until_ms: int, now_ms: int, most: int) -> list[str]:
+        """`kind`: "" ends what there is."""
+        over = [at for at, each in self.holds.items() if at != place and each.until_ms <= now_ms]
+        had = self.holds.get(place)
+        before = had.kind if had is not None and had.until_ms > now_ms else ""
+        if kind == "" == before:
+            return ["unknown"]
+        if kind and len(self.holds.keys() - {place}) - len(over) >= most:
+            return ["full"]
+        of = self.timelines.get(place)
+        waits = of is not None and of.lease is None
+        moved = (0, 0)
+        if of is not None and waits:
+            if before == "snooze" and had is not None:
+                as_moved = max(had.base_ms, had.until_ms), max(had.bound_ms, had.until_ms)
+                if had.base_ms > 0 and (of.base_ms, of.bound_ms) == as_moved:
+                    of.base_ms, of.bound_ms = had.base_ms, had.bound_ms
+            if kind == "snooze":
+                moved = of.base_ms, of.bound_ms
+                of.base_ms, of.bound_ms = max(of.base_ms, until_ms), max(of.bound_ms, until_ms)
+            if "snooze" in {kind, before}:
+                of.score_ms = min(of.base_ms, of.bound_ms)
+                self.put_down(place[0], of.score_ms)
+        for at in over:
+            del self.holds[at]
+        if kind:
+            self.holds[place] = Hold(kind, until_ms, now_ms, *moved, "ada")
+        else:
+            del self.holds[place]
+        return ["held" if kind else "ended", before]
+
+    def rescore(
+        self, route: str, timelines: Sequence[tuple[bytes, str, int, int]], increment_ms: int, now_ms: int
+    ) -> tuple[int, int]:
+        """How many are due sooner, and later. Each: name, the digest that ended last as the caller saw it, base and
+        bound."""
+        sooner = later = 0
+        for name, ended, base_ms, bound_ms in timelines:
+            of = self.timelines.get((route, name))
+            if of is None or of.lease is not None or of.digest or of.closed != ended:
+                continue
+            before_ms = of.due_ms(increment_ms)
+            if before_ms <= now_ms or of.bound_ms <= EXEMPT_MS:
+                continue
+            of.base_ms, of.bound_ms = base_ms, bound_ms
+            if of.due_ms(increment_ms) < now_ms:
+                of.base_ms = of.bound_ms = now_ms
+            due_ms = of.due_ms(increment_ms)
+            of.score_ms = min(of.score_ms, due_ms)
+            self.put_down(route, due_ms)
+            sooner, later = sooner + (due_ms < before_ms), later + (due_ms > before_ms)
+        return sooner, later
+
     def adopt(self, place: Place, to: str) -> tuple[str, int | None]:
         of = self.timelines.pop(place, None)
         if of is None:
@@ -484,10 +626,17 @@ class Model:
         target.records, _, over = united(target.records, {}, self.policies[to].capacity)
         target.filed += [Rec(place[1], key, *record) for part in (shown, of.records) for key, record in part.items()]
         target.superseded += met + met_too + of.superseded + (of.digest.superseded if of.digest else 0)
+        target.cancelled += of.cancelled + (of.digest.cancelled if of.digest else 0)
+        target.is_join &= of.is_join
         target.over_capacity += over + of.over_capacity + (of.digest.over_capacity if of.digest else 0)
         if (memory := self.memories.pop(place, None)) is not None:
             theirs = self.memories.setdefault((to, place[1]), {})
             theirs |= {key: max(stamp, theirs.get(key, -1)) for key, stamp in memory.items()}
+        if (ends := self.ends.pop(place, None)) is not None:
+            of_target = self.ends.setdefault((to, place[1]), {})
+            of_target |= {key: max(stamp, of_target.get(key, -1)) for key, stamp in ends.items()}
+        if (hold := self.holds.pop(place, None)) is not None:
+            self.holds.setdefault((to, place[1]), hold)
         self.count(place[0], "dropped:adopted", moved)
         self.count(place[0], "open", -len(of.records))
         self.count(place[0], "snapshots", -len(shown))
@@ -533,7 +682,7 @@ class Model:
                 put(store.key("leased", route), name, of.lease[0])
                 put(store.key("tokens", route), name, of.lease[1].encode())
             put_records(store.key("set", route, name), store.key("values", route, name), of.records)
-            for letter, lost in ((b"s", of.superseded), (b"c", of.over_capacity)):
+            for letter, lost in ((b"s", of.superseded), (b"c", of.over_capacity), (b"x", of.cancelled)):
                 if lost:
                     put(store.key("losses", route), letter + name, b"%d" % lost)
             if head := self._head(of):
@@ -542,19 +691,27 @@ class Model:
                 put_records(
                     store.key("digest", route, name), store.key("digest-values", route, name), of.digest.records
                 )
-        for (route, name), memory in self.memories.items():
-            keys[store.key("shown", route, name)] = {key: -timestamp_ms for key, timestamp_ms in memory.items()}
+        for kind, remembered in (("shown", self.memories), ("ends", self.ends)):
+            for (route, name), entries in remembered.items():
+                keys[store.key(kind, route, name)] = {key: -timestamp_ms for key, timestamp_ms in entries.items()}
+        for (route, name), hold in self.holds.items():
+            put(store.key("holds"), route.encode() + b":" + name, hold.text)
+        self._put_dead(store, put, put_records)
+        for route, counters in self.ledgers.items():
+            keys[store.key("ledger", route)] = {name.encode(): b"%d" % number for name, number in counters.items()}
+        agenda = {store.key("waiting", route): due_ms for route, due_ms in self.agenda.items()}
+        keys |= {store.key("agenda"): agenda} if agenda else {}
+        if self.ever_counted:
+            keys[store.key("count")] = b"%d" % len(self.timelines)
+        return keys
+
+    def _put_dead(
+        self, store: Scripts, put: Callable[..., None], put_records: Callable[[bytes, bytes, Records], None]
+    ) -> None:
         for digest_id, (_, since_ms, details, records) in self.dead.items():
             put(store.key("dead"), digest_id.encode(), since_ms)
             put(store.key("dead:details"), digest_id.encode(), details)
             put_records(store.key("dead-set", digest_id), store.key("dead-values", digest_id), records)
-        for route, counters in self.ledgers.items():
-            keys[store.key("ledger", route)] = {name.encode(): b"%d" % number for name, number in counters.items()}
-        for route, due_ms in self.agenda.items():
-            put(store.key("agenda"), store.key("waiting", route), due_ms)
-        if self.ever_counted:
-            keys[store.key("count")] = b"%d" % len(self.timelines)
-        return keys
 
     @staticmethod
     def _head(of: Timeline) -> bytes:
@@ -570,6 +727,8 @@ class Model:
                 "next": of.digest.next_earliest_ms, "since": of.digest.since_ms,
                 "attempts": of.digest.attempts, "tries": of.digest.tries,
             }  # fmt: skip
+            if of.digest.cancelled:
+                head["cancelled"] = of.digest.cancelled
             if of.digest.is_followed_at_once:
                 head["urgent"] = 1
         return "".join(f" {name}={value}" for name, value in head.items()).encode()

@@ -1,0 +1,39 @@
+-- exempt: retries that quiet hours do not hold back, of digests that were exempt from their policy, or behind which an
+-- urgent record waits. A zset of the partition has them: 'ROUTE:TIMELINE' scored by when the next attempt is due. An
+-- entry counts only while the timeline waits for just that instant, so nobody has to remove it: what is over by a day
+-- goes when another one comes.
+local OVER_MS = 24 * 3600 * 1000
+
+local function route_of(waiting)
+  local _, last = string.find(waiting, '}:waiting:', 1, true)
+  return string.sub(waiting, last + 1)
+end
+
+-- Returns nil where it is one of another route.
+local function timeline_of(name, route)
+  local before = route .. ':'
+  return string.sub(name, 1, #before) == before and string.sub(name, #before + 1) or nil
+end
+
+-- The first ones, of whatever route, each with its name and when it is due.
+local function exempt_retries(exempt, most)
+  local found, flat = {}, redis.call('ZRANGE', exempt, 0, most - 1, 'WITHSCORES')
+  for place = 1, #flat, 2 do
+    found[#found + 1] = { name = flat[place], due = tonumber(flat[place + 1]) }
+  end
+  return found
+end
+
+local function is_exempt_retry(due, waiting, schedules, timeline)
+  local packed = redis.call('HGET', schedules, timeline)
+  local base, bound = unpack_schedule(packed, 0)
+  return base == due and bound == due and redis.call('ZSCORE', waiting, timeline)
+end
+
+local function put_exempt(exempt, route, timeline, due, now)
+  redis.call('ZADD', exempt, string.format('%d', due), route .. ':' .. timeline)
+  local over = redis.call('ZRANGEBYSCORE', exempt, '-inf', now - OVER_MS, 'LIMIT', 0, 100)
+  if #over > 0 then
+    redis.call('ZREM', exempt, unpack(over))
+  end
+end
