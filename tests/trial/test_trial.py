@@ -138,8 +138,8 @@ def test_on_a_terminal_no_line_is_wider_and_the_head_has_a_colour() -> None:
     assert max(map(len, shown(*some, width=60))) <= 60
     assert "".join(shown(*some)).count("\x1b") == 0
     coloured = shown(*some, colour=True)
-    assert coloured[0] == "\x1b[1;32mline 1: taken by 2 routes\x1b[0m"
-    assert any(row.startswith("\x1b[1;31m") for row in coloured)
+    assert coloured[0] == "\x1b[1;38;5;28mline 1: taken by 2 routes\x1b[0m"
+    assert any(row.startswith("\x1b[1;38;5;160m") for row in coloured)
 
 
 def test_what_a_publisher_sent_moves_no_cursor() -> None:
