@@ -151,7 +151,8 @@ def rebuild(before: Parts, config: Config, changes: Changes, kinds: SinkKinds = 
     makes raise, and then nothing has changed."""
     metrics, store, uniform = before.metrics, before.store, before.uniform
     reconnects, rediscovers = bool(changes.options[Need.CONSUMERS]), bool(changes.options[Need.LOOKUPDS])
-    fingerprint = tls_files.fingerprint(config.nsq.tls)
+    # Those that `options` are not made of count as new at the next reload, whenever they were written.
+    fingerprint = tls_files.fingerprint(config.nsq.tls) if reconnects else before.tls_files
     plans = plans_of(config)
     options = options_of(config.nsq) if reconnects else before.options
     outlets = _outlets_after(before, config, kinds, options, changes)
