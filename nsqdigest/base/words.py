@@ -18,5 +18,6 @@ def counted(number: int, what: str) -> str:
 
 
 def listed(words: Iterable[str], last: str = "and") -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    return f" {last} ".join(", ".join(words).rsplit(", ", 1))
+    """`a`, `a and b`, `a, b and c`; a word may have commas of its own."""
+    *before, final = [*words] or [""]
+    return f"{', '.join(before)} {last} {final}" if before else final

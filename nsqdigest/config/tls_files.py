@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import ssl
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -56,10 +57,13 @@ def client(settings: Tls) -> TlsClient:
 
 def fingerprint(settings: Tls | None) -> str:
     """Another one where the files have other contents. "": nothing of TLS is configured."""
-    if settings is None:
-        return ""
+    return "" if settings is None else contents((settings.ca_file, settings.cert_file, settings.key_file))
+
+
+def contents(paths: Iterable[str]) -> str:
+    """A fingerprint of these files; "" is none."""
     digest = hashlib.sha256()
-    for path in filter(None, (settings.ca_file, settings.cert_file, settings.key_file)):
+    for path in filter(None, paths):
         with contextlib.suppress(OSError), open(path, "rb") as file:  # `client` reports what cannot be read
             digest.update(hashlib.sha256(file.read()).digest())
     return digest.hexdigest()

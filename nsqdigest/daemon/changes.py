@@ -141,9 +141,16 @@ class Changes:
         return "; ".join(filter(None, parts)) or "nothing"
 
 
-def compare(before: Config, after: Config, kinds: Kinds, *, new_tls_files: bool = False) -> Changes:
+def compare(
+    before: Config,
+    after: Config,
+    kinds: Kinds,
+    *,
+    new_tls_files: bool = False,
+    sinks_with_new_files: Collection[str] = (),
+) -> Changes:
     """`kinds`: those that they were read with. `new_tls_files`: the files of [nsq.tls] have other contents than those
-    that connections were made with."""
+    that connections were made with; `sinks_with_new_files`: likewise, those of these sinks."""
     options: dict[Need, list[Change]] = {need: [] for need in Need}
     for section, declared in SECTIONS.items():
         was, now = getattr(before, section), getattr(after, section)
@@ -156,7 +163,9 @@ def compare(before: Config, after: Config, kinds: Kinds, *, new_tls_files: bool 
     return Changes(
         options={need: tuple(found) for need, found in options.items()},
         policies=_compared(before.policies, after.policies, policies),
-        sinks=_compared(before.sinks, after.sinks, sinks, shows_values=False),
+        sinks=_with_new_files(
+            _compared(before.sinks, after.sinks, sinks, shows_values=False), before, after, sinks_with_new_files
+        ),
         routes=_compared(
             {route.name: route for route in before.routes}, {route.name: route for route in after.routes}, routes
         ),
@@ -188,6 +197,12 @@ def _tls_changes(before: Config, after: Config, *, new_files: bool) -> list[Chan
     found = [_difference("nsq.tls", option, was, now) for option in TLS.options]
     changes = [each for each in found if each is not None]
     return changes or ([Change("nsq.tls (new contents of its files)", "", "")] if new_files else [])
+
+
+def _with_new_files(names: Names, before: Config, after: Config, sinks: Collection[str]) -> Names:
+    same = [name for name in after.sinks if name in sinks and before.sinks.get(name) == after.sinks[name]]
+    new = {name: (Change("new contents of its files", "", ""),) for name in same}
+    return names._replace(changed={**names.changed, **new})
 
 
 def _by_field(section: Section) -> dict[str, Option]:

@@ -37,7 +37,7 @@ from nsqdigest.daemon.browsing import Browser
 from nsqdigest.daemon.changes import Changes, compare
 from nsqdigest.daemon.labels import known_labels
 from nsqdigest.daemon.operator import Operator
-from nsqdigest.daemon.parts import Parts, Uniform, build, curve_of, rebuild
+from nsqdigest.daemon.parts import Parts, Uniform, build, curve_of, rebuild, sink_files_of
 from nsqdigest.daemon.registry import Registry
 from nsqdigest.daemon.reload import NeedsRestart, Reloads, reader_of
 from nsqdigest.daemon.status import Status, config_hash
@@ -199,8 +199,16 @@ class Daemon:
     # -- reload: `reload.Reloaded`
 
     def changes_to(self, config: Config) -> Changes:
-        before, other_files = self.config, tls_files.fingerprint(config.nsq.tls) != self.parts.tls_files
-        changes = compare(before, config, self._kinds, new_tls_files=other_files)
+        before, had = self.config, self.parts.sink_files
+        changes = compare(
+            before,
+            config,
+            self._kinds,
+            new_tls_files=tls_files.fingerprint(config.nsq.tls) != self.parts.tls_files,
+            sinks_with_new_files=[
+                name for name, files in sink_files_of(config, self._kinds).items() if had.get(name) != files
+            ],
+        )
         # Until Redis has answered nothing of it is in use, so that a wrong URL can be mended.
         fixed = [each for each in changes.need_restart if self._is_started or not each.path.startswith("redis.")]
         if fixed:

@@ -64,6 +64,8 @@ class Parts:
     """Of every connection to nsqd."""
     tls_files: str
     """The fingerprint of the files that `options` were made of."""
+    sink_files: Mapping[str, str]
+    """By the name of the sink, the fingerprint of the files that its outlet was made of."""
     outlets: Mapping[str, Outlet]
     """By the name of the sink."""
     routes: Mapping[str, DeliveryRoute]
@@ -111,6 +113,7 @@ def build(
     store_is_back = StoreIsBack()
     store = build_store(config, plans)
     store.namespace.time_scripts(metrics)
+    sink_files = sink_files_of(config, kinds)
     outlets = build_outlets(config, kinds, SinkContext(options, metrics, curve=curve_of(config.backoff)), uniform)
     routes = delivery_routes(config, plans, outlets)
     scheduler = Scheduler(config.scheduler, routes, store, metrics, uniform, on_store_back=store_is_back)
@@ -125,6 +128,7 @@ def build(
         plans=plans,
         options=options,
         tls_files=fingerprint,
+        sink_files=sink_files,
         outlets=outlets,
         routes=routes,
         publisher=publisher,
@@ -151,9 +155,11 @@ def rebuild(before: Parts, config: Config, changes: Changes, kinds: SinkKinds = 
     makes raise, and then nothing has changed."""
     metrics, store, uniform = before.metrics, before.store, before.uniform
     reconnects, rediscovers = bool(changes.options[Need.CONSUMERS]), bool(changes.options[Need.LOOKUPDS])
-    fingerprint = tls_files.fingerprint(config.nsq.tls)
+    # Those that `options` are not made of count as new at the next reload, whenever they were written.
+    fingerprint = tls_files.fingerprint(config.nsq.tls) if reconnects else before.tls_files
     plans = plans_of(config)
     options = options_of(config.nsq) if reconnects else before.options
+    sink_files = sink_files_of(config, kinds)
     outlets = _outlets_after(before, config, kinds, options, changes)
     publisher = Publisher(options, metrics) if reconnects else before.publisher
     dead_letters = before.dead_letters
@@ -177,6 +183,10 @@ def rebuild(before: Parts, config: Config, changes: Changes, kinds: SinkKinds = 
         plans=plans,
         options=options,
         tls_files=fingerprint,
+        sink_files={
+            name: before.sink_files[name] if outlet is before.outlets.get(name) else sink_files[name]
+            for name, outlet in outlets.items()
+        },
         outlets=outlets,
         routes=delivery_routes(config, plans, outlets),
         publisher=publisher,
@@ -311,6 +321,11 @@ def delivery_routes(config: Config, plans: Plans, outlets: Mapping[str, Outlet])
     return {route.name: DeliveryRoute(route, plans[route.policy], outlets[route.sink]) for route in config.routes}
 
 
+def sink_files_of(config: Config, kinds: SinkKinds) -> dict[str, str]:
+    """As they are now."""
+    return {name: tls_files.contents(kinds[each.type].files(each)) for name, each in config.sinks.items()}
+
+
 def build_outlets(config: Config, kinds: SinkKinds, context: SinkContext, uniform: Uniform) -> dict[str, Outlet]:
     return {name: _outlet(config, kinds[each.type], each, context, uniform) for name, each in config.sinks.items()}
 
@@ -339,7 +354,8 @@ def _outlets_after(
     kept = {
         name
         for name, settings in config.sinks.items()
-        if before.config.sinks.get(name) == settings
+        if name in before.config.sinks
+        and name not in changes.sinks.changed
         and not other.intersection(kinds[settings.type].uses(settings))
         and (name in have or name not in had)
     }

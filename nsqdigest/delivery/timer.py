@@ -155,8 +155,9 @@ class Scheduler:
         for name, before in self._routes.items():
             if name in routes:
                 before.plan = routes[name].plan
-        if settings.lease_ms < self._settings.lease_ms:
-            self._longer_lease = self._settings.lease_ms, time.monotonic() + self._settings.lease_ms / 1000
+        longest_ms = self._longest_lease_ms()
+        if settings.lease_ms < longest_ms:
+            self._longer_lease = longest_ms, time.monotonic() + longest_ms / 1000
         self._claims.served = Served(settings, routes)
         self._claims.paused_routes &= routes.keys()
         self._opener.lease_ms = settings.lease_ms

@@ -35,6 +35,8 @@ _EQUAL_S = 0.1
 WRITES_UNDER_WAY = 2
 """A batch waits for the write before it and then for its own, each for as long as redis.timeout."""
 _LOWEST_NSQD = 1
+_SHOWN_DAEMONS = 10
+_SHOWN_CHARACTERS = 100
 _LOOK = "look at what listens there"
 
 
@@ -277,16 +279,21 @@ def _of_orphan(name: str, counts: RouteCounts) -> Finding:
     return Finding(what, State.WARN, detail + _count(records, "record"), remedy)
 
 
+def _first(texts: list[str]) -> list[str]:
+    return texts if len(texts) <= _SHOWN_DAEMONS else [*texts[:_SHOWN_DAEMONS], f"{len(texts) - _SHOWN_DAEMONS} more"]
+
+
 def of_daemons(known: Sequence[Known], version: str, config_hash: str) -> list[Finding]:
     """Those that run in the namespace. `version`, `config_hash`: of this program and of its file."""
     if not known:
         return []
-    shown = listed(printable(f"{each.told.host} (pid {each.told.pid}, {each.told.version})") for each in known)
+    texts = [f"{each.told.host} (pid {each.told.pid}, {each.told.version})" for each in known]
+    shown = listed(_first([printable(text, _SHOWN_CHARACTERS) for text in texts]))
     found = [Finding("daemons", State.OK, f"{_count(len(known), 'daemon')} in this namespace: {shown}")]
     for each in known:
         # Of another version the hash cannot be compared.
         if each.told.version == version and each.told.config_hash != config_hash:
-            what = printable(f"daemon {each.told.host} (pid {each.told.pid})")
+            what = printable(f"daemon {each.told.host} (pid {each.told.pid})", _SHOWN_CHARACTERS)
             detail = "works by other settings than this file's"
             found.append(Finding(what, State.WARN, detail, "give all daemons of a namespace the same file"))
     return found

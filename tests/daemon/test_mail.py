@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.certificates import Certificates
 from support.daemon import Daemon, run_command
 from support.mail_server import HANG_UP, MailServer, Received
 from support.ports import HOST
@@ -102,6 +104,24 @@ def test_while_a_server_is_down_the_sink_is_refusing_and_then_the_same_mail_arri
     assert len({*identities(server.received)}) == 1
     assert len({mail.content for mail in server.received}) == 1
     wait_until(lambda: "delivering" in line(daemon), 10, "the trouble to be over")
+    stage.check_logs()
+
+
+def test_another_file_of_authorities_under_the_same_name_needs_only_a_reload(stage: Stage, tmp_path: Path) -> None:
+    made = Certificates(tmp_path / "certificates")
+    trusted = tmp_path / "ca.pem"
+    trusted.write_bytes(made.other_ca_file.read_bytes())
+    with MailServer(made.server) as server:
+        daemon = started(stage, server, tls="starttls", ca_file=str(trusted))
+        publish(stage, "ada")
+        wait_until(lambda: "refusing since" in line(daemon), 10, "a server that nobody vouches for")
+        trusted.write_bytes(made.ca_file.read_bytes())
+        daemon.reload()
+        wait_until(lambda: server.accepted, 15, "the mail")
+        [said] = daemon.said("daemon.reloaded")
+        assert said["changes"] == "sinks: ~ mail rebuilt (new contents of its files)"
+        daemon.reload("unchanged")
+        daemon.stop()
     stage.check_logs()
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import cast
 
 import pytest
 
 from nsqdigest.admin.operator import Kind
-from nsqdigest.config import Config, parse_text
+from nsqdigest.config import Config, parse_text, tls_files
 from nsqdigest.daemon.changes import compare
 from nsqdigest.daemon.operator import Operator
 from nsqdigest.daemon.parts import Parts, StoreIsBack, build, rebuild
 from nsqdigest.delivery.sinks.table import KINDS
+from support.certificates import Certificates
 
 pytestmark = pytest.mark.unit
 
@@ -134,6 +136,18 @@ async def test_sinks_that_use_more_than_their_own_options_are_rebuilt_with_that(
     assert new_outlets(before, options) == {"queue"}
     assert not set(options.consumers) & set(before.consumers)
     assert options.publisher is not before.publisher
+
+
+async def test_tls_files_that_were_renewed_after_they_were_compared_are_still_new(tmp_path: Path) -> None:
+    made = Certificates(tmp_path)
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_bytes(made.ca_file.read_bytes())
+    before = build(config(f'[nsq.tls]\nca_file = "{trusted}"\n'))
+    changes = compare(before.config, before.config, KINDS)
+    trusted.write_bytes(made.other_ca_file.read_bytes())
+    after = rebuild(before, before.config, changes)
+    assert after.options is before.options
+    assert after.tls_files != tls_files.fingerprint(after.config.nsq.tls)
 
 
 async def test_a_sink_that_loses_its_last_route_begins_anew() -> None:

@@ -270,6 +270,22 @@ async def test_all_routes_are_claimed_of_once_in_a_lease_and_it_is_maintained_fo
 
 
 @simulated
+async def test_leases_that_were_given_are_not_shortened_however_often_the_file_makes_them_shorter(
+    make: MakeStage,
+) -> None:
+    stage = make(interval_s=5)
+    stage.scheduler.start()
+    for at_s, lease_s in ((2, 30), (4, 16)):
+        await at(at_s)
+        routes = stage.scheduler._routes
+        stage.scheduler.change(SchedulerSettings(interval_ms=5000, lease_ms=1000 * lease_s, batch=100), routes, ())
+    await at(100)
+    longest_ms = [(at_s, lease_ms) for at_s, _, _, lease_ms in stage.store.maintained]
+    assert {lease_ms for at_s, lease_ms in longest_ms if at_s < 60} == {60_000}
+    assert {lease_ms for at_s, lease_ms in longest_ms if at_s > 65} == {16_000}
+
+
+@simulated
 async def test_a_turn_that_another_daemon_has_is_left_to_it(make: MakeStage) -> None:
     stage = make(interval_s=5)
     stage.store.of_others = {

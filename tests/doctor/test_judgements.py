@@ -447,6 +447,19 @@ def daemon_in(host: str, version: str = "1.2.0", config_hash: str = "aaa") -> Kn
     return Known(host, 1, Told(host=host, pid=7, version=version, config_hash=config_hash))
 
 
+def test_each_daemon_is_named_with_its_pid_and_version() -> None:
+    [one] = judgements.of_daemons([daemon_in("web-1")], "1.2.0", "aaa")
+    assert one.detail == "1 daemon in this namespace: web-1 (pid 7, 1.2.0)"
+    [two] = judgements.of_daemons([daemon_in("web-1"), daemon_in("web-2")], "1.2.0", "aaa")
+    assert two.detail == "2 daemons in this namespace: web-1 (pid 7, 1.2.0) and web-2 (pid 7, 1.2.0)"
+
+
+def test_of_hundreds_of_daemons_with_long_names_the_first_are_named() -> None:
+    [many] = judgements.of_daemons([daemon_in(f"web-{number}" * 1000) for number in range(300)], "1.2.0", "aaa")
+    assert many.detail.endswith("… and 290 more")
+    assert len(many.detail) < 1100
+
+
 def test_no_daemon_is_no_finding() -> None:
     assert judgements.of_daemons([], "1.2.0", "aaa") == []
 

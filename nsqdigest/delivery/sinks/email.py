@@ -42,6 +42,8 @@ from nsqdigest.delivery.sinks.template_files import TemplateFile, TemplateOption
 from nsqdigest.delivery.targets import Aim, Source
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from nsqdigest.base.metrics import Metrics
     from nsqdigest.delivery.mail.compose import Composer
     from nsqdigest.delivery.mail.connections import Connections
@@ -263,6 +265,10 @@ def server_of(settings: EmailSinkSettings) -> Server:
     return Server(settings.host, settings.whole_port, settings.tls, context, settings.user, settings.password)
 
 
+def files(settings: EmailSinkSettings) -> Collection[str]:
+    return (settings.ca_file,) if settings.ca_file else ()
+
+
 def addressing_of(settings: EmailSinkSettings) -> Addressing:
     return Addressing(settings.to, settings.subject, settings.list_unsubscribe)
 
@@ -450,4 +456,5 @@ KIND = SinkKind(
     look=look,
     posted=posted,
     aim=aim,
+    files=files,
 )

@@ -105,6 +105,10 @@ def nothing_else(settings: SinkSettings) -> Collection[Uses]:
     return ()
 
 
+def no_files(settings: SinkSettings) -> Collection[str]:
+    return ()
+
+
 def concurrency_of(settings: SinkSettings) -> int:
     return settings.concurrency
 
@@ -118,6 +122,9 @@ class SinkKind(SinkTable, Generic[Settings]):
     aim: Callable[[Settings], Aim | None] = one_place
     """None: all digests of the sink go to one place. Else what says of each where it goes."""
     uses: Callable[[Settings], Collection[Uses]] = nothing_else
+    files: Callable[[Settings], Collection[str]] = no_files
+    """The paths of files that a sink is built with and that are no part of its settings: where one has other contents
+    the sink is built anew."""
     senders: Callable[[Settings], int] = concurrency_of
     """How many digests the sink is handed at a time: more than `concurrency` where some wait in it for others."""
 
