@@ -18,6 +18,7 @@ from http import HTTPStatus
 
 import msgspec
 from aiohttp import web
+from aiohttp.http import HttpVersion11
 from aiohttp.http_exceptions import HttpProcessingError
 
 from nsqdigest.admin.door import Door
@@ -44,8 +45,11 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
+_BUG = "this failed by a mistake of the program; its log has more"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_OF_PROXIES = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
+_OF_PROXIES = frozenset({"forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip"})
+_OF_PROXIES_TOO = "x-forwarded"
+"""How their other headers begin: -for, -host, -proto, -port, -server."""
 
 _log = log.get("admin")
 
@@ -106,10 +110,40 @@ class ServerLog:
     def debug(self, *_: object, **__: object) -> None: ...
 
     def exception(self, message: str, *_: object, exc_info: BaseException | None = None) -> None:
-        if isinstance(exc_info, HttpProcessingError):
+        if isinstance(exc_info, (HttpProcessingError, web.RequestPayloadError)):
             self._count(Reason.MALFORMED)
         elif not isinstance(exc_info, OSError):
             _log.error("admin.request.bug", error=exc_info or message, exc_info=exc_info)
+
+
+class Connection(web.RequestHandler):
+    """What aiohttp answers by itself, to what is no HTTP or where something failed outside of a handler, in our form.
+    No application has a part in that, and so no `on_response_prepare`."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = HTTPStatus.INTERNAL_SERVER_ERROR,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        answer = super().handle_error(request, status, exc, message)
+        if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+            answer = error(status, _BUG)
+            answer.force_close()
+        for name, value in HEADERS.items():
+            answer.headers.setdefault(name, value)
+        answer.headers.setdefault("server", "nsqdigest")  # instead of what we are made of
+        return answer
+
+
+async def on_expect(request: web.Request) -> None:
+    """Who waits for a word before the body gets it; another expectation is none of ours, and is passed over."""
+    if request.headers.get("expect", "").lower() == "100-continue":
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # what may be written instead of an answer is no answer
 
 
 def _asked(request: web.Request) -> Asked:
@@ -121,9 +155,17 @@ def _asked(request: web.Request) -> Asked:
         origin=headers.get("origin"),
         site=headers.get("sec-fetch-site"),
         mode=headers.get("sec-fetch-mode"),
-        is_passed_on=any(name in headers for name in _OF_PROXIES),
+        is_passed_on=_is_passed_on(request),
         authorization=headers.get("authorization"),
         content_type=request.content_type,
+    )
+
+
+def _is_passed_on(request: web.Request) -> bool:
+    """Also where it is HTTP/1.0: nginx before 1.29.7 asks so, and adds no header of its own unless it is told to."""
+    names = [name.lower() for name in request.headers]
+    return request.version < HttpVersion11 or any(
+        name in _OF_PROXIES or name.startswith(_OF_PROXIES_TOO) for name in names
     )
 
 
@@ -160,14 +202,14 @@ async def _fenced(request: web.Request, handler: Handler) -> web.StreamResponse:
         return error(HTTPStatus.BAD_REQUEST, str(failure))
     except Exception as failure:
         _log.error("admin.request.bug", path=request.path, error=failure, exc_info=failure)
-        return error(HTTPStatus.INTERNAL_SERVER_ERROR, "this failed by a mistake of the program; its log has more")
+        return error(HTTPStatus.INTERNAL_SERVER_ERROR, _BUG)
 
 
 def _what(body: bytes) -> object:
     """Of a write: it has no secrets."""
     try:
         return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -118,7 +118,7 @@ def _handler(kind: type[T], example: str, act: Callable[[T], Awaitable[web.Respo
     async def handle(request: web.Request) -> web.Response:
         try:
             wanted = msgspec.json.decode(await request.read(), type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
             return error(HTTPStatus.BAD_REQUEST, f"the body is no {example}: {problem}")
         return await act(wanted)
 

@@ -9,6 +9,7 @@ daemon; `operator` does. The checks come from `daemon.status`, the page from `pa
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, cast
 
@@ -16,7 +17,7 @@ from aiohttp import web
 
 from nsqdigest.admin import pages
 from nsqdigest.admin.door import Door
-from nsqdigest.admin.gate import MOST_BODY_BYTES, Gate, ServerLog
+from nsqdigest.admin.gate import MOST_BODY_BYTES, Connection, Gate, ServerLog, on_expect
 from nsqdigest.admin.guard import Guard
 from nsqdigest.base.errors import Unreachable
 from nsqdigest.base.metrics import Metrics
@@ -62,21 +63,21 @@ class AdminServer:
         self._metrics = metrics
         self._checks = checks
         application = web.Application(client_max_size=MOST_BODY_BYTES)
-        application.router.add_get("/livez", self._livez)
-        application.router.add_get("/readyz", self._readyz)
-        application.router.add_get("/metrics", self._metrics_text)
-        application.router.add_routes([*pages.routes(), *api])
+        routes = [
+            web.get("/livez", self._livez),
+            web.get("/readyz", self._readyz),
+            web.get("/metrics", self._metrics_text),
+            *pages.routes(),
+            *api,
+        ]
+        for route in routes:
+            route.kwargs["expect_handler"] = on_expect
+        application.router.add_routes(routes)
         self._token = token
         self._gate = Gate(Guard(self._token_bytes, is_loopback=is_loopback(listen.host)), metrics)
         self._door = Door(self._protocol, self._gate.count)
         self._gate.attach(application, self._door)
-        self._runner = web.AppRunner(
-            application,
-            access_log=None,
-            shutdown_timeout=CLIENTS_END_WITHIN_S,
-            lingering_time=_LINGERS_S,
-            logger=ServerLog(self._gate.count),
-        )
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=CLIENTS_END_WITHIN_S)
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -98,7 +99,13 @@ class AdminServer:
 
     def _protocol(self) -> asyncio.Protocol:
         assert self._runner.server is not None
-        return cast(asyncio.Protocol, self._runner.server())
+        return Connection(
+            self._runner.server,
+            loop=asyncio.get_running_loop(),
+            access_log=cast(logging.Logger, None),
+            lingering_time=_LINGERS_S,
+            logger=cast(logging.Logger, ServerLog(self._gate.count)),
+        )
 
     async def stop(self) -> None:
         if self._server is not None:

@@ -145,10 +145,14 @@ class Metrics:
         self._refreshers.append(refresher)
 
     def exposition(self, accept: str = "") -> tuple[bytes, str]:
-        """The text and its content type, in the format that the Accept header prefers."""
+        """The text and its content type, in the format that the Accept header prefers; a header that cannot be read
+        prefers none."""
         for refresh in self._refreshers:
             refresh()
-        encode, content_type = choose_encoder(accept)
+        try:
+            encode, content_type = choose_encoder(accept if accept.isascii() else "")
+        except (TypeError, ValueError):
+            encode, content_type = choose_encoder("")
         return encode(self._registry), content_type
 
     def text(self) -> str:

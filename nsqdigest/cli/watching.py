@@ -1,20 +1,22 @@
 """A screen that is drawn anew each second until Ctrl-C, as `status --watch` shows it.
 
 Invariants:
-- On a terminal it uses the alternate screen, and gives back the other one as it was, however it ends: Ctrl-C, TERM, an
-  exception. In a pipe it prints one screen after the other, without a control character.
+- On a terminal it uses the alternate screen, and gives back the other one as it was, however it ends: Ctrl-C, Ctrl-\\,
+  TERM, HUP, an exception; and while it is stopped (Ctrl-Z). Only SIGKILL leaves it as it is: `reset` helps. In a pipe it
+  prints one screen after the other, without a control character.
 - It never shows more lines than the terminal has.
 - Where the daemon does not answer it shows since when, and what was known last, and goes on asking.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from nsqdigest.admin.screen import Paper, lines
@@ -130,15 +132,36 @@ def _fitting(found: Sequence[str], most: int) -> list[str]:
     return [*found[: most - 1], f"… {more} lines more: a higher window shows them, or status without --watch"]
 
 
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
 @contextmanager
 def _alternate_screen() -> Iterator[None]:
     def end(*_: object) -> NoReturn:
+        for number in _ENDING:  # a second one must not come between the end and the screen that is given back
+            signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, end)
-    _write(_ENTER)
+    def stop(*_: object) -> None:
+        _put(_LEAVE)
+        os.kill(os.getpid(), signal.SIGSTOP)  # goes on here, after `fg`
+        _put(_ENTER)
+
+    before = {number: signal.signal(number, end) for number in _ENDING} | {
+        signal.SIGTSTP: signal.signal(signal.SIGTSTP, stop)
+    }
     try:
+        _put(_ENTER)
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
-        _write(_LEAVE)
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)
+        with suppress(OSError):  # the terminal is gone
+            _write(_LEAVE)  # behind what of a screen is still in the buffer
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _put(sequence: str) -> None:
+    """Past the stream's buffer: a signal may have come while that was being written."""
+    os.write(sys.stdout.fileno(), sequence.encode())

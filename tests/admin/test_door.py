@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 from aiohttp import web
@@ -268,6 +268,70 @@ async def test_a_request_that_two_servers_would_read_differently_is_not_followed
     answer = await peer.rest()
     assert answer == b"" or answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.0 400 ")), answer
     assert answer.count(b"HTTP/1.") <= 1
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET /livez\xff HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET http://localhost:99999999/<script> HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"POST /livez HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nZZ\r\n",
+    ],
+)
+async def test_what_is_no_http_gets_the_headers_of_every_answer(served: Served, sent: bytes) -> None:
+    peer = await served.peer()
+    await peer.send(sent)
+    head = (await peer.answer()).lower()
+    assert head.startswith(b"http/1.0 400 ")
+    for name, value in gate.HEADERS.items():
+        assert f"\r\n{name}: {value}\r\n".lower().encode() in head
+    assert b"aiohttp" not in head
+    assert b"python" not in head
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GET /metrics HTTP/1.1\r\naccept: application/openmetrics-text;version=x\r\n", 200),
+        (b"GET /metrics HTTP/1.1\r\naccept: text/plain;version=\xff\r\n", 200),
+        (b"GET /metrics HTTP/1.1\r\naccept: text/plain;version=" + b"9" * 8000 + b"\r\n", 200),
+        (b"GET /livez HTTP/1.1\r\nexpect: \xff\r\n", 200),
+        (b"GET /api/slow HTTP/1.1\r\norigin: null\r\nexpect: tea\r\n", 403),
+        (b"GET /api/slow HTTP/1.1\r\ncontent-encoding: gzip\r\ncontent-length: 7\r\n", 400),
+    ],
+)
+async def test_a_header_that_means_nothing_is_no_error_of_ours(
+    served: Served, sent: bytes, status: int, logged: Callable[[str], int]
+) -> None:
+    peer = await served.peer()
+    await peer.send(sent + b"host: localhost\r\n\r\n" + (b"notgzip" if b"gzip" in sent else b""))
+    assert (await peer.answer()).startswith(b"HTTP/1.1 %d " % status)
+    await peer.close()
+    assert not logged("admin.request.bug")
+
+
+async def test_who_waits_for_a_word_before_the_body_gets_it(served: Served) -> None:
+    peer = await served.peer()
+    await peer.send(
+        f"POST /api/slow HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {TOKEN}\r\n"
+        "content-type: application/json\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n".encode()
+    )
+    assert (await peer.answer()).startswith(b"HTTP/1.1 100 ")
+    await peer.send(b"{}")
+    served.goes_on.set()
+    assert (await peer.answer()).startswith(ANSWERED)
+
+
+@pytest.mark.parametrize(
+    "line", [b"x-forwarded-port: 443\r\n", b"x-forwarded-server: a\r\n", b"true-client-ip: 1\r\n", b""]
+)
+async def test_what_a_proxy_passes_on_needs_the_token(served: Served, line: bytes) -> None:
+    """nginx, unless it is told otherwise, adds no header, and asks in HTTP/1.0."""
+    for path, status in ((b"/api/slow", 401), (b"/livez", 200)):
+        peer = await served.peer()
+        version = b"1.1" if line else b"1.0"
+        await peer.send(b"GET " + path + b" HTTP/" + version + b"\r\nhost: 127.0.0.1:4180\r\n" + line + b"\r\n")
+        assert (await peer.answer()).startswith(b"HTTP/" + version + b" %d " % status)
 
 
 async def test_requests_that_are_sent_ahead_are_answered_in_turn_and_not_without_end(served: Served) -> None:

@@ -391,6 +391,17 @@ async def test_whatever_a_handler_raises_becomes_json(
     assert logged("admin.request.bug") == (status == 500)
 
 
+@pytest.mark.parametrize(
+    "body", [b"[" * 60_000, b'{"kind": ' + b"[" * 60_000, b'{"x": ' + b"[" * 9999 + b"]" * 9999 + b"}"]
+)
+async def test_a_body_that_is_too_deep_is_refused_like_any_other(
+    guarded: Admin, body: bytes, logged: Callable[[str], int]
+) -> None:
+    status, text, _ = await guarded.ask("/api/pause", "POST", body, ALLOWED)
+    assert (status, "the body is no" in json.loads(text)["error"]) == (400, True)
+    assert (logged("admin.write"), logged("admin.request.bug")) == (1, 0)
+
+
 async def test_no_method_but_the_known_ones(guarded: Admin) -> None:
     for method in ("PUT", "DELETE", "PATCH"):
         status, text, headers = await guarded.ask("/api/pause", method, EVENTS, ALLOWED)

@@ -253,6 +253,16 @@ async def test_it_is_for_a_keyboard_and_a_screen_reader(page: Page) -> None:
     )
 
 
+@pytest.mark.parametrize("fragment", ["#/constructor", "#/__proto__/x", "#/toString?a=b", "#/%ff", "#//", "#/nope"])
+async def test_an_address_that_names_no_view_is_the_first_one(page: Page, fragment: str) -> None:
+    await visit(page, fragment, "Last quarter of an hour")
+
+
+async def test_a_sink_that_is_not_there_is_not_called_idle(page: Page) -> None:
+    await visit(page, "#/deliveries?sink=nope", "remembers no attempt of sink nope")
+    await visit(page, "#/dead?sink=nope", "No digest of sink nope is dead")
+
+
 # -- what one can do
 
 

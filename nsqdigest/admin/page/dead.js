@@ -20,7 +20,7 @@ export function render({ status, data, query, nowMs, act }) {
     "Dead digests",
     "Given up, and kept whole. Sent again, a digest has the id and the records that it had.",
     chosen("#/dead", status.sinks.map((sink) => sink.name), query.get("sink") ?? ""),
-    !found ? empty("Looking …") : found.dead.length ? listed(found, nowMs, act) : empty("No digest is dead."),
+    !found ? empty("Looking …") : found.dead.length ? listed(found, nowMs, act) : empty(query.get("sink") ? ["No digest of sink ", name(query.get("sink")), " is dead."] : "No digest is dead."),
   );
 }
 

@@ -20,8 +20,15 @@ export function render({ status, data, query, nowMs }) {
     "Deliveries",
     "Attempts that this daemon remembers, the newest first.",
     chosen("#/deliveries", status.sinks.map((sink) => sink.name), query.get("sink") ?? ""),
-    !found ? empty("Looking …") : found.deliveries.length ? listed("Deliveries", found.deliveries, nowMs, true) : empty("Nothing was delivered since this daemon started."),
+    !found ? empty("Looking …") : found.deliveries.length ? listed("Deliveries", found.deliveries, nowMs, true) : empty(nothing(query.get("sink"))),
   );
+}
+
+/** A reload that changes a sink forgets its attempts, and an address may name a sink that is not there. */
+function nothing(sink) {
+  return sink
+    ? ["This daemon remembers no attempt of sink ", name(sink), ": none was made since it started, or since a reload changed the sink."]
+    : "This daemon remembers no attempt: none was made since it started, or since a reload changed its sinks.";
 }
 
 /** Links that choose one of the sinks. */

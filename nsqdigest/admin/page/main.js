@@ -48,7 +48,7 @@ function place() {
   } catch {
     decoded = [];
   }
-  const isKnown = first in VIEWS && (first !== "timeline" || decoded.length === 2);
+  const isKnown = Object.hasOwn(VIEWS, first) && (first !== "timeline" || decoded.length === 2);
   return { first: isKnown ? first : "", view: VIEWS[isKnown ? first : ""], parts: decoded, query: new URLSearchParams(search ?? "") };
 }
 
