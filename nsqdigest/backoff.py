@@ -284,8 +284,8 @@ class Controller:
 
     def change(self, max_in_flight: int, curve: Curve, now_s: float, *, slow_start: bool = True) -> None:
         """From now on it decides by these. State and level stay: a level is cut to the new curve's cap, and a backoff
-        under way lasts no longer than the new curve's longest one; a ramp that is beyond the new limit is at its end.
-        Where the new curve has no backoff, one that is under way is over."""
+        under way lasts no longer than the new curve's longest one; a ramp that is beyond the new limit, or that the new
+        settings do not have, is at its end. Where the new curve has no backoff, one that is under way is over."""
         self._max_in_flight, self._curve = max_in_flight, curve
         self._first_limit = 1 if slow_start else max_in_flight
         self._before = self._fitted(self._before, now_s)
@@ -295,7 +295,8 @@ class Controller:
         state, level = decision.state, min(decision.level, self._curve.level_cap)
         if state not in (State.FLOWING, State.PAUSED) and not self._curve.max_duration_s:
             return Decision(State.FLOWING, 0, self._max_in_flight, decision.epoch + 1, None, Reason.STARTED)
-        if state is State.FLOWING or (state is State.RAMPING and decision.limit >= self._max_in_flight):
+        is_up = max(decision.limit, self._first_limit) >= self._max_in_flight
+        if state is State.FLOWING or (state is State.RAMPING and is_up):
             return decision._replace(state=State.FLOWING, limit=self._max_in_flight, wake_at_s=None)
         wake_at_s = decision.wake_at_s
         if state is State.BACKOFF and wake_at_s is not None:

@@ -272,7 +272,7 @@ class ControllerMachine(RuleBasedStateMachine):
         self, state: State, level: int, limit: int, wake_s: float | None
     ) -> tuple[State, int, int, float | None]:
         level = min(level, self.curve.level_cap)
-        if state is State.FLOWING or (state is State.RAMPING and limit >= self.most):
+        if state is State.FLOWING or (state is State.RAMPING and (limit >= self.most or not self.slow_start)):
             return State.FLOWING, level, self.most, None
         if state is State.BACKOFF and wake_s is not None:
             wake_s = min(wake_s, self.now_s + max(SHORTEST_WAIT_S, self.curve.longest_s(level)))

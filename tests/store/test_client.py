@@ -106,6 +106,12 @@ async def test_an_answer_that_nobody_asked_for_ends_the_connection_and_the_call(
         assert server.accepted == 2
 
 
+async def test_where_nothing_is_asked_nothing_is_waited_for() -> None:
+    async with ScriptedRedis(in_turn(b"answer")) as server, opened(server.url) as client:
+        assert await client.send(b"{test:0}", []) == []
+        assert await run(client) == b"answer"
+
+
 async def test_a_script_that_is_not_there_is_loaded_before_the_call_that_goes_again() -> None:
     async with ScriptedRedis(in_turn(NOSCRIPT, [b"answer"])) as server, opened(server.url) as client:
         assert await run(client) == [b"answer"]

@@ -193,15 +193,13 @@ class _Parser(DefaultParser):  # type: ignore[misc, valid-type]
         """The next ones; a refused command's is an error."""
         found: list[Any] = []
         reader = self._reader
-        while True:
+        while len(found) < count:
             data = await self._stream.read(_READ_BYTES)
             if not data:
                 raise redis_errors.ConnectionError("the server closed the connection")
             for start in range(0, len(data), _PARSED_BYTES):
                 reader.feed(data, start, min(_PARSED_BYTES, len(data) - start))
                 found += iter(reader.gets, NOT_ENOUGH_DATA)
-            if len(found) >= count:
-                break
         if not _ORDINARY.issuperset(map(type, found)):
             for answer in found:
                 if isinstance(answer, redis_errors.ConnectionError):
