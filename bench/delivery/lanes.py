@@ -18,6 +18,7 @@ from urllib.request import urlopen
 from bench.delivery import floor
 from bench.delivery.backlog import RECORDS, Backlog, event
 from bench.delivery.meter import Watched, evaluate, watch
+from bench.delivery.observers import watching
 from bench.delivery.stage import CHANNEL, DIGESTS, FILE_SINK, HERE, NSQ_SINK, Stage, daemon, stage
 from bench.servers import HOST, ROOT, BenchError, find_binary, free_port, process
 from bench.throughput.meter import peak_rss_bytes
@@ -30,6 +31,17 @@ BULLMQ_BEST = 32
 METRICS_EVERY_S = 0.3
 """Reading the metrics is work for the daemon, too."""
 BULLMQ = ROOT / ".servers" / "bullmq"
+TEMPLATE_FILE = "message.json.j2"
+TEMPLATE = """{
+  "title": "{{ data.total }} events in {{ data.timeline }}",
+  "newest": [
+    {% for record in data.records %}
+    {{ record.value | tojson }},
+    {% endfor %}
+    "next not before {{ data.next_earliest }}"
+  ]
+}
+"""
 Counts = Callable[[], dict[str, int]]
 Started = tuple[Watched, Counts]
 Start = Callable[[Stage, int], AbstractContextManager[Started]]
@@ -108,9 +120,22 @@ def to_null(on: Stage, digests: int) -> Iterator[Started]:
 
 
 @contextmanager
-def to_webhook(on: Stage, digests: int) -> Iterator[Started]:
-    with daemon(on.folder, on.config(on.webhook), "daemon") as child:
-        yield _posting(on, child, "daemon.log")
+def to_file_watched(on: Stage, digests: int) -> Iterator[Started]:
+    """While somebody looks: metrics are scraped, the page is open, `status --watch` runs."""
+    admin, lines = f"{HOST}:{free_port()}", Lines(on.folder / "digests.jsonl")
+    text = on.config(FILE_SINK.format(path=on.folder / "digests.jsonl"), admin=admin)
+    with daemon(on.folder, text, "daemon") as child, watching(on.folder, admin):
+        yield Watched(child, on.folder / "daemon.log", on.client, lines.count), lines.counts
+
+
+def to_webhook(options: str = "", template: str = "") -> Start:
+    @contextmanager
+    def start(on: Stage, digests: int) -> Iterator[Started]:
+        (on.folder / TEMPLATE_FILE).write_text(template, "utf-8")
+        with daemon(on.folder, on.config(f"{on.webhook}\n{options}"), "daemon") as child:
+            yield _posting(on, child, "daemon.log")
+
+    return start
 
 
 @contextmanager
@@ -185,7 +210,15 @@ def _body_file(on: Stage) -> str:
 LANES = [
     Lane("null", "nsqdigest, log to /dev/null", to_null, uses_backlog=True),
     Lane("log", "nsqdigest, log to a file", to_file, uses_backlog=True),
-    Lane("webhook", "nsqdigest, webhook", to_webhook, uses_backlog=True),
+    Lane("watched", "nsqdigest, log to a file, watched", to_file_watched, uses_backlog=True),
+    Lane("webhook", "nsqdigest, webhook", to_webhook(), uses_backlog=True),
+    Lane("slack", "nsqdigest, webhook, for Slack", to_webhook('format = "slack"\nrate = "none"'), uses_backlog=True),
+    Lane(
+        "template",
+        "nsqdigest, webhook, template",
+        to_webhook(f'body = "file:{TEMPLATE_FILE}"', TEMPLATE),
+        uses_backlog=True,
+    ),
     Lane("nsq", "nsqdigest, nsq", to_nsq, uses_backlog=True),
     Lane("bull", "BullMQ, null jobs", bullmq(posts=False), times=3),
     Lane("bullpost", "BullMQ, posting", bullmq(posts=True), times=2),

@@ -26,8 +26,13 @@ OURS = ("null", "log", "webhook", "nsq")
 FLOORS = ("protocol", "floor")
 """The least that somebody has to do. In the table only: beside them the other bars would be short."""
 
-GOALS: Goals = (("log", "bull", 1.5), ("webhook", "aiohttp", 0.9), ("webhook", "bullpost", 1.2))
-BARS = {("log", "bull"): 1.0, ("webhook", "aiohttp"): 0.75, ("webhook", "bullpost"): 0.9}
+GOALS: Goals = (
+    ("log", "bull", 1.5),
+    ("webhook", "aiohttp", 0.9),
+    ("webhook", "bullpost", 1.2),
+    ("watched", "log", 0.99),
+)
+BARS = {("log", "bull"): 1.0, ("webhook", "aiohttp"): 0.75, ("webhook", "bullpost"): 0.9, ("watched", "log"): 0.97}
 """Of the same ratios: what is wanted at least."""
 
 
