@@ -41,8 +41,8 @@ NOTES = [
     "protocol and floor are no peers but limits: a client without TLS, time-outs or answers that it reads; ZRANGE, "
     "HMGET, two RENAMEs and an UNLINK a digest, pipelined by 100.",
     "watched is log while its metrics are scraped each second, its page is open on two views, and `nsqdigest status "
-    "--watch` runs. slack and template post to the same receiver as webhook: a message for Slack, and one by a template "
-    "of the user's.",
+    "--watch` runs. slack and template post to the same receiver as webhook: a message for Slack, and one by a "
+    "template of the user's.",
     f"Beside intake and beside a second daemon: the rate over {WINDOW_S:g} s, or until one backlog is nearly through.",
 ]
 

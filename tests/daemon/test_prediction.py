@@ -9,8 +9,10 @@ busy machine may be late, and what then is in a digest is predicted from when th
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
+from http import HTTPStatus
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +23,7 @@ from nsqdigest.config import parse_text
 from nsqdigest.delivery.sinks.table import KINDS
 from nsqdigest.store.schedule import Plan, due_ms
 from nsqdigest.trial.simulator import Event, SimulatedDigest, Simulator
+from support.daemon import Daemon
 from support.stage import TOPIC, Stage
 from support.waiting import wait_until
 
@@ -48,6 +51,13 @@ class Stored(NamedTuple):
     by_ms: int
 
 
+class Said(NamedTuple):
+    """What the daemon's page explains of a timeline that waits: when it goes out, if no event comes any more."""
+
+    at_ms: int
+    due_ms: int
+
+
 class Digest(NamedTuple):
     iteration: int
     opened_ms: int
@@ -61,7 +71,16 @@ def now_ms(stage: Stage) -> int:
     return int(seconds) * 1000 + int(microseconds) // 1000
 
 
-def publish_all(stage: Stage) -> list[Stored]:
+def explained(daemon: Daemon, route: str) -> list[Said]:
+    status, text = daemon.get(f"/api/timeline?route={route}&timeline=ada")
+    if status != HTTPStatus.OK:
+        return []
+    detail = json.loads(text)
+    waits = detail["timeline"]["state"] in ("waiting", "due")
+    return [Said(detail["now_ms"], detail["explanation"]["due_ms"])] if waits else []
+
+
+def publish_all(stage: Stage, daemon: Daemon, said: dict[str, list[Said]]) -> list[Stored]:
     nsqd, events, began_ms = stage.nsqds[0], list[Stored](), now_ms(stage)
     for number, after_ms in enumerate(AFTER_MS, 1):
         wait_until(lambda until_ms=began_ms + after_ms: now_ms(stage) >= until_ms, 10, "its time")  # type: ignore[misc]
@@ -74,6 +93,8 @@ def publish_all(stage: Stage) -> list[Stored]:
                 "the event to be stored",
             )
         events.append(Stored(number, from_ms, now_ms(stage)))
+        for route in POLICIES:
+            said[route] += explained(daemon, route)
     return events
 
 
@@ -117,6 +138,16 @@ def check_instants(plan: Plan, events: Sequence[Stored], digests: Sequence[Diges
         assert two.opened_ms >= one.next_earliest_ms or two.iteration == 1
 
 
+def check_explanations(said: Sequence[Said], events: Sequence[Stored], digests: Sequence[Digest]) -> None:
+    """What was explained is what then came: never earlier, and then, where no other event came before it."""
+    for at_ms, said_ms in said:
+        following = [digest for digest in digests if digest.opened_ms >= at_ms]
+        assert following, "a timeline that waits is delivered"
+        assert said_ms <= following[0].opened_ms
+        if not any(at_ms <= each.by_ms and each.from_ms <= following[0].opened_ms for each in events):
+            assert following[0].opened_ms <= max(at_ms, said_ms) + LATEST_MS
+
+
 def simulated(plan: Plan, capacity: int, events: Sequence[Stored]) -> list[SimulatedDigest]:
     simulator = Simulator(plan, capacity)
     found = [digest for each in events for digest in simulator.add(Event(each.by_ms, "ada", str(each.number)))]
@@ -145,7 +176,8 @@ def test_each_policy_does_what_the_simulator_predicts(stage: Stage, tmp_path: Pa
     ]
     daemon = stage.daemon({**settings, "sinks.file": {"type": "log", "path": str(path), "timeout": "1s"}}, routes)
     daemon.start()
-    events = publish_all(stage)
+    said = defaultdict[str, list[Said]](list)
+    events = publish_all(stage, daemon, said)
     for name in POLICIES:
         wait_until(lambda name=name: stage.ledger(name).get("open") == 0, 30, "all digests")  # type: ignore[misc]
         wait_until(lambda name=name: stage.ledger(name).get("snapshots") == 0, 30, "their end")  # type: ignore[misc]
@@ -159,10 +191,12 @@ def test_each_policy_does_what_the_simulator_predicts(stage: Stage, tmp_path: Pa
         assert shown == sorted(set(shown)), "each once, in the order in which they came"
         assert len(shown) + sum(digest.lost for digest in digests) == len(events)
         check_instants(plan, events, digests)
+        check_explanations(said[name], events, digests)
         predicted = simulated(plan, policy.capacity, events)
         certain[name] = is_certain(plan, events, predicted, digests)
         if certain[name]:
             sizes = [(each.iteration, each.records, each.dropped) for each in predicted]
             assert [(each.iteration, len(each.numbers), each.lost) for each in digests] == sizes
 
+    assert any(said.values())
     stage.check_logs()
