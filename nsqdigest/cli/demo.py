@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from nsqdigest.base.errors import EXIT_NO
+from nsqdigest.base.shown import printable
 
 LONGEST_S = 24 * 3600
 PICTURE_COLUMNS = 100
@@ -47,6 +48,8 @@ def command(seconds: int, picture: Path | None) -> None:
     from nsqdigest.demo.servers.redis import find_redis
 
     find_redis()  # without one nothing is promised
+    if picture and not picture.absolute().parent.is_dir():
+        raise click.UsageError(f"--picture: there is no folder {printable(str(picture.parent))}")
     display = PlainDisplay(sys.stdout, width=PICTURE_COLUMNS) if picture else display_for(sys.stdout)
     try:
         narrator = Narrator(display)

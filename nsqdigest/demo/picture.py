@@ -82,8 +82,8 @@ def _style(frames: int) -> str:
         ".bold,.fatal{font-weight:bold}",
         ".frame{visibility:hidden}.last{visibility:visible}",
         "@media (prefers-color-scheme:dark){", *_colours(DARK, DARK_GROUND), "}",
-        f"@keyframes frame{{0%{{visibility:visible}}{part:.2%}{{visibility:hidden}}}}",
-        f"@keyframes last{{0%{{visibility:visible}}{last:.2%}{{visibility:hidden}}}}",
+        f"@keyframes frame{{0%{{visibility:visible}}{part:.4%}{{visibility:hidden}}}}",
+        f"@keyframes last{{0%{{visibility:visible}}{last:.4%}{{visibility:hidden}}}}",
         "@media (prefers-reduced-motion:no-preference){", *moving,
         f".last{{animation:last {whole_s}s -{LAST_FRAME_S}s step-end infinite}}" if moving else "", "}", "",
     ])  # fmt: skip

@@ -47,14 +47,16 @@ class Troupe:
             try:
                 await self._start_next()
                 yield
-                await self._understudy_is_on()
+                if self._understudy is not None:
+                    await self._understudy
                 code = await self._daemons[-1].drain()
                 if code != 0:
                     self.complaints.append(f"the daemon ended with exit code {code}")
             finally:
-                watch.cancel()
-                if self._understudy is not None:
-                    self._understudy.cancel()
+                tasks = [watch, *([self._understudy] if self._understudy else [])]
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
                 for daemon in self._daemons:
                     await daemon.kill()
 
@@ -76,10 +78,6 @@ class Troupe:
 
     def on_repeat(self) -> None:
         self.waits_for_repeat = False
-
-    async def _understudy_is_on(self) -> None:
-        if self._understudy is not None:
-            await self._understudy
 
     async def _start_next(self) -> None:
         assert self._places is not None

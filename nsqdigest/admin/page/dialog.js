@@ -24,7 +24,10 @@ export function actions(isPossible, onChange) {
         `Deliver ${visible(shown)} now?`,
         "Its digest goes out at once, whatever its policy, its quiet hours or a retry says. A paused or refusing sink still holds it back.",
         "Deliver now",
-        () => source.post("api/flush", body),
+        async () => {
+          const { state } = await source.post("api/flush", body);
+          if (state === "idle") throw new source.Refusal(200, "There is nothing to deliver: it got nothing new since its last digest");
+        },
       );
     },
     replay(ids) {
