@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import termios
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from nsqdigest.delivery.digest import Names
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.sinks.log import LogFile
 from support.settings import SINK
+from support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -70,6 +72,31 @@ async def test_a_file_that_was_deleted_is_there_again_with_the_next_line(tmp_pat
     await write(sink, 2)
     await sink.close()
     assert numbers_in(path) == [2]
+
+
+async def test_a_line_that_another_sink_or_process_left_half_written_spoils_no_other(tmp_path: Path) -> None:
+    """As a full disk leaves it, before a reload builds the sink anew."""
+    path = tmp_path / "out"
+    path.write_bytes(b"1\nhal")
+    sink = sink_to(path)
+    await write(sink, 2, 3)
+    await sink.close()
+    assert path.read_bytes() == b"1\nhal\n2\n3\n"
+
+
+async def test_a_sink_that_is_closed_while_its_file_hangs_leaves_nothing_once_that_goes_on(tmp_path: Path) -> None:
+    path, threads = tmp_path / "pipe", set(threading.enumerate())
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    files = len(os.listdir("/proc/self/fd"))
+    sink = sink_to(path, timeout_ms=50)
+    assert (await sink.deliver(digest(b"x" * (1 << 20)))).verdict is Verdict.UNAVAILABLE
+    await sink.close()
+    os.set_blocking(reader, True)
+    await until(lambda: os.read(reader, 1 << 16)[-1:] == b"\n", 5.0, "the end of the line")
+    await until(lambda: set(threading.enumerate()) == threads, 5.0, "the end of its thread")
+    assert len(os.listdir("/proc/self/fd")) == files
+    os.close(reader)
 
 
 async def test_a_file_that_another_one_replaced_is_written_no_more(tmp_path: Path) -> None:

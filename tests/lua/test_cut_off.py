@@ -84,8 +84,8 @@ class World:
     def close(self, claim: Claim, opened: Opened, base_ms: int) -> str:
         return self.store.close(claim, opened.id, base_ms=base_ms)
 
-    def go_on(self) -> None:
-        """What daemons do, until nothing is left of any timeline."""
+    def go_on(self, details: bytes = b"{}") -> None:
+        """What daemons do, until nothing is left of any timeline. `details`: of a burial that is done again."""
         store, cursors = self.store, defaultdict[str, bytes](lambda: b"0")
         for _ in range(40):
             store.now_ms = (store.now_ms or 0) + LEASE_MS + HOUR_MS
@@ -98,7 +98,7 @@ class World:
                 store.census(ROUTES)
             claims = store.claim(routes=[(route, 1, 0) for route in ROUTES]).claims
             for claim in claims:
-                self.deliver(claim)
+                self.deliver(claim, details)
             if not (claims or done.more or done.miscounted or any(store.schedules(route) for route in ROUTES)):
                 return
         raise AssertionError("timelines never come to an end")
@@ -109,11 +109,11 @@ class World:
         buried = sum(store.command("ZCARD", store.key("dead-set", digest_id.decode())) for digest_id in ids)
         assert store.mend(store.schedules(route), route, buried)[0] == "mended"
 
-    def deliver(self, claim: Claim) -> None:
+    def deliver(self, claim: Claim, details: bytes = b"{}") -> None:
         opened = self.open(claim)
         if opened == "burying":
             digest_id = self.store.head(claim.timeline, claim.route)[b"id"].decode()
-            assert self.store.bury(claim, digest_id)[0] == "buried"
+            assert self.store.bury(claim, digest_id, details=details)[0] == "buried"
         elif isinstance(opened, Opened):
             self.send(claim, opened)
             assert self.close(claim, opened, self.store.now_ms or 0) == "closed"
@@ -441,5 +441,28 @@ def test_cut_off_after_each_write_nothing_is_stranded_or_lost(
         redis_client.flushall()
         if not was_cut_off:
             assert writes > 0, "a script of this story writes"
+            return
+    raise AssertionError("more writes than expected")
+
+
+@pytest.mark.parametrize("operator", ["replays it", "drops it"])
+def test_a_burial_that_is_cut_off_and_a_digest_that_an_operator_saw_dead_meanwhile(
+    redis_client: redis.Redis, operator: str
+) -> None:
+    """Who ends the burial has no details, as in `Digests._bury_again`. What was replayed goes out whole."""
+    for writes in range(MOST_WRITES):
+        world = World(Interruptible(redis_client))
+        was_cut_off, _ = cut_off(world, STORIES["bury"], writes)
+        if operator == "replays it":
+            word, _ = world.store.revive("id-1")
+        else:
+            word, _ = world.store.drop_dead("id-1")
+        world.go_on(details=b"")
+        world.is_sound()
+        of_digests = {record[:2] for records in world.shown.values() for record in records}
+        dropped = {(T, b"a"), (T, b"b")} if word == "dropped" else set()
+        assert world.filed - of_digests <= dead_records(world) | dropped, f"lost after {writes} writes"
+        redis_client.flushall()
+        if not was_cut_off:
             return
     raise AssertionError("more writes than expected")

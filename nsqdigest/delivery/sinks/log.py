@@ -2,7 +2,7 @@
 
 Invariants:
 - A line is written whole or counts as not delivered. After a write that broke off (a full disk) the next one begins on
-  a new line, so that one torn line never spoils its neighbour.
+  a new line, so that one torn line never spoils its neighbour; also after a reload, or where the daemon was killed.
 - One thread writes at a time. A write that hangs (a pipe that nobody reads) keeps that thread, and no other starts: the
   digests that wait for it fail when their time-out passes, and closing the sink does not wait for it.
 - Lines go to the file that has the path's name when they are written. Where logrotate or anybody else moved, deleted or
@@ -12,8 +12,10 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
+import stat
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -128,7 +130,18 @@ class LogFile:
         file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
         status = os.fstat(file)
         self._identity = status.st_dev, status.st_ino
+        self._is_torn = stat.S_ISREG(status.st_mode) and self._ends_torn(status.st_size)
         return file
+
+    def _ends_torn(self, size_bytes: int) -> bool:
+        """Whether a sink before this one, or a daemon that was killed, left half a line."""
+        if not size_bytes:
+            return False
+        try:
+            with open(self._path, "rb", buffering=0) as file:
+                return os.pread(file.fileno(), 1, size_bytes - 1) not in (b"", b"\n")
+        except OSError:  # it may be ours to write, and not to read
+            return False
 
     def _is_elsewhere(self) -> bool:
         """Whether the path is no longer that of the open file. It is asked before each write: that costs microseconds,
@@ -141,11 +154,17 @@ class LogFile:
 
     async def close(self) -> None:
         if self._writing is not None and not self._writing.done():
-            return  # its thread may hang in that file for ever
+            # Its thread may hang in that file for ever; should it come back, it ends.
+            self._writing.add_done_callback(lambda _: self._end())
+            return
+        self._end()
+
+    def _end(self) -> None:
         self._writer.stop()
         if self._file is not None and not self._is_stdout:
-            os.close(self._file)
-            self._file = None
+            with contextlib.suppress(OSError):  # what was delivered is written
+                os.close(self._file)
+        self._file = None
 
 
 # -- how digests are written

@@ -194,8 +194,8 @@ end
 local function bury(entry, route)
   redis.call('ZADD', dead, now, entry.id)
   remember_keys(entry, route, false)
+  move(entry.snapshot_values, entry.dead_values) -- before the index: what an operator finds dead is whole
   move(entry.snapshot, entry.dead_index)
-  move(entry.snapshot_values, entry.dead_values)
 end
 
 local function drop(entry, route)
