@@ -10,7 +10,8 @@
 -- ERRORS none of its own. Both ledgers stay balanced: what went over is dropped:adopted here and added there.
 -- EFFECT there it waits as long as here (not at all where an urgent record came while a digest was under way), or as
 --        long as the timeline of that name which is there; whose memory of what was delivered and of ends takes in this
---        one's. It stays muted or snoozed, unless the other one is. Here nothing of it is left.
+--        one's, and whose zone is the one that was named last. It stays muted or snoozed, unless the other one is. Here
+--        nothing of it is left.
 --
 -- @include lib/timeline_keys.lua
 -- @include lib/now.lua
@@ -59,6 +60,11 @@ add_losses('x', (field_of(head, 'cancelled') or 0) + (lost[3] or 0))
 local theirs, base, bound = redis.call('HGET', to_schedules, timeline), unpack_schedule(known, 0)
 if theirs then
   base, bound = unpack_schedule(theirs, 0)
+  local zone, named_at = field_of(head, 'zone'), tonumber(field_of(head, 'zoned') or nil)
+  local zoned = zone and named_at and with_zone(redis.call('HGET', to_heads, timeline) or '', zone, named_at)
+  if zoned then
+    redis.call('HSET', to_heads, timeline, zoned)
+  end
 else
   if field_of(head, 'urgent') then
     base, bound = EXEMPT, EXEMPT
