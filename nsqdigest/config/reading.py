@@ -109,8 +109,9 @@ def parse_text(
     _refuse_unknown_tables(tree, root)
     overrides.apply(tree, findings, kinds)
     sections = {key: _read_section(section, tree.get(key, {}), root / key) for key, section in SECTIONS.items()}
-    policies = {"default": _read_section(POLICY, {}, root / "policies" / "default")}
-    policies |= {key: _read_section(POLICY, raw, spot) for key, raw, spot in _named_tables(tree, root / "policies")}
+    policies = {key: _read_section(POLICY, raw, spot) for key, raw, spot in _named_tables(tree, root / "policies")}
+    if "default" not in policies:
+        policies["default"] = _read_section(POLICY, {}, root / "policies" / "default")
     types_and_sinks = {key: _read_sink(raw, spot, kinds) for key, raw, spot in _named_tables(tree, root / "sinks")}
     routes = _read_routes(tree, root / "routes")
     sinks = {key: values for key, (_, values) in types_and_sinks.items()}

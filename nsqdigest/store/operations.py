@@ -141,7 +141,7 @@ class Operations:
         holds = self._namespace.tags[partition] + b"holds"
         keys = [*of.of(name), *theirs.of(name), of.ends + name, theirs.ends + name, holds]
         fields = [field_of(each, name) for each in (route, to)]
-        answer = await self._namespace.run(partition, "adopt", keys, [name, capacity, *fields])
+        answer = await self._namespace.run(partition, "adopt", keys, [name, capacity, *fields, b""])
         return int(answer[1]) if answer[0] == b"adopted" else None
 
     async def delete_all(self, route: str) -> AsyncIterator[Step]:

@@ -122,6 +122,13 @@ def test_what_is_seldom_meant_is_advised_against(lines: str, expected: str) -> N
     assert expected in only
 
 
+def test_the_default_policy_may_be_all_that_another_may() -> None:
+    text = ROUTED.replace('policy = "x"', "").replace("policies.x", "policies.default")
+    assert "policies.default" in text
+    zoned = 'quiet = "22:00-07:00"\nzone = "{user.zone}"\nzone_default = "UTC"'
+    assert parse_text(text + zoned, "nsqdigest.toml", {}, KINDS).warnings == ()
+
+
 def test_quiet_hours_that_outlast_the_age_of_a_digest_are_advised_against() -> None:
     text = ROUTED.replace('type = "log"', 'type = "log"\nmax_age = "8h"') + 'quiet = "22:00-07:00"'
     (only,) = parse_text(text, "nsqdigest.toml", {}, KINDS).warnings

@@ -257,3 +257,20 @@ def test_who_is_held_there_stays_held_as_it_was(store: Scripts) -> None:
     store.hold(T, "mute", NOW_MS + 7_200_000, by="bob", route="new")
     store.adopt(T, "new")
     assert [(field, hold[:4]) for field, hold in store.holds().items()] == [(b"new:" + T, b"mute")]
+
+
+def test_a_hold_there_that_is_over_holds_nobody_back(store: Scripts) -> None:
+    store.add(Rec(T, b"k", NOW_MS))
+    store.hold(T, "mute", NOW_MS + 3_600_000, by="ada")
+    store.hold(T, "snooze", NOW_MS + 60_000, by="bob", route="new")
+    store.now_ms = NOW_MS + 120_000
+    store.adopt(T, "new")
+    assert [(field, hold[:4]) for field, hold in store.holds().items()] == [(b"new:" + T, b"mute")]
+
+
+def test_one_that_is_over_goes_nowhere(store: Scripts) -> None:
+    store.add(Rec(T, b"k", NOW_MS))
+    store.hold(T, "mute", NOW_MS + 60_000, by="ada")
+    store.now_ms = NOW_MS + 120_000
+    store.adopt(T, "new")
+    assert store.holds() == {}

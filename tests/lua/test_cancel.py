@@ -246,6 +246,18 @@ def test_ends_are_remembered_for_a_while_and_so_many(store: Scripts) -> None:
     assert 4000 < store.command("PTTL", key) <= 5000
 
 
+def test_an_end_that_waits_stays_when_it_comes_again_though_nothing_is_known_of_it(store: Scripts) -> None:
+    add(store, fires(1))
+    deliver(store)
+    add(store, ends(2))
+    store.command("DEL", store.key("ends", "r", T), store.key("shown", "r", T))  # as if long ago
+    assert add(store, ends(2, repeat=True)).counts == {"repeated": 1}
+    assert shown(store) == {b"k": (2, b"ended")}
+    assert add(store, ends(3)).counts == {"added": 1, "superseded": 1}
+    assert shown(store) == {b"k": (3, b"ended")}
+    assert is_balanced(store)
+
+
 def test_where_a_key_of_it_has_another_type_its_neighbours_are_not_concerned(store: Scripts) -> None:
     store.command("SET", store.key("ends", "r", U), "x")
     with pytest.raises(Exception, match="WRONGTYPE"):

@@ -117,6 +117,15 @@ def test_who_adopts_a_timeline_knows_its_zone(store: Scripts) -> None:
     assert store.head(T, "s") == {b"zone": b"Asia/Tokyo", b"zoned": b"%d" % (NOW_MS + 1), b"iteration": b"0"}
 
 
+def test_of_two_that_become_one_the_newest_event_decides(store: Scripts) -> None:
+    for there, here, last in ((1, 2, b"Asia/Tokyo"), (2, 1, b"Europe/Berlin")):
+        store.client.flushdb()
+        add(store, "Asia/Tokyo", rec(b"a", here))
+        add(store, "Europe/Berlin", rec(b"b", there), route="s")
+        store.adopt(T, "s")
+        assert store.head(T, "s") == {b"zone": last, b"zoned": b"%d" % (NOW_MS + 2)}
+
+
 def test_beside_ends_it_works_the_same(store: Scripts) -> None:
     add(store, "Asia/Tokyo", rec(b"a", 1), rec(b"a", 2, end=8), rec(b"b", 3), ends=(1000, 10))
     assert state(store) == ((TOKYO, TOKYO, 1), b"Asia/Tokyo", [b"b"])

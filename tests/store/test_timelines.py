@@ -14,7 +14,7 @@ from nsqdigest.store.dead import Details
 from nsqdigest.store.head import Head
 from nsqdigest.store.keys import partition_limit
 from nsqdigest.store.packing import BYTES_PER_CALL, RECORDS_PER_CALL, first_page, next_page
-from nsqdigest.store.record import Record, StoredRecord
+from nsqdigest.store.record import AN_END, Record, StoredRecord
 from nsqdigest.store.schedule import Schedule
 from nsqdigest.store.servers.facts import RedisClock
 from nsqdigest.store.store import Store
@@ -411,3 +411,13 @@ async def test_what_nsqd_took_in_within_one_millisecond_is_paged_newest_first(st
         assert page
         found += [record.value for record in page if record is not None]
     assert found == [b"%d" % n for n in sorted(range(total), key=lambda n: (-(n // 3), n))]
+
+
+async def test_an_end_is_known_as_long_as_it_may_wait_and_the_window_afterwards(
+    open_store: OpenStore, store_url: str, plain: Scripts
+) -> None:
+    store = open_store(store_url, [PLAN._replace(longest_ms=2_000_000, has_ends=True)])
+    await store.start()
+    await add(store, Record(0, T, b"k", 1000, b"ended", possible_repeat=False, end=AN_END))
+    left_ms = plain.command("PTTL", plain.key("ends", "r", T))
+    assert 2_000_000 + PLAN.dedupe_window_ms - 60_000 < left_ms <= 2_000_000 + PLAN.dedupe_window_ms

@@ -62,8 +62,8 @@ local function end_record(index, values, ends, key, score, value, of, is_silent,
     return SUPERSEDED, true, 0 -- a newer record of its key stands
   end
   local is_filed, fate, is_loser, gone = false, nil, false, 0
-  if open and open == of.told then
-    is_filed = true
+  if open and (open == of.told or (open == own and not is_silent and redis.call('HGET', values, key) == value)) then
+    is_filed = true -- it waits there, whatever is known of it
   elseif open and of.is_open_for_receiver and not is_silent then
     is_filed, fate = true, SUPERSEDED
   elseif open then

@@ -4,15 +4,17 @@
 -- KEYS  as lib/timeline_keys.lua has them, of the route it leaves; then the same of the route it goes to; then the ends
 --       zsets of both; then the holds hash of the partition
 -- ARGV  1 timeline   2 capacity of the route it goes to (records)   3 its field among the holds, 4 that of the route it
---       goes to
+--       goes to   5 now (ms, '' = Redis' clock)
 -- RETURNS { 'adopted', records } | { 'unknown' }; whoever had it leased is stale from here on
 --         { 'too-large' }: it is more than one call may move; nothing changed
 -- ERRORS none of its own. Both ledgers stay balanced: what went over is dropped:adopted here and added there.
 -- EFFECT there it waits as long as here (not at all where an urgent record came while a digest was under way), or as
 --        long as the timeline of that name which is there; whose memory of what was delivered and of ends takes in this
---        one's. It stays muted or snoozed, unless the other one is. Here nothing of it is left.
+--        one's, and whose zone is the one that was named last. It stays muted or snoozed, unless the other one is. Here
+--        nothing of it is left.
 --
 -- @include lib/timeline_keys.lua
+-- @include lib/now.lua
 -- @include lib/union.lua
 -- @include lib/schedule.lua
 -- @include lib/ledger.lua
@@ -23,7 +25,7 @@ local to_waiting, _, _, to_schedules, to_heads, to_losses, to_ledger = unpack(KE
 local to_index, to_values, _, _, to_memory = unpack(KEYS, 24, 28)
 local ends, to_ends, holds = unpack(KEYS, 29, 31)
 local MOST_ADOPTED = 10000 -- records: some 50 ms of Redis
-local timeline, capacity = ARGV[1], tonumber(ARGV[2])
+local timeline, capacity, now = ARGV[1], tonumber(ARGV[2]), now_ms(ARGV[5])
 
 local known = redis.call('HGET', schedules, timeline)
 if not known then
@@ -58,6 +60,11 @@ add_losses('x', (field_of(head, 'cancelled') or 0) + (lost[3] or 0))
 local theirs, base, bound = redis.call('HGET', to_schedules, timeline), unpack_schedule(known, 0)
 if theirs then
   base, bound = unpack_schedule(theirs, 0)
+  local zone, named_at = field_of(head, 'zone'), tonumber(field_of(head, 'zoned') or nil)
+  local zoned = zone and named_at and with_zone(redis.call('HGET', to_heads, timeline) or '', zone, named_at)
+  if zoned then
+    redis.call('HSET', to_heads, timeline, zoned)
+  end
 else
   if field_of(head, 'urgent') then
     base, bound = EXEMPT, EXEMPT
@@ -82,9 +89,16 @@ unite_memories(ends, to_ends)
 end_count(to_ledger, 'added', { 'added', open + in_snapshot - copied, 'open', records - held, 'superseded', superseded,
   'dropped:capacity', over_capacity })
 
+-- Holds that are over stand there until another one comes.
+local function is_over(hold)
+  return tonumber(string.match(hold or '', '^%S+ (%d+) ') or 0) <= now
+end
+
 local hold = redis.call('HGET', holds, ARGV[3])
 if hold then
-  redis.call('HSETNX', holds, ARGV[4], hold)
+  if not is_over(hold) and is_over(redis.call('HGET', holds, ARGV[4])) then
+    redis.call('HSET', holds, ARGV[4], hold)
+  end
   redis.call('HDEL', holds, ARGV[3])
 end
 redis.call('UNLINK', index, values, snapshot, snapshot_values, memory, ends)

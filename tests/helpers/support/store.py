@@ -525,7 +525,7 @@ class Scripts:
         ends = [self.key("ends", each, timeline) for each in (route, to)]
         keys = [*self.all_of(route, timeline), *self.all_of(to, timeline), *ends, self.key("holds")]
         fields = [each.encode() + b":" + timeline for each in (route, to)]
-        answer = self.run("adopt", keys, [timeline, capacity, *fields])
+        answer = self.run("adopt", keys, [timeline, capacity, *fields, self._now()])
         return self._word(answer), answer[1] if len(answer) > 1 else None
 
     def audit(self, routes: Sequence[str] = ("r",)) -> tuple[int, dict[str, tuple[int, dict[str, int]]]]:
