@@ -10,6 +10,7 @@ import msgspec
 
 from nsqdigest.base.errors import NsqdigestError, Unreachable
 from nsqdigest.base.shown import printable
+from nsqdigest.config.rules import is_loopback
 
 if TYPE_CHECKING:
     from nsqdigest.config import Address, Config, Secret
@@ -29,7 +30,8 @@ def own_host(listen: Address) -> str:
 def get(config: Config, path: str, shape: type[T], timeout_s: float = _TIMEOUT_S) -> T:
     """What the daemon answers. Raises Unreachable where none does, or something else answers there."""
     token = config.admin.token
-    headers = {} if token is None else _authorization(token)
+    is_free = config.admin.listen is not None and is_loopback(config.admin.listen.host)
+    headers = {} if token is None or is_free else _authorization(token)  # it may be newer than that of the daemon
     status, body = _exchange(config, _Request("GET", path, headers, timeout_s=timeout_s))
     if status != http.client.OK:
         raise _refusal(config, status, body)

@@ -82,16 +82,18 @@ class Guard:
         return (
             self._of_host(asked)
             or _of_page(asked)
-            or (self._of_token(asked, may_try=may_try) if self._needs_token(asked) else None)
+            or (self._of_token(asked, may_try=may_try) if self._looks_at_token(asked, may_try=may_try) else None)
             or _of_content(asked)
         )
 
-    def _needs_token(self, asked: Asked) -> bool:
-        """One that is shown where none is needed is looked at, too: so who typed it learns whether it is right."""
+    def _looks_at_token(self, asked: Asked, *, may_try: bool) -> bool:
+        """One that is shown where none is needed is looked at, too: so who typed it learns whether it is right. Not
+        after too many wrong ones: what anybody may read nobody keeps from those who show the right one."""
         if not asked.is_of_api:
             return False
-        is_shown = self._token() is not None and (asked.authorization or "").lower().startswith("bearer ")
-        return asked.is_write or not self._is_loopback or asked.is_passed_on or is_shown
+        if asked.is_write or not self._is_loopback or asked.is_passed_on:
+            return True
+        return may_try and self._token() is not None and (asked.authorization or "").lower().startswith("bearer ")
 
     def _of_host(self, asked: Asked) -> Refused | None:
         if not asked.hosts:

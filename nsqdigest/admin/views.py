@@ -137,6 +137,13 @@ class StoreView(msgspec.Struct, kw_only=True, frozen=True):
     partitions: int
     figures_ms: int | None
     """When the figures of routes and dead digests were read."""
+    lost_ms: int | None = None
+    """When this daemon last found that Redis had lost something; null: never since its start."""
+    lost_records: int = 0
+    """Records that Redis had acknowledged to this daemon and lost, since its start; those delivered before are among
+    them."""
+    lost_partitions: int = 0
+    """Partitions that were emptied, since its start."""
 
 
 class DaemonView(msgspec.Struct, kw_only=True, frozen=True):

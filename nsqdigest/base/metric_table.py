@@ -209,7 +209,9 @@ METRICS: dict[str, Declared] = {
         "Repairs of data in Redis: due times of a wrong clock, timelines missing from the schedule, counts, ledgers.",
         kind=("instant", "timeline", "count", "ledger"),
     ),
-    "store_records_lost_total": _counter(("route",), "Records that Redis acknowledged and then lost."),
+    "store_records_lost_total": _counter(
+        ("route",), "Records that Redis acknowledged and then lost, those delivered before among them."
+    ),
     "store_partitions_lost_total": _counter((), "Partitions that Redis lost with all their data."),
     "store_server_changes_total": _counter((), "Restarts and failovers of Redis that the daemon noticed."),
     "timelines_held": _gauge(

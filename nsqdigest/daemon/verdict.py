@@ -20,6 +20,8 @@ LAG_S = 1.0
 """An event loop that is so late delays everything."""
 LATE_S = 60.0
 """Events that are stored so long after they were published are behind."""
+LOST_SHOWN_S = 3600.0
+"""So long after it was found a loss of Redis is a trouble that somebody should look at."""
 _OWN_WORDS = {"nsqlookupd": "is out of reach", "config": "was not reloaded"}
 """Of checks that no part of the view stands for."""
 _OTHERS_SHOWN = 2
@@ -67,6 +69,8 @@ def _troubles(view: StatusView) -> Iterator[Trouble]:
     """Those of one health in the order in which somebody should look at them."""
     if view.store.health is not Health.WELL:
         yield Trouble(view.store.health, "Redis", _of_store(view))
+    if view.store.lost_ms is not None and view.now_ms - view.store.lost_ms < LOST_SHOWN_S * 1000:
+        yield Trouble(Health.TROUBLE, "Redis", _of_loss(view.store.lost_ms, view))
     for topic in view.topics:
         if topic.health is not Health.WELL and topic.paused_since_ms is None:
             yield Trouble(topic.health, f"topic {topic.name}", _of_topic(topic, view))
@@ -121,6 +125,13 @@ def _of_store(view: StatusView) -> str:
     failing = span(max(0, view.now_ms - view.store.failing_since_ms))
     since = f"since {_clock(view.store.failing_since_ms, view)} ({failing})"
     return f"does not answer {since}: nothing is stored or delivered, and events wait in nsqd"
+
+
+def _of_loss(lost_ms: int, view: StatusView) -> str:
+    at, records = _clock(lost_ms, view), view.store.lost_records
+    lost = f"lost up to {counted(records, 'record')}" if records else "lost what waited in it"
+    what = f"was emptied, and {lost}" if view.store.lost_partitions else lost
+    return f"{what} (found {at}): see store.data_lost in the log, and NsqdigestRecordsLost in the runbook"
 
 
 def _of_topic(topic: TopicView, view: StatusView) -> str:

@@ -217,7 +217,7 @@ class View:
 
     def _store(self, check: Check) -> StoreView:
         watch, store = self._known.parts.store_watch, self._known.parts.store
-        failing_s = self._known.parts.scheduler.failing_since_s
+        failing_s, loss = self._known.parts.scheduler.failing_since_s, watch.loss
         return StoreView(
             redis=self._known.parts.config.redis.shown_url,
             version=watch.version,
@@ -226,6 +226,9 @@ class View:
             failing_since_ms=None if failing_s is None else _unix_ms() - int((time.monotonic() - failing_s) * 1000),
             partitions=store.namespace.partitions,
             figures_ms=watch.figures.now_ms or None,
+            lost_ms=None if loss is None else int(loss.at_s * 1000),
+            lost_records=0 if loss is None else loss.records,
+            lost_partitions=0 if loss is None else loss.partitions,
         )
 
     def _topic(self, consumer: Consumer, check: Check, rate: float, now_ms: int) -> TopicView:

@@ -30,6 +30,7 @@ _LONG_AGO_S = 20 * 3600
 _PLACES_SHOWN = 3
 _ASIDE_GRACE_S = 60.0
 """A digest that was not tried again so long after its time waits no more: it is gone, or a daemon elsewhere has it."""
+_LONGEST_WHY = 120
 _STATUS = re.compile(r"\d{3}\b")
 
 
@@ -172,11 +173,16 @@ def _aside_text(waiting: Sequence[_Aside], now_s: float) -> str:
 
 
 def why_of(outcome: Outcome) -> str:
-    """An HTTP status, or our own words for what happened: never what the receiver wrote."""
+    """An HTTP status, or our own words for what happened: never what the receiver wrote. Of a sink that cannot be
+    reached the cause: a full disk, a refused connection."""
     if outcome.verdict is Verdict.UNRENDERED or not outcome.is_of_sink:
         return outcome.detail
     status = _STATUS.match(outcome.detail)
-    return status[0] if status else str(outcome.verdict)
+    if status:
+        return status[0]
+    if outcome.verdict is Verdict.UNAVAILABLE and outcome.detail:
+        return outcome.detail if len(outcome.detail) <= _LONGEST_WHY else f"{outcome.detail[: _LONGEST_WHY - 1]}…"
+    return str(outcome.verdict)
 
 
 def clock_text(at_s: float, now_s: float) -> str:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from nsqdigest.base import log, tasks
 from nsqdigest.base.errors import NsqdigestError, StoreError
@@ -33,6 +34,17 @@ _RETRY_S = 0.5
 _HOLDS_EVERY_S = 0.8 * KNOWN_WITHIN_S
 
 
+class Loss(NamedTuple):
+    """What Redis lost, as far as this daemon can tell."""
+
+    at_s: float
+    """Unix time: when it was found last."""
+    records: int = 0
+    """That it had acknowledged to this daemon, at most: some of them had been delivered."""
+    partitions: int = 0
+    """That were emptied."""
+
+
 class StoreWatch:
     def __init__(
         self, store: Store, metrics: Metrics, every_s: float, on_store_back: Callable[[], None] = lambda: None
@@ -46,6 +58,8 @@ class StoreWatch:
         self._unfit = ""
         self.figures = Figures()
         """As of the last read."""
+        self.loss: Loss | None = None
+        """Of this daemon's time."""
         self._orphans_logged: set[str] = set()
         self.tasks = tasks.Tasks()
 
@@ -148,8 +162,10 @@ class StoreWatch:
                 what="records",
                 route=route,
                 records=records,
-                hint="Redis had acknowledged them: see redis.durability, and what happened to Redis",
+                hint="Redis had acknowledged them (those delivered before are among them): see redis.durability, and "
+                "what happened to Redis",
             )
+            self._lost(records=records)
         for partition, (was, now) in enumerate(zip(self._epochs, self._store.namespace.epochs, strict=True)):
             if was != now:
                 self._metrics.add("store_partitions_lost_total")
@@ -159,8 +175,13 @@ class StoreWatch:
                     partition=partition,
                     hint="it was emptied: what waited in it is gone",
                 )
+                self._lost(partitions=1)
         self._epochs = self._store.namespace.epochs
         self._compare(servers)
+
+    def _lost(self, records: int = 0, partitions: int = 0) -> None:
+        before = self.loss or Loss(0.0)
+        self.loss = Loss(time.time(), before.records + records, before.partitions + partitions)
 
     def _compare(self, servers: list[ServerFacts]) -> None:
         for server in servers:

@@ -219,6 +219,14 @@ def test_after_many_wrong_tokens_none_is_looked_at() -> None:
     assert reason(LOCAL, reads(), may_try=False) is None
 
 
+def test_what_anybody_may_read_is_not_kept_from_who_shows_a_token() -> None:
+    """Ten wrong tokens of another program on this machine must not blind the operator's `status`."""
+    for shown in (BEARER, "Bearer wrong"):
+        assert reason(LOCAL, reads(authorization=shown), may_try=False) is None
+        assert reason(OPEN, reads(authorization=shown), may_try=False) is Reason.TOO_MANY_TOKENS
+        assert reason(LOCAL, reads(authorization=shown, is_passed_on=True), may_try=False) is Reason.TOO_MANY_TOKENS
+
+
 def test_an_address_may_be_wrong_ten_times_and_then_once_each_six_seconds() -> None:
     brake = Brake()
     for _ in range(WRONG_AT_ONCE):

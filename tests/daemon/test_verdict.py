@@ -44,6 +44,21 @@ CASES: dict[str, tuple[dict[str, Any], Health, str]] = {
         {"health": Health.DRAINING, "topics": [topic(in_flight=12)], "sinks": [sink(sending=1)]},
         Health.DRAINING, "It drains, and then ends: 12 events in flight, 1 digest being sent",
     ),
+    "Redis lost records": (
+        {"store": msgspec.structs.replace(STORE, lost_ms=NOW_MS - 3 * MINUTE_MS, lost_records=64)},
+        Health.TROUBLE,
+        "Redis lost up to 64 records (found 07:57): see store.data_lost in the log, and NsqdigestRecordsLost in the "
+        f"runbook{ELSE_WELL}",
+    ),
+    "Redis was emptied": (
+        {"store": msgspec.structs.replace(STORE, lost_ms=NOW_MS, lost_partitions=1)},
+        Health.TROUBLE,
+        "Redis was emptied, and lost what waited in it (found 08:00): see store.data_lost in the log, and "
+        f"NsqdigestRecordsLost in the runbook{ELSE_WELL}",
+    ),
+    "Redis lost records some time ago": (
+        {"store": msgspec.structs.replace(STORE, lost_ms=NOW_MS - HOUR_MS, lost_records=64)}, Health.WELL, WELL,
+    ),
     "no Redis yet": (
         {"store": msgspec.structs.replace(AWAY, failing_since_ms=None)},
         Health.FAILING,

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from nsqdigest.base.errors import EXIT_UNREACHABLE
-from support.daemon import run_command
+from support.daemon import Daemon, run_command
 from support.stage import Stage, stage
 from support.waiting import wait_until
 
@@ -39,4 +39,9 @@ def test_status_goes_on_and_the_rest_is_refused_at_once(stage: Stage) -> None:
     done = run_command("explain", "a", "-c", str(daemon.config_path))
     assert (done.returncode, done.stdout) == (EXIT_UNREACHABLE, "")
     stage.store.start()
-    wait_until(lambda: json.loads(daemon.get("/api/status")[1])["health"] == "well", PATIENCE_S, "it to be back")
+    wait_until(lambda: _verdict(daemon).startswith("Redis was emptied"), PATIENCE_S, "it to be back, without its data")
+    assert json.loads(daemon.get("/api/status")[1])["health"] == "trouble"
+
+
+def _verdict(daemon: Daemon) -> str:
+    return str(json.loads(daemon.get("/api/status")[1])["verdict"])

@@ -173,7 +173,14 @@ def test_backlogs_of_several_routes_add_up() -> None:
     ("outcome", "why"),
     [
         (Outcome(Verdict.REFUSED, "400 Bad Request"), "400"),
-        (Outcome(Verdict.UNAVAILABLE, "no answer within 15 s"), "unavailable"),
+        (Outcome(Verdict.UNAVAILABLE, "503 Service Unavailable"), "503"),
+        (Outcome(Verdict.UNAVAILABLE, "no answer within 15 s"), "no answer within 15 s"),
+        (
+            Outcome(Verdict.UNAVAILABLE, "/digests.log: No space left on device"),
+            "/digests.log: No space left on device",
+        ),
+        (Outcome(Verdict.UNAVAILABLE, "x" * 200), "x" * 119 + "…"),
+        (Outcome(Verdict.UNAVAILABLE), "unavailable"),
         (Outcome(Verdict.AGAIN, "5000 things"), "again"),
         (Outcome(Verdict.DELIVERED), "delivered"),
     ],

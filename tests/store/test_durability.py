@@ -227,22 +227,22 @@ async def test_fsync_survives_the_death_of_redis(
 
 
 @pytest.fixture
-async def watched(open_store: OpenStore, redis_server: RedisServer) -> AsyncIterator[tuple[Store, Metrics]]:
+async def watched(open_store: OpenStore, redis_server: RedisServer) -> AsyncIterator[Watched]:
     store, metrics = open_store(redis_server.url), Metrics()
     watch = StoreWatch(store, metrics, every_s=0.02)
     watch.start((await store.start()).servers)
-    yield store, metrics
+    yield store, metrics, watch
     assert not any(task.done() for task in watch.tasks)
     await watch.stop()
 
 
-Watched = tuple[Store, Metrics]
+Watched = tuple[Store, Metrics, StoreWatch]
 
 
 async def test_an_emptied_redis_is_said_and_counted_and_its_layout_written_again(
     watched: Watched, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store, metrics = watched
+    store, metrics, watch = watched
     await add(store, rec(b"a"), rec(b"b"))
     redis_server.cli("FLUSHALL")
     # Two checks may find them, where Redis is emptied between the two questions of one.
@@ -250,12 +250,14 @@ async def test_an_emptied_redis_is_said_and_counted_and_its_layout_written_again
     await until(lambda: metrics.total("store_partitions_lost_total") == 1)
     assert redis_server.cli("EXISTS", "{test:0}:layout") == 1
     assert [record.levelname for record in caplog.records if record.msg == "store.data_lost"] == ["ERROR", "ERROR"]
+    assert watch.loss is not None
+    assert (watch.loss.records, watch.loss.partitions) == (2, 1)
     await add(store)
     assert metrics.total("store_records_lost_total") == 2
 
 
 async def test_an_older_dump_is_noticed(watched: Watched, redis_server: RedisServer) -> None:
-    store, metrics = watched
+    store, metrics, _ = watched
     await add(store, rec(b"a"))
     redis_server.cli("SAVE")
     await add(store, rec(b"b"), rec(b"c"))
