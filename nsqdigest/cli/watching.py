@@ -2,8 +2,8 @@
 
 Invariants:
 - On a terminal it uses the alternate screen, and gives back the other one as it was, however it ends: Ctrl-C, Ctrl-\\,
-  TERM, HUP, an exception; and while it is stopped (Ctrl-Z). Only SIGKILL leaves it as it is: `reset` helps. In a pipe it
-  prints one screen after the other, without a control character.
+  TERM, HUP, an exception; and while it is stopped (Ctrl-Z). Only SIGKILL leaves it as it is: `reset` helps. In a pipe
+  it prints one screen after the other, without a control character.
 - It never shows more lines than the terminal has.
 - Where the daemon does not answer it shows since when, and what was known last, and goes on asking.
 """
