@@ -150,9 +150,12 @@ class Plan:
             default = f" default={policy.zone_default}" if policy.is_zoned else ""
             return f"at={','.join(policy.at)} zone={policy.zone}{default} immediate={policy.immediate:d}"
         growth = policy.growth_steps if policy.growth == "exponential" else 0
+        put_off = ""
+        if policy.is_zoned and policy.quiet:  # base and bound are the end of these, where they held a timeline back
+            put_off = f" quiet={','.join(map(str, policy.quiet))} zone={policy.zone} default={policy.zone_default}"
         return (
             f"immediate={policy.immediate:d} delays={','.join(map(str, delays_ms))} growth={growth} "
-            f"intervals={','.join(map(str, policy.intervals_ms))}"
+            f"intervals={','.join(map(str, policy.intervals_ms))}{put_off}"
         )
 
     @property

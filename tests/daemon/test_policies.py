@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -97,3 +98,18 @@ def test_each_timeline_has_the_quiet_hours_of_its_own_zone(daemon: Daemon, nsqd:
     assert "nothing of it goes out but what is urgent or flushed" in shown
     assert run_command("flush", "night", "-c", str(daemon.config_path)).returncode == 0
     wait_until(lambda: delivered(daemon) == 4, 10, "the flushed digest")
+
+
+@pytest.mark.parametrize("change", [{"quiet": ""}, {"zone_default": "Asia/Tokyo"}])
+def test_what_was_put_off_for_the_quiet_hours_of_its_zone_goes_when_a_reload_ends_them(
+    daemon: Daemon, nsqd: Nsqd, change: dict[str, str]
+) -> None:
+    now = datetime.now(UTC)
+    window = f"{now - timedelta(hours=2):%H:%M}-{now + timedelta(hours=2):%H:%M}"
+    begin(daemon, nsqd, quiet=window, zone="{zone}", zone_default="UTC")
+    assert delivered(daemon) == 0
+    time.sleep(2)  # it is claimed, and put off
+    daemon.settings["policies.default"].update(change)  # type: ignore[attr-defined]
+    daemon.write_file()
+    daemon.reload()
+    wait_until(lambda: delivered(daemon) == 1, 10, "the digest")

@@ -288,6 +288,24 @@ def test_other_retries_are_held_back_and_so_is_what_was_flushed_elsewhere(store:
     assert not store.client.exists(store.key("exempt"))
 
 
+def test_retries_of_another_route_that_are_over_hide_none(store: Scripts) -> None:
+    others = [b"%d" % number for number in range(500)]
+    store.add(*(urgent(b"a", timeline=name) for name in others), route="day", **LATER)
+    for is_last in (False, True):
+        for claim in store.claim(routes=[("day", 1, 0)]).claims:
+            if is_last:
+                store.close(claim, base_ms=NOW_MS + HOUR_MS)
+            else:
+                store.opened(claim)
+                store.fail(claim, NOW_MS + 1, posts=1, is_retry=True)
+        store.now_ms = NOW_MS + 1
+    store.add(urgent(b"a"), **LATER)
+    store.opened(claim := store.claim(routes=QUIET).claims[0])
+    store.fail(claim, NOW_MS + 5, is_retry=True)
+    store.now_ms = NOW_MS + 5
+    assert store.claim(routes=QUIET).timelines == [T]
+
+
 def test_a_retry_that_was_moved_since_is_one_like_others(store: Scripts) -> None:
     store.add(urgent(b"a"), **LATER)
     store.opened(claim := store.claim_one(T))

@@ -45,7 +45,7 @@ local function routes_of_call()
     local at = 4 + ARGUMENTS_OF_ROUTE * (route_number - 1)
     routes[route_number] = {
       name_from = ARGV[at] + 1, increment = tonumber(ARGV[at + 1]), remember_ms = ARGV[at + 2],
-      remembered = tonumber(ARGV[at + 3]), entries = {}, names = {}, memories = {},
+      remembered = tonumber(ARGV[at + 3]), entries = {}, names = {}, memories = {}, retried = {},
     }
   end
   local at = 4 + ARGUMENTS_OF_ROUTE * route_count
@@ -124,6 +124,9 @@ local function plan(number, route)
     if not answer then
       accepted[#accepted + 1] = entry
       of_kind[kind][#of_kind[kind] + 1] = entry
+      if kind ~= 'wait' and not find(entry.head, ' tries=0', 1, true) then
+        route.retried[#route.retried + 1] = entry
+      end
     end
   end
   route.accepted, route.closed, route.buried = accepted, of_kind.close, of_kind.bury
@@ -240,6 +243,17 @@ local function records_of(entries)
   return records
 end
 
+-- Of what has ended no attempt is exempt from quiet hours any more: many would hide those of other routes.
+local function end_exempt_retries(number, route)
+  local waiting, names = keys_of_route(number), {}
+  for place, entry in ipairs(route.retried) do
+    names[place] = route_of(waiting) .. ':' .. entry.timeline
+  end
+  if #names > 0 then
+    redis.call('ZREM', exempt, unpack(names))
+  end
+end
+
 -- Those of a route with quiet hours whose next attempt is exempt from these.
 local function exempt_retries_of(number, route)
   local waiting = keys_of_route(number)
@@ -294,6 +308,7 @@ local function finish(number, route)
     local records = records_of(dropped)
     end_count(ledger, 'deleted', { 'deleted', records, 'snapshots', -records })
   end
+  end_exempt_retries(number, route)
   local names = {}
   for place = 1, #route.accepted do
     names[place] = route.accepted[place].timeline
@@ -312,7 +327,7 @@ look_at_shared(routes, agenda)
 redis.call('ZCARD', dead)
 redis.call('HLEN', dead_details)
 for _, route in ipairs(routes) do
-  if route.has_retries then
+  if route.has_retries or #route.retried > 0 then
     redis.call('ZCARD', exempt)
   end
 end

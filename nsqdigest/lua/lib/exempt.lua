@@ -1,7 +1,7 @@
 -- exempt: retries that quiet hours do not hold back, of digests that were exempt from their policy, or behind which an
 -- urgent record waits. A zset of the partition has them: 'ROUTE:TIMELINE' scored by when the next attempt is due. An
--- entry counts only while the timeline waits for just that instant, so nobody has to remove it: what is over by a day
--- goes when another one comes.
+-- entry counts only while the timeline waits for just that instant, so nobody has to remove it. The end of its digest
+-- does, for many would hide those of other routes; what is over by a day goes when another one comes.
 local OVER_MS = 24 * 3600 * 1000
 
 local function route_of(waiting)

@@ -298,13 +298,15 @@ class Model:
         if last_end is not None and own < last_end:
             return "superseded", 0
         stands = open_ms is not None and open_ms > own
-        is_told = open_ms == told if open_ms is not None else not (shown or last_end)
+        is_copy = of.records.get(key) == (own, record.value) and record.end < 24
+        waits = open_ms is not None and (open_ms == told or is_copy)
+        is_told = waits if open_ms is not None else not (shown or last_end)
         is_told = not stands and (is_told or (fires and record.end < 24)) and (open_ms is not None or record.end < 24)
         ends = self.ends.setdefault(place, {})
         ends[b"e" + key] = own
         if is_told:
             ends[b"t" + key] = own
-            if open_ms is None or open_ms == told:
+            if open_ms is None or waits:
                 return "", 0
             of.filed.append(record)
             of.records[key], of.is_join = (own, record.value), False
