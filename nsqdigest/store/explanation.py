@@ -234,8 +234,10 @@ def _held_back(at_ms: int, known: Known, policy: Policy, plan: Plan, hold: Hold 
     if hold is not None and hold.kind == _SNOOZE and hold.until_ms > at_ms:
         by, at_ms = printable(hold.by), hold.until_ms
         yield _Step(f"snoozed by {by}: nothing goes out before", at_ms, f"when the snooze by {by} ends")
-    now_ms = max(at_ms, known.now_ms)  # what is overdue meets the quiet hours of now
-    if not is_exempt and plan.release_ms(now_ms) > now_ms:
+    end_ms = plan.release_ms(at_ms)
+    if end_ms < known.now_ms < plan.release_ms(known.now_ms):  # what is overdue meets the quiet hours of now
+        end_ms = plan.release_ms(known.now_ms)
+    if not is_exempt and end_ms > at_ms:
         windows = listed(map(str, policy.quiet))
         text = f"quiet hours {windows} ({policy.zone}): nothing goes out before they end"
-        yield _Step(text, plan.release_ms(now_ms), "when its quiet hours end")
+        yield _Step(text, end_ms, "when its quiet hours end")

@@ -67,7 +67,7 @@ LEAST = {
     "again": 800, "merged": 90, "empty": 2200, "renewed": 15, "sent": 3400, "sent again": 500, "closed": 2500,
     "failed": 200, "deferred": 90, "buried": 450, "already": 250, "stale": 700, "put back": 250, "dropped": 140,
     "revived": 110, "deleted": 50, "adopted": 70, "audited": 60, "flush: due": 20, "flush: leased": 70,
-    "cancelled": 250, "hold: held": 120, "hold: ended": 20, "rescored": 10,
+    "cancelled": 250, "hold: held": 120, "hold: ended": 8, "rescored": 10,
 }  # fmt: skip
 
 POLICIES = [

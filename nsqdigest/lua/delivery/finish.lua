@@ -13,8 +13,8 @@
 --       then per route: length of what stands before a timeline's name in the key of its digest; its increment (ms);
 --         how long to remember the keys of what ended (ms, 0: not at all); most entries of that memory
 --       then run after run of digests of one claim and route that end alike: number of the route (from 1), 'close' |
---         'wait' | 'retry' | 'bury', token, posts that ended (of 'wait' and 'retry': 1 or 0), base and bound (ms) of the
---         next digests, number of digests; per digest: id
+--         'wait' | 'retry' | 'bury', token, posts that ended (of 'wait' and 'retry': 1 or 0), base and bound (ms) of
+--         the next digests, number of digests; per digest: id
 --       then per digest to bury: its details (opaque)
 -- RETURNS per digest 'closed' | 'waiting' | 'buried' | 'already' | 'stale' | 'damaged'
 --         already: this digest was closed or buried before; damaged: a key of its own has another type, nothing changed

@@ -1,7 +1,7 @@
 -- head: what the store knows of a timeline beside its records and its schedule, as one line of text in the route's
 -- heads hash: ' FIELD=VALUE FIELD=VALUE …'. A field that this version does not know is kept.
---   of the timeline   zone, zoned (where its policy takes the zone from the events: lib/zone.lua), iteration, closed (the
---   id that ended last)
+--   of the timeline   zone, zoned (where its policy takes the zone from the events: lib/zone.lua), iteration,
+--   closed (the id that ended last)
 --   of the digest under way, from ' id=' on: id, opened (ms), total (records), superseded, capacity (records lost),
 --   next (ms), since (ms), attempts, tries. attempts and opened are of this id; since and tries decide when there have
 --   been enough: a merge keeps them, a revival begins them anew. Both count posts that ended.
