@@ -10,8 +10,8 @@ from nsqdigest.store import digests
 pytestmark = pytest.mark.unit
 
 
-def test_one_call_opens_or_ends_200_digests_at_most() -> None:
-    assert (opener.MOST_PER_CALL, opener.SIDE_BY_SIDE, finisher.MOST_PER_CALL) == (200, 2, 200)
+def test_one_call_opens_a_hundred_digests_at_most_and_ends_two_hundred() -> None:
+    assert (opener.MOST_PER_CALL, opener.SIDE_BY_SIDE, finisher.MOST_PER_CALL) == (100, 2, 200)
 
 
 def test_what_is_read_together_and_what_waits_for_a_sink_is_bounded_in_bytes() -> None:

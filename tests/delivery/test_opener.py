@@ -47,19 +47,19 @@ def many(count: int, value: bytes = b"{}") -> list[StoredRecord]:
 
 
 @simulated
-async def test_up_to_two_hundred_are_opened_and_read_in_one_call_each() -> None:
-    stage = Delivering(ToldDigests(), limit=200)
-    await stage.carry(*names(200))
+async def test_up_to_a_hundred_are_opened_and_read_in_one_call_each() -> None:
+    stage = Delivering(ToldDigests(), limit=100)
+    await stage.carry(*names(100))
     assert [call.name for call in stage.digests.calls] == ["open", "read", "finish"]
-    assert sorted(stage.sink.timelines) == sorted(names(200))
+    assert sorted(stage.sink.timelines) == sorted(names(100))
 
 
 @simulated
-async def test_more_than_two_hundred_are_opened_in_calls_of_as_many_and_two_calls_side_by_side() -> None:
-    stage = Delivering(ToldDigests(takes_s={"open": 1}), limit=820)
-    await stage.carry(*names(820))
+async def test_more_than_a_hundred_are_opened_in_calls_of_as_many_and_two_calls_side_by_side() -> None:
+    stage = Delivering(ToldDigests(takes_s={"open": 1}), limit=420)
+    await stage.carry(*names(420))
     opened = [(at_s, len(openings)) for at_s, (_, openings, *_) in stage.digests.called("open")]
-    assert opened == [(0, 200), (0, 200), (1, 200), (1, 200), (2, 20)]
+    assert opened == [(0, 100), (0, 100), (1, 100), (1, 100), (2, 20)]
 
 
 @simulated
