@@ -162,7 +162,7 @@ def _asked(request: web.Request) -> Asked:
 
 
 def _is_passed_on(request: web.Request) -> bool:
-    """Also where it is HTTP/1.0: nginx before 1.29.7 asks so, and adds no header of its own unless it is told to."""
+    """Also where it is HTTP/1.0: nginx before 1.29.7 asks so, and adds no header that its file does not name."""
     names = [name.lower() for name in request.headers]
     return request.version < HttpVersion11 or any(
         name in _OF_PROXIES or name.startswith(_OF_PROXIES_TOO) for name in names

@@ -81,8 +81,13 @@ class Daemon:
         self.operator = Operator(self.parts)
         self.status = Status(self.parts, self.operator.paused_since_s, self.reloads)
         self.registry = Registry(lambda: self.parts.store.namespace, lambda: config_hash(self.config), uniform)
-        self.view = View(lambda: self.parts, self.status, self.operator.paused_since_s, self.registry)
-        self.view.reloaded_s = lambda: self.reloads.reloaded_at_s
+        self.view = View(
+            lambda: self.parts,
+            self.status,
+            self.operator.paused_since_s,
+            self.registry,
+            lambda: self.reloads.reloaded_at_s,
+        )
         self._summary = Summary(self.parts.metrics, lambda: self.parts.store_watch.figures)
         self._systemd = Notifier(self.status.line, self._makes_progress)
         self._drain_log = tasks.Tasks()

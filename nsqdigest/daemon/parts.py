@@ -17,7 +17,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nsqdigest.backoff import Controller, Curve
@@ -178,7 +178,8 @@ def rebuild(before: Parts, config: Config, changes: Changes, kinds: SinkKinds = 
     if reconnects or rediscovers or changes.topics:
         discovery = _discovery(config, consumers, metrics, uniform, before.discovery)
         depths = Depths(discovery, topics_of(config), config.nsq.channel, metrics)
-    return Parts(
+    return replace(
+        before,
         config=config,
         plans=plans,
         options=options,
@@ -196,13 +197,6 @@ def rebuild(before: Parts, config: Config, changes: Changes, kinds: SinkKinds = 
         discovery=discovery,
         depths=depths,
         policy_changes=_policy_changes(config, plans, store, metrics, uniform),
-        metrics=metrics,
-        store=store,
-        store_watch=before.store_watch,
-        scheduler=before.scheduler,
-        lag=before.lag,
-        store_is_back=before.store_is_back,
-        uniform=uniform,
     )
 
 

@@ -83,8 +83,10 @@ class View:
         status: Status,
         paused_since_s: Mapping[tuple[str, str], float],
         registry: Registry,
+        reloaded_at_s: Callable[[], float | None],
     ) -> None:
-        """`parts`: of the configuration in force; `paused_since_s`: by kind and name, in Unix time."""
+        """`parts`: of the configuration in force; `paused_since_s`: by kind and name, in Unix time; `reloaded_at_s`:
+        when another file came into force, likewise."""
         self._parts = parts
         self._status = status
         self._paused_since_s = paused_since_s
@@ -92,8 +94,7 @@ class View:
         self._started_ms = _unix_ms()
         self._known = _Generation(parts())
         self._history = History(self._sample())
-        self.reloaded_s: Callable[[], float | None] = lambda: None
-        """When another file came into force, in Unix time."""
+        self._reloaded_at_s = reloaded_at_s
         self.tasks = tasks.Tasks()
 
     def start(self) -> None:
@@ -160,7 +161,7 @@ class View:
         known = self._generation
         parts, config = known.parts, known.parts.config
         now, now_ms = self._sample(), _unix_ms()
-        rate, reloaded_s = self._history.rate(now), self.reloaded_s()
+        rate, reloaded_s = self._history.rate(now), self._reloaded_at_s()
         checks = {check.name: check for check in self._status.checks()}
         figures = parts.store_watch.figures
         held = parts.store.holds.counts() if parts.store.holds.all else {}

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from nsqdigest.base.errors import StoreError
-from nsqdigest.store.keys import is_own, shown_timeline
+from nsqdigest.store.keys import shown_timeline
 
 
 class Added(NamedTuple):
@@ -49,10 +49,6 @@ class Claim(NamedTuple):
     """Of the timeline, where its route's policy takes zones from the events."""
     scheduled_as: str = ""
     """The same for all claims whose next instants are the same; "": as all of its route."""
-
-    @property
-    def is_revived(self) -> bool:
-        return is_own(self.timeline)
 
     @property
     def shown_timeline(self) -> str:

@@ -10,13 +10,13 @@ const ROUND = [1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10];
 
 /** `series`: {title, values, kind}, all of one length, the newest value last; `show` writes a value with its unit. One
  * that is of another kind (`isOnItsOwn`) has a scale of its own.
- * The first series is filled, the second is a dashed line, so that they can be told apart without colour. */
+ * The first series is filled, the second is a dashed line, so that they differ without colour, too. */
 export function chart(title, series, intervalS, show) {
   const length = series[0].values.length;
   const span = duration(length * intervalS);
   const highest = Math.max(0, ...series.flatMap(({ values, isOnItsOwn }) => (isOnItsOwn ? [] : values)));
   const top = roundUp(highest);
-  const told = series.map(({ title: of, values }) => `${of} ${show(values.at(-1) ?? 0)}`).join(", ");
+  const newest = series.map(({ title: of, values }) => `${of} ${show(values.at(-1) ?? 0)}`).join(", ");
   return h(
     "figure",
     { class: "chart", key: title },
@@ -39,7 +39,7 @@ export function chart(title, series, intervalS, show) {
         viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
         preserveAspectRatio: "none",
         role: "img",
-        "aria-label": `${title}: now ${told}; highest in ${span}: ${show(highest)}`,
+        "aria-label": `${title}: now ${newest}; highest in ${span}: ${show(highest)}`,
       },
       h("line", { class: "axis", x1: 0, x2: WIDTH, y1: HEIGHT - 0.5, y2: HEIGHT - 0.5 }),
       series.map(({ values, kind, isOnItsOwn }, place) =>
