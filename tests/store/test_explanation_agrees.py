@@ -14,7 +14,7 @@ from nsqdigest.store.holds import Hold
 from nsqdigest.store.inspection import Place, Read, known_of
 from nsqdigest.store.schedule import EXEMPT_MS, Plan
 from nsqdigest.trial.simulator import Event
-from support.policies import HOUR_MS, MINUTE_MS, policies, streams, zoned_policies, zoned_streams
+from support.policies import HOUR_MS, MINUTE_MS, stories
 from support.policy_daemon import PolicyDaemon
 from support.settings import POLICY, SINK
 from support.store import LEASE_MS, Rec, Scripts, store
@@ -61,21 +61,10 @@ class Watched(PolicyDaemon):
         self.note()
 
 
-@given(policy=policies(), events=streams(25))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
-def test_a_timeline_goes_out_when_its_explanation_says(store: Scripts, policy: Policy, events: list[Event]) -> None:
-    check(store, policy, events)
-
-
-@given(policy=zoned_policies(), events=zoned_streams(25))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
-def test_it_does_so_where_timelines_have_zones_of_their_own(
-    store: Scripts, policy: Policy, events: list[Event]
-) -> None:
-    check(store, policy, events)
-
-
-def check(store: Scripts, policy: Policy, events: list[Event]) -> None:
+@given(story=stories(25))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+def test_a_timeline_goes_out_when_its_explanation_says(store: Scripts, story: tuple[Policy, list[Event]]) -> None:
+    policy, events = story
     store.client.flushdb()
     daemon = Watched(store, policy)
     for number, event in enumerate(events):

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from nsqdigest.config import Policy
 from nsqdigest.store.schedule import Plan
 from nsqdigest.trial.simulator import Event, SimulatedDigest, Simulator
-from support.policies import CAPACITY, policies, streams, zoned_policies, zoned_streams
+from support.policies import CAPACITY, stories
 from support.policy_daemon import PolicyDaemon
 from support.store import Scripts, store
 
@@ -16,21 +16,10 @@ pytestmark = pytest.mark.script
 __all__ = ["store"]
 
 
-@given(policy=policies(), events=streams(25))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
-def test_the_store_delivers_what_the_simulator_predicts(store: Scripts, policy: Policy, events: list[Event]) -> None:
-    check(store, policy, events)
-
-
-@given(policy=zoned_policies(), events=zoned_streams(25))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
-def test_it_does_so_where_timelines_have_zones_of_their_own(
-    store: Scripts, policy: Policy, events: list[Event]
-) -> None:
-    check(store, policy, events)
-
-
-def check(store: Scripts, policy: Policy, events: list[Event]) -> None:
+@given(story=stories(25))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80)
+def test_the_store_delivers_what_the_simulator_predicts(store: Scripts, story: tuple[Policy, list[Event]]) -> None:
+    policy, events = story
     store.client.flushdb()
     simulator, daemon, predicted = (
         Simulator(Plan(policy), CAPACITY),

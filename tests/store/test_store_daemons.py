@@ -41,6 +41,7 @@ from nsqdigest.store import namespace
 from nsqdigest.store.answers import Claim, NotOpened
 from nsqdigest.store.dead import Dead, Details
 from nsqdigest.store.head import Head
+from nsqdigest.store.keys import is_own
 from nsqdigest.store.record import Record, StoredRecord
 from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import Plan, Schedule
@@ -337,7 +338,7 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
 
     def after(self, worker: Worker, opened: Head) -> Schedule:
         now_ms = worker.daemon.clock.now_ms()
-        if worker.claim.is_revived:
+        if is_own(worker.claim.timeline):
             return Schedule(now_ms, now_ms)
         after = self.plans[worker.claim.route].after_digest(opened.iteration, now_ms)
         base_ms = max(after.base_ms, opened.next_earliest_ms)

@@ -19,7 +19,7 @@ from typing import Any
 
 from nsqdigest.base.reasons import ReloadOutcome
 from support.ports import HOST
-from support.servers import MissingServer, Server, ServerError
+from support.servers import MissingServer, Server, ServerError, http_get
 from support.waiting import wait_until
 
 REQUEST_TIMEOUT_S = 5.0
@@ -138,13 +138,7 @@ class Daemon(Server):
     # -- what it says
 
     def get(self, path: str) -> tuple[int, str]:
-        connection = http.client.HTTPConnection(HOST, self.ports[0], timeout=REQUEST_TIMEOUT_S)
-        try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
-        finally:
-            connection.close()
+        return http_get(self.ports[0], path)
 
     def is_ready(self) -> bool:
         return self._answers(self.pid)

@@ -71,6 +71,11 @@ def streams(draw: st.DrawFn, most: int = 40) -> list[Event]:
     return events
 
 
+def stories(most: int) -> st.SearchStrategy[tuple[Policy, list[Event]]]:
+    """A policy and the events that it meets; of half of them timelines have zones of their own."""
+    return st.tuples(policies(), streams(most)) | st.tuples(zoned_policies(), zoned_streams(most))
+
+
 @st.composite
 def zoned_policies(draw: st.DrawFn) -> Policy:
     """Those whose timelines have zones of their own."""

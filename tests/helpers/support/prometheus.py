@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 import yaml
 
 from support.ports import HOST
-from support.servers import REQUEST_TIMEOUT_S, ROOT, Server
+from support.servers import ROOT, Server, http_get
 
 CONFIG = ROOT / "config"
 EVERY = "250ms"
@@ -48,13 +48,7 @@ class Prometheus(Server):
             return False
 
     def _get(self, path: str) -> tuple[int, str]:
-        connection = http.client.HTTPConnection(HOST, self.ports[0], timeout=REQUEST_TIMEOUT_S)
-        try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
-        finally:
-            connection.close()
+        return http_get(self.ports[0], path)
 
     def _data(self, path: str, **query: str) -> Any:
         text = self._get(f"{path}?{urlencode(query)}")[1]

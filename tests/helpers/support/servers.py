@@ -80,6 +80,17 @@ def _end_process(process: subprocess.Popen[bytes]) -> None:
     keeper.ended(process)
 
 
+def http_get(port: int, path: str) -> tuple[int, str]:
+    """The status and the text of an answer."""
+    connection = http.client.HTTPConnection(HOST, port, timeout=REQUEST_TIMEOUT_S)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
 class Server(ABC):
     """What nsqd and Redis have in common: one process, its ports, folder and log."""
 
