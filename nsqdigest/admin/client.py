@@ -53,7 +53,7 @@ def post(config: Config, path: str, body: dict[str, Any]) -> dict[str, Any]:
     if token is None:
         raise NsqdigestError(
             f"{config.source}: admin.token is not set, so the daemon refuses this; "
-            'write token = "env:NAME" under [admin] and restart the daemon'
+            'write token = "env:NAME" under [admin], and reload or restart the daemon'
         )
     headers = {"content-type": "application/json", **_authorization(token)}
     status, body_read = _exchange(config, _Request("POST", path, headers, json.dumps(body)))

@@ -93,7 +93,7 @@ class Routes:
         if name in self.configured:
             raise NsqdigestError(
                 f"route {shown(name)} is in {self._config.source}: its daemons would go on filling it. To {verb} all "
-                "of it, take it out of the file and restart the daemons; a single timeline is named by its name"
+                "of it, take it out of the file and reload the daemons; a single timeline is named by its name"
             )
         if self.is_served(name):
             age_ms, lease_ms = self._now_ms - self.seen_ms[name], self._config.scheduler.lease_ms

@@ -124,10 +124,7 @@ class Opener:
 
     async def _open_many(self, partition: int, some: Sequence[Delivery]) -> list[Head | NotOpened]:
         now_ms = self._digests.now_ms()
-        plans = {
-            each.claim.scheduled_as or each.claim.route: each.plan if each.claim.zone else each.route.plan
-            for each in some
-        }
+        plans = {each.claim.scheduled_as or each.claim.route: each.plan for each in some}
         latest_due_ms = max(now_ms, *(each.claim.due_ms for each in some))  # the clock here may be behind Redis'
         next_earliest_ms = {name: plan.earliest_next_ms(latest_due_ms) for name, plan in plans.items()}
         new_ids = ids.uuids7(now_ms, secrets.token_bytes(ids.RANDOM_BYTES * len(some)))
