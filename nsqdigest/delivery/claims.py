@@ -63,7 +63,7 @@ class PartitionClaims:
 class Taken(NamedTuple):
     deliveries: list[Delivery]
     next_due_ms: int | None
-    """None: nothing that waits, or nobody who could take it."""
+    """In the past: more is due. None: nothing waits, or nothing was asked for."""
 
 
 class Served:
@@ -121,9 +121,7 @@ class Claims:
         finally:
             for look in looks.values():
                 look.outlet.reserved -= look.budget
-        deliveries = self._deliveries(served, claimed.claims, looks, asked_at_s)
-        is_room_left = any(outlet.room for outlet in self.served.outlets)
-        return Taken(deliveries, claimed.next_due_ms if is_room_left else None)
+        return Taken(self._deliveries(served, claimed.claims, looks, asked_at_s), claimed.next_due_ms)
 
     def _look(self, outlet: Outlet) -> _Look:
         # A probe is chosen out of two, so that it need not be the digest that failed last.

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from nsqdigest.base import log
+from nsqdigest.base import log, tasks
 from nsqdigest.base.errors import StoreError
 from nsqdigest.base.reasons import BuryReason, Verdict
 from nsqdigest.delivery import ids, verdicts
@@ -51,9 +51,7 @@ _log = log.get("scheduler")
 T = TypeVar("T")
 
 MOST_PER_CALL = 100
-"""Half of a usual claim, so that there are two calls."""
-SIDE_BY_SIDE = 2
-"""Calls on their way: Redis opens the next ones while those before are rendered here."""
+"""Half of a usual claim: Redis opens one half while the other is rendered here."""
 READ_BYTES = 1 << 20
 _FIRST_AVERAGE_BYTES = 2048
 
@@ -73,6 +71,25 @@ class Opener:
         self._conclusions = conclusions
         self._average_bytes: dict[str, float] = {}
         """Of a record, by route."""
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    def begin(self, partition: int, claimed: Sequence[Delivery]) -> None:
+        """Opens them while its caller goes on: the sinks' room bounds how many there are."""
+        if claimed:
+            opening = tasks.start(self.open(partition, claimed), f"opening in partition {partition}")
+            self._under_way.add(opening)
+            opening.add_done_callback(self._under_way.discard)
+
+    async def quiet(self, within_s: float) -> None:
+        """Until nothing is being opened."""
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=within_s)
+
+    async def stop(self) -> None:
+        """What Redis has not opened by now is left to the leases."""
+        for opening in self._under_way:
+            opening.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
 
     async def open(self, partition: int, claimed: Sequence[Delivery]) -> None:
         """Never raises: what goes wrong is logged, and the lease brings the timelines back."""
@@ -80,13 +97,8 @@ class Opener:
         if not all(outlet.admits(epoch) for outlet, epoch in {(each.outlet, each.epoch) for each in claimed}):
             self._conclusions.put_back([each for each in claimed if not each.outlet.admits(each.epoch)])
             wanted = [each for each in claimed if not each.is_concluded]
-        parts = (wanted[start : start + MOST_PER_CALL] for start in range(0, len(wanted), MOST_PER_CALL))
-
-        async def open_on() -> None:
-            for part in parts:
-                await self._fenced(part, self._open_some(partition, part))
-
-        await asyncio.gather(*(open_on() for _ in range(SIDE_BY_SIDE)))
+        parts = [wanted[start : start + MOST_PER_CALL] for start in range(0, len(wanted), MOST_PER_CALL)]
+        await asyncio.gather(*(self._fenced(part, self._open_some(partition, part)) for part in parts))
 
     async def _open_some(self, partition: int, some: Sequence[Delivery]) -> None:
         opened = await self._opened(partition, some)

@@ -40,7 +40,7 @@ _log = log.get("scheduler")
 
 AHEAD_S = 0.1
 """So much work of a sink may lie ready: enough for its senders while the next digests are opened."""
-MOST_AHEAD = 400
+MOST_AHEAD = 800
 READY_BYTES = 8 << 20
 """Of rendered bodies that wait for one sink. What was read last may go beyond it; digests that are open by then are
 read when their turn comes."""

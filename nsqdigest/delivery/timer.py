@@ -2,15 +2,16 @@
 daemons side by side, no leader.
 
 A timer sleeps until its next timeline is due, at most `interval`, and is woken when a sink has room again, or when
-intake filed something that is due at once: of that route it claims without a look. Otherwise it reads the partition's
-agenda, which is one cheap command, and claims only of the routes that may have something due. Where nothing is, all
+intake filed something that is due at once. Of the routes in which something is known to be due it claims at once. The
+partition's agenda, which is one cheap command, names the others that may have something due. Where nothing is, all
 timers wake at the same instants and their reads share a round trip. The agenda is trusted for a lease: then all routes
 are claimed of, which puts it right where it was lost. That, and upkeep, one daemon does for all (lua/upkeep/turn.lua).
 
 Claims go one after another, since they share the sinks' room. After ALONE_S a slow one (a server of a Cluster that
 hangs) lets the others go on, and keeps no more than its partition's share of the room.
 
-From here a claim goes to the opener, its digest to its sink's outlet, and what became of it to the finisher.
+From here a claim goes to the opener, its digest to its sink's outlet, and what became of it to the finisher. None of
+them waits for another: Redis claims while digests are opened, rendered, sent and ended. What bounds them is the room.
 """
 
 from __future__ import annotations
@@ -223,6 +224,8 @@ class Scheduler:
             # Cut off, a claim would leave timelines leased with nobody to deliver them.
             await asyncio.wait(timers, timeout=max(0.0, until_s - time.monotonic()))
         await self.tasks.stop()
+        await self._opener.quiet(max(0.0, until_s - time.monotonic()))
+        await self._opener.stop()
         await self._leaving.stop_waiting()
         outlets = [*self.outlets, *self._leaving.outlets]
         for outlet in outlets:
@@ -312,7 +315,7 @@ class Scheduler:
         lost = await self._claims.take_lost(timer.claims, now_s)
         if lost:
             _log.info("scheduler.claim.found", timelines=len(lost), partition=timer.partition)
-            await self._opener.open(timer.partition, lost)
+            self._opener.begin(timer.partition, lost)
 
     async def _look_after(self, timer: _Timer) -> None:
         upkeep, routes = self._store.upkeep, list(self._routes)
@@ -356,19 +359,17 @@ class Scheduler:
         now_s, interval_ms = time.monotonic(), self._settings.interval_ms
         timer.short_of.clear()
         self._note_short(timer)
-        if not any(outlet.room for outlet in self.outlets):
-            return interval_ms / 1000  # a sink that has room again wakes it
-        if timer.due:  # what waits for nobody else need not wait for the agenda
-            names = [name for name in self._routes if name in timer.due]
-            timer.due.clear()
-            await self._claim_of(timer, names)
-        agenda = await self._digests.agenda(timer.partition, interval_ms)
+        if not self._has_room:
+            return interval_ms / 1000
+        agenda = await self._agenda_beside_claim(timer)
         now_ms = self._digests.now_ms()
         if now_s - timer.asked_of_all_s >= self._settings.lease_ms / 1000:
             timer.claims_of_all |= await self._has_turn(timer.partition, "claim of all", self._settings.lease_ms)
             timer.asked_of_all_s = now_s
         mine = {name: due_ms for name, due_ms in agenda.items() if name in self._routes}
-        names = [name for name in self._routes if timer.claims_of_all or mine.get(name, now_ms + 1) <= now_ms]
+        due = {name for name, due_ms in mine.items() if due_ms <= now_ms}
+        timer.due.update(name for name in due if not self._routes[name].outlet.room)
+        names = [name for name in self._routes if timer.claims_of_all or name in due]
         later_ms = [due_ms for name, due_ms in mine.items() if name not in names and self._routes[name].outlet.room]
         wait_s = (min(later_ms, default=now_ms + interval_ms) - now_ms) / 1000
         if names:
@@ -376,27 +377,44 @@ class Scheduler:
         timer.claims_of_all = False
         return wait_s
 
-    async def _claim_of(self, timer: _Timer, names: list[str]) -> float:
-        """And goes on while there is something due and room for it, but not for long: others may be due by now. Redis
-        claims the next ones while those before are opened here."""
-        until_s = time.monotonic() + ALONE_S
-        taken = Taken([], None) if self._draining else await self._alone(timer, names)
-        while True:
-            wait_s = self._settings.interval_ms / 1000
+    async def _agenda_beside_claim(self, timer: _Timer) -> Mapping[str, int]:
+        """What is known to be due need not wait for the agenda."""
+        agenda = self._digests.agenda(timer.partition, self._settings.interval_ms)
+        if not timer.due:
+            return await agenda
+        names = [name for name in self._routes if name in timer.due]
+        timer.due.clear()
+        claimed, looked = await asyncio.gather(self._claim_of(timer, names), agenda, return_exceptions=True)
+        if isinstance(claimed, BaseException):
+            raise claimed
+        if isinstance(looked, BaseException):
+            raise looked
+        return looked
+
+    async def _claim_of(self, timer: _Timer, names: Sequence[str]) -> float:
+        """And goes on while there is something due and room for it, but not for long: others may be due by now. What is
+        claimed is opened meanwhile. Returns in how many seconds there is more."""
+        interval_s, until_s = self._settings.interval_ms / 1000, time.monotonic() + ALONE_S
+        while not self._draining:
+            taken = await self._alone(timer, names)
+            self._opener.begin(timer.partition, taken.deliveries)
+            wait_s = interval_s
             if taken.next_due_ms is not None:
                 wait_s = (taken.next_due_ms - self._digests.now_ms()) / 1000
-            opening = self._opener.open(timer.partition, taken.deliveries)
-            if wait_s > 0 or not taken.deliveries or self._draining or time.monotonic() >= until_s:
-                await opening
+            if wait_s <= 0:
+                timer.due.update(names)
+            if not self._has_room:
+                return interval_s
+            if wait_s > 0 or not taken.deliveries or time.monotonic() >= until_s:
                 return wait_s
-            opened, claimed = await asyncio.gather(opening, self._alone(timer, names), return_exceptions=True)
-            if isinstance(opened, BaseException):
-                raise opened
-            if isinstance(claimed, BaseException):
-                raise claimed
-            taken = claimed
+        return interval_s
 
-    async def _alone(self, timer: _Timer, names: list[str]) -> Taken:
+    @property
+    def _has_room(self) -> bool:
+        """Whether any sink has. One that has room again wakes the timers that it was short of."""
+        return any(outlet.room for outlet in self.outlets)
+
+    async def _alone(self, timer: _Timer, names: Sequence[str]) -> Taken:
         await self._claiming.acquire()
         self._note_short(timer)
         release = contextlib.ExitStack()

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.unit
 
 
 def test_one_call_opens_a_hundred_digests_at_most_and_ends_two_hundred() -> None:
-    assert (opener.MOST_PER_CALL, opener.SIDE_BY_SIDE, finisher.MOST_PER_CALL) == (100, 2, 200)
+    assert (opener.MOST_PER_CALL, finisher.MOST_PER_CALL) == (100, 200)
 
 
 def test_what_is_read_together_and_what_waits_for_a_sink_is_bounded_in_bytes() -> None:
@@ -23,8 +23,8 @@ def test_a_digest_of_more_records_is_read_page_by_page() -> None:
     assert digests.READ_WHOLE_RECORDS == 64
 
 
-def test_a_tenth_of_a_seconds_work_lies_ready_and_no_more_than_400_digests() -> None:
-    assert (outlet.AHEAD_S, outlet.MOST_AHEAD) == (0.1, 400)
+def test_a_tenth_of_a_seconds_work_lies_ready_and_no_more_than_800_digests() -> None:
+    assert (outlet.AHEAD_S, outlet.MOST_AHEAD) == (0.1, 800)
 
 
 def test_redis_is_asked_again_after_a_tenth_of_a_second_and_never_later_than_two() -> None:

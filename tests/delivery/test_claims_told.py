@@ -80,16 +80,13 @@ class Stage:
         self.of = PartitionClaims(0)
 
 
-async def test_there_is_more_while_any_sink_has_room() -> None:
+async def test_it_takes_what_there_is_room_for_and_tells_when_there_is_more() -> None:
     stage = Stage(ToldClaims(full=9, free=0), full="out", free="other")
     taken = await stage.claims.take(stage.of, ["full", "free"])
     assert ([delivery.claim.route for delivery in taken.deliveries], taken.next_due_ms) == (["full", "full"], NEXT_MS)
     assert (stage.outlets["out"].room, stage.outlets["other"].room) == (0, 2)
-
-
-async def test_there_is_no_more_where_no_sink_has_room() -> None:
-    stage = Stage(ToldClaims(full=9), full="out")
-    assert (await stage.claims.take(stage.of, ["full"])).next_due_ms is None
+    # Where no sink has room, nothing is asked for.
+    assert await stage.claims.take(stage.of, ["full"]) == ([], None)
 
 
 async def test_a_damaged_route_is_named_asked_for_apart_and_with_the_others_again_once_it_is_sound() -> None:

@@ -129,13 +129,13 @@ async def test_a_claim_waits_until_a_quarter_of_what_may_lie_ready_is_free_and_a
 
 
 @simulated
-async def test_a_sink_that_was_quick_may_have_a_tenth_of_a_seconds_work_ready_and_no_more_than_400() -> None:
+async def test_a_sink_that_was_quick_may_have_a_tenth_of_a_seconds_work_ready_and_no_more_than_800() -> None:
     outlet = Delivering(ToldDigests()).outlet
     assert outlet.room == 8
     outlet._pace.per_s = 99
     assert outlet.room == 8 + 9
     outlet._pace.per_s = 1e6
-    assert outlet.room == 8 + 400
+    assert outlet.room == 8 + 800
 
 
 @simulated

@@ -359,6 +359,33 @@ async def test_what_is_known_to_be_due_is_claimed_before_the_agenda_is_read(make
 
 
 @simulated
+async def test_a_claim_waits_for_nothing_that_is_being_opened(make: MakeStage) -> None:
+    stage = make()
+    stage.store.takes_s = {"open": 5}
+    stage.store.put("a")
+    stage.store.put("b", 1)
+    stage.scheduler.start()
+    await at(7)
+    assert stage.sent() == [(5, "a"), (6, "b")]
+
+
+@simulated
+async def test_what_becomes_due_behind_the_backlog_of_another_route_gets_its_turn(make: MakeStage) -> None:
+    """Without a word of intake: it is the agenda that names it."""
+    stage = make(limit=1, takes_s=1, lease_s=3600)
+    stage.scheduler.start()
+    await at(1)
+    for number in range(100):
+        stage.store.put(f"r{number}", 1)
+        stage.store.put(f"s{number}", 3.5, route="s")
+    stage.scheduler.on_due([("r", 0)])
+    await at(14.5)
+    turns = [name[0] for name in stage.names()]
+    assert set(turns[:3]) == {"r"}
+    assert 4 <= turns[3:].count("s") <= 6
+
+
+@simulated
 async def test_a_claims_answer_says_when_there_is_more(make: MakeStage) -> None:
     stage = make(interval_s=20)
     stage.store.put("soon", 4.5)
@@ -957,6 +984,23 @@ async def test_a_drain_waits_for_a_claim_until_its_instant_and_then_cuts_it_off(
     assert now_s() == 1 + max(0, in_time_s)
     assert all(task.done() for task in stage.scheduler.tasks)
     assert stage.outlets[0].reserved == 0
+
+
+@pytest.mark.parametrize(("in_time_s", "sent"), [(5, ["a"]), (2, [])])
+@simulated
+async def test_a_drain_waits_for_what_is_being_opened_until_its_instant_and_then_cuts_it_off(
+    make: MakeStage, in_time_s: float, sent: list[str]
+) -> None:
+    stage = make()
+    stage.store.takes_s = {"open": 4}
+    stage.store.put("a")
+    stage.scheduler.start()
+    await at(1)
+    await stage.scheduler.drain(Time.monotonic() + in_time_s)
+    assert now_s() == pytest.approx(1 + min(3, in_time_s))
+    assert stage.names() == sent
+    await at(10)
+    assert stage.names() == sent
 
 
 @simulated
