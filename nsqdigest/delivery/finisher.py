@@ -1,7 +1,8 @@
 """Ends digests in the store: one partition, one call at a time, in it all that ended since the last call began.
 
 Invariants:
-- What ends while no call is under way goes at once; what ends meanwhile goes together in the next.
+- What ends while no call is under way goes at once; what ends meanwhile goes together in the next. While only a FEW
+  wait behind a call, the next is made GATHER_S later.
 - A call that failed is made again, with what ended since, until Redis does its part or the leases are over. After that
   maintenance brings a timeline back, and the same digest goes out under its own id.
 - A digest whose keys are damaged stops no other: a call that Redis breaks off is divided until it stands alone.
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 MOST_PER_CALL = 200
 """Redis does nothing else during a call: some milliseconds."""
+FEW = 20
+"""A call for one of them costs Redis and this process nearly as much as a call for all."""
+GATHER_S = 0.002
+"""What a kill repeats grows by what is sent in it."""
 _IS_DEAD = frozenset((Ended.DONE, Ended.ALREADY))
 
 
@@ -89,6 +94,8 @@ class Finisher:
                     await self._wait_or_leave(failed, verdicts.ask_redis_again_s(failures, self._uniform))
                 else:
                     failures = 0
+                    if 0 < len(self._waiting) < FEW:
+                        await asyncio.sleep(GATHER_S)
         finally:
             self._task = None
 

@@ -171,7 +171,9 @@ class Outlet:
     def start(self, render: Render, conclusions: Conclusions, metrics: Metrics) -> None:
         self._render = render
         self._conclusions = conclusions
-        self._metrics = metrics
+        self._took = {
+            verdict: metrics.histogram("delivery_seconds", sink=self.name, outcome=verdict) for verdict in Verdict
+        }
         if self._tasks:
             return
         self._senders = [_Sender() for _ in range(self.most_senders)]
@@ -332,7 +334,7 @@ class Outlet:
             count = verdicts.count(verdict)
             if verdict not in NOTHING_SENT:
                 self._pace.ended(count, ended_s)
-            self._metrics.observe("delivery_seconds", *[took_s] * count, sink=self.name, outcome=verdict)
+            self._took[verdict].observe(*[took_s] * count)
         self._conclusions.sent(list(zip(ready, outcomes, strict=True)))
 
     async def _is_ready(self, delivery: Delivery) -> bool:

@@ -24,6 +24,7 @@ _ENTRY_BYTES = 110
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 Renderer = Callable[[Any, bytes], str]
+KeyRenderer = Callable[[Any, bytes], bytes]
 """From a decoded event and its body."""
 
 
@@ -107,6 +108,12 @@ def encoded_name(text: str, what: str, limit_bytes: int) -> bytes:
             DeadLetterReason.BAD_FIELD, f"the {what} has {len(encoded)} bytes; limits.key allows {limit_bytes}"
         )
     return encoded
+
+
+def key_renderer(template: Template, shape: Shape, limit_bytes: int) -> KeyRenderer:
+    """Of records' keys, checked and encoded."""
+    render = renderer(template, shape)
+    return lambda event, body: encoded_name(render(event, body), "record's key", limit_bytes)
 
 
 class TimelineNames:

@@ -28,7 +28,7 @@ from nsqdigest.base.reasons import DeadLetterReason
 from nsqdigest.base.templates import Template, check_path
 from nsqdigest.intake import bodies
 from nsqdigest.intake.bodies import OPEN_BRACKET, Rejected
-from nsqdigest.intake.names import Renderer, TimelineNames, encoded_name, renderer
+from nsqdigest.intake.names import KeyRenderer, Renderer, TimelineNames, key_renderer, renderer
 from nsqdigest.intake.shapes import Reader, Shape
 from nsqdigest.intake.timestamps import timestamp_ms
 from nsqdigest.store.record import A_SILENT_END, AN_END, Record
@@ -58,7 +58,7 @@ the record is to be filed."""
 # Number, name, conditions (None: it takes every event), timeline, key, timestamp and its field, and what else it does
 # with the record. A plain tuple: it is unpacked for every event, and Python does that several times faster than with a
 # named one.
-_Compiled = tuple[int, str, "Predicate | None", Renderer, "Renderer | None", "Reader | None", str, "Refine | None"]
+_Compiled = tuple[int, str, "Predicate | None", Renderer, "KeyRenderer | None", "Reader | None", str, "Refine | None"]
 
 
 class Router:
@@ -99,7 +99,7 @@ class Router:
             settings.name,
             _predicate(settings.match, shape),
             renderer(timeline, shape),
-            renderer(key, shape) if key else None,
+            key_renderer(key, shape, self._limits.key_bytes) if key else None,
             shape.reader(check_path(settings.timestamp)) if settings.timestamp else None,
             settings.timestamp,
             self._refinement(settings, self._zones.get(number)),
@@ -169,10 +169,7 @@ class Router:
             try:
                 text = render_timeline(event, body)
                 timeline = known_timelines.get(text) or self._timelines.encode(text)
-                if render_key is None:
-                    key = b"%s-%d" % (message.id, message.timestamp_ns)
-                else:
-                    key = encoded_name(render_key(event, body), "record's key", self._limits.key_bytes)
+                key = render_key(event, body) if render_key else b"%s-%d" % (message.id, message.timestamp_ns)
                 if read_timestamp is None:
                     timestamp_us = message.timestamp_ns // 1000
                 else:

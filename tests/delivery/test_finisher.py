@@ -10,7 +10,7 @@ import pytest
 
 from nsqdigest.delivery.conclusions import Conclusion
 from nsqdigest.delivery.delivery import Delivery
-from nsqdigest.delivery.finisher import MOST_PER_CALL, Finisher, Result
+from nsqdigest.delivery.finisher import FEW, GATHER_S, MOST_PER_CALL, Finisher, Result
 from nsqdigest.store.answers import Ended
 from nsqdigest.store.digests import Ending
 from nsqdigest.store.schedule import Schedule
@@ -74,12 +74,24 @@ async def test_an_end_goes_at_once_where_none_is_under_way_and_gathers_behind_on
     await asyncio.sleep(0.2)
     stage.put("c", "d")
     await stage.finisher.quiet()
-    assert stage.calls() == [(0, ["a"]), (1, ["b", "c", "d"])]
-    assert [at_s for at_s, *_ in stage.ended()] == [1, 2, 2, 2]
+    # A few may become more in a moment.
+    assert stage.calls() == [(0, ["a"]), (1 + GATHER_S, ["b", "c", "d"])]
+    assert [at_s for at_s, *_ in stage.ended()] == [1, *[2 + GATHER_S] * 3]
     assert not stage.finisher.is_busy
     stage.put("e")
     await asyncio.sleep(0)
-    assert stage.calls()[-1] == (2, ["e"])
+    assert stage.calls()[-1] == (2 + GATHER_S, ["e"])
+
+
+@simulated
+async def test_enough_of_them_wait_for_no_more() -> None:
+    stage = Stage(ToldDigests(takes_s={"finish": 1}))
+    stage.put("a")
+    await asyncio.sleep(0.5)
+    behind = [f"t{number}" for number in range(FEW)]
+    stage.put(*behind)
+    await stage.finisher.quiet()
+    assert stage.calls() == [(0, ["a"]), (1, behind)]
 
 
 @simulated
@@ -99,7 +111,7 @@ async def test_a_call_has_two_hundred_ends_at_most() -> None:
     stage.put(*names)
     await stage.finisher.quiet()
     assert MOST_PER_CALL == 200
-    assert stage.calls() == [(0, names[:200]), (1, names[200:400]), (2, names[400:])]
+    assert stage.calls() == [(0, names[:200]), (1, names[200:400]), (2 + GATHER_S, names[400:])]
     assert len(stage.results) == len(names)
 
 
@@ -134,7 +146,7 @@ async def test_after_a_call_that_went_well_the_pauses_begin_anew() -> None:
     stage.put("b")
     await asyncio.sleep(0.6)
     await stage.finisher.quiet()
-    assert [at_s for at_s, _ in stage.calls()] == pytest.approx([0, 1.3, 3.2, 4.2, 5.5])
+    assert [at_s for at_s, _ in stage.calls()] == pytest.approx([0, 1.3, 3.2, 4.2 + GATHER_S, 5.5 + GATHER_S])
 
 
 @simulated

@@ -123,6 +123,7 @@ async def test_what_is_due_waits_and_what_is_flushed_goes_out(store: Store, sche
     scheduler.start()
     scheduler.on_due([("r", 0)])
     await until(lambda: bool(sink.sent))
+    await until(lambda: scheduler.outlets[0].held == 0)
     figures = (await store.figures.read(["r"], store.clock.now_ms())).routes["r"]
     assert sink.sent == ["urgent"]
     assert (figures.waiting, figures.overdue, figures.overdue_s(store.clock.now_ms())) == (2, 0, 0.0)

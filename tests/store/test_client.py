@@ -328,58 +328,78 @@ async def test_what_is_read_in_one_moment_goes_together_and_fails_alone() -> Non
 
 
 class Slow:
-    """Answers EVALSHA when it may."""
+    """Answers EVALSHA when it may, everything else at once."""
 
     def __init__(self, answer: Any = b"answer") -> None:
         self.go_on = asyncio.Event()
         self._answer = answer
 
     async def __call__(self, words: Words) -> Any:
-        await self.go_on.wait()
+        if words[0] == b"EVALSHA":
+            await self.go_on.wait()
         return [self._answer] if isinstance(self._answer, bytes) else self._answer
 
 
-async def test_a_call_whose_caller_went_leaves_a_clean_connection() -> None:
+on_a_new_or_an_open_connection = pytest.mark.parametrize("is_open", [False, True], ids=["new", "open"])
+
+
+async def begun(client: RedisClient, server: ScriptedRedis, *, is_open: bool) -> asyncio.Task[Any]:
+    """A call that was sent."""
+    if is_open:
+        await asyncio.gather(client.send(b"tag", gets(b"before")), return_exceptions=True)
+    call = asyncio.create_task(run(client))
+    await until(lambda: server.count(b"EVALSHA"))
+    return call
+
+
+@on_a_new_or_an_open_connection
+async def test_a_call_whose_caller_went_leaves_a_clean_connection(is_open: bool) -> None:
     slow = Slow()
     async with ScriptedRedis(slow) as server, opened(server.url, 1) as client:
-        call = asyncio.create_task(run(client))
-        await until(lambda: server.asked)
+        call = await begun(client, server, is_open=is_open)
         call.cancel()
         await asyncio.wait([call])
         assert call.cancelled()
         slow.go_on.set()
         assert await run(client) == [b"answer"]
         assert server.accepted == 1
-        await until(lambda: client._under_way == set())
+        await until(lambda: not client._servers.is_busy)
 
 
-async def test_a_failure_that_nobody_waits_for_is_no_complaint() -> None:
-    slow = Slow(HANG_UP)
+@on_a_new_or_an_open_connection
+async def test_a_failure_that_nobody_waits_for_is_no_complaint(is_open: bool) -> None:
+    slow = Slow(HANG_UP if not is_open else b"answer")
     complaints: list[Mapping[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     async with ScriptedRedis(slow) as server, opened(server.url, 1) as client:
-        call = asyncio.create_task(run(client))
-        await until(lambda: server.asked)
+        call = await begun(client, server, is_open=is_open)
         call.cancel()
         await asyncio.wait([call])
+        if is_open:
+            server.hang_up()
         slow.go_on.set()
-        await until(lambda: client._under_way == set())
+        await until(lambda: not client._servers.is_busy)
         del call
         gc.collect()
         await asyncio.sleep(0)
     assert complaints == []
 
 
-async def test_closing_waits_for_what_was_sent_and_closes_the_connections() -> None:
+@on_a_new_or_an_open_connection
+@pytest.mark.parametrize("is_waited_for", [True, False])
+async def test_closing_waits_for_what_was_sent_and_closes_the_connections(is_open: bool, is_waited_for: bool) -> None:
     slow = Slow()
     async with ScriptedRedis(slow) as server, opened(server.url) as client:
-        call = asyncio.create_task(run(client))
-        await until(lambda: server.asked)
+        call = await begun(client, server, is_open=is_open)
+        if not is_waited_for:
+            call.cancel()
         closing = asyncio.create_task(client.close(PATIENCE_S))
         for _ in range(5):
             await asyncio.sleep(0)
+        assert server.connections == 1
         slow.go_on.set()
-        assert await call == [b"answer"]
+        await asyncio.wait([call])
+        assert call.cancelled() if not is_waited_for else call.result() == [b"answer"]
         await closing
         await until(lambda: server.connections == 0)
 

@@ -142,10 +142,12 @@ def _groupby(context: Context, *args: Any, **options: Any) -> Any:
     return weighed(context, filters.sync_do_groupby(context.environment, *args, **options))
 
 
-def _batch(value: Any, linecount: int, fill_with: Any = None) -> Any:
+@pass_context
+def _batch(context: Context, value: Any, linecount: int, fill_with: Any = None) -> Any:
     if linecount > _LARGEST_BATCH:
         raise BodyFailed(f"makes batches of more than {_LARGEST_BATCH:,}", "write a smaller number")
-    return filters.do_batch(value, linecount, fill_with)
+    # A list takes more memory than most that is made in one step.
+    return turns(context, filters.do_batch(value, linecount, fill_with))
 
 
 def _round(value: Any, precision: int = 0, method: Any = "common") -> Any:

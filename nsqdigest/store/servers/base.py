@@ -53,6 +53,11 @@ class Servers(ABC):
     def allow(self, connections: int) -> None:
         """To each server, at least so many."""
 
+    @property
+    @abstractmethod
+    def is_busy(self) -> bool:
+        """Whether a call is under way to any server, whoever waits for it."""
+
     @abstractmethod
     async def close(self) -> None: ...
 
@@ -109,6 +114,10 @@ class DiscoveredServers(Servers):
         self._connections = max(self._connections, connections)
         for node in self._all_nodes():
             node.allow(connections)
+
+    @property
+    def is_busy(self) -> bool:
+        return any(node.is_busy for node in self._all_nodes())
 
     async def close(self) -> None:
         if self._refresh_under_way is not None:

@@ -3,7 +3,8 @@
 Invariants:
 - A call that may have been applied is never sent again: a lost reply is an ambiguous error, and the caller decides. A
   call that the server refused unread (NOSCRIPT, MOVED, ASK) is sent again once it can succeed.
-- A call that was sent is never cancelled: cancelling a waiter leaves the call running, and its connection stays clean.
+- A call that was sent is never cancelled: cancelling a waiter leaves it running (node.py), and its connection stays
+  clean.
 - Every error of the driver is translated to `StoreError`.
 - A durable call waits for its replicas on the connection that wrote, in the same round trip. Fewer replicas than asked
   for is an ambiguous error, like a lost reply: the write is there, and a failover may undo it.
@@ -16,12 +17,13 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from redis import exceptions as redis_errors
 from redis.crc import key_slot
 
+from nsqdigest.base import tasks
 from nsqdigest.base.errors import Applied, StoreError, Unreachable
 from nsqdigest.config import redis_urls
 from nsqdigest.store.servers.base import Servers
@@ -66,7 +68,8 @@ class RedisClient:
         self._replicas = settings.replicas if settings.durability == "replica" else 0
         self._wait_ms = max(1, int(settings.timeout_ms * _WAIT_SHARE))
         self._slots: dict[bytes, int] = {}
-        self._under_way: set[asyncio.Task[list[Any]]] = set()
+        self._calls = 0
+        """Under way."""
         self._together: dict[Node, tuple[list[Sequence[Command]], asyncio.Task[list[list[Any]]]]] = {}
         self.clock = RedisClock()
         self.times: Mapping[str, Histogram] = {}
@@ -104,7 +107,7 @@ class RedisClient:
     async def _facts_of(self, node: Node) -> ServerFacts:
         sections = (b"server", b"replication", b"memory", b"persistence")
         asked: list[Command] = [[b"TIME"], *([b"INFO", section] for section in sections)]
-        answers = await self._in_a_task(self._exchange(node, asked))
+        answers = await self._exchange(node, asked)
         if isinstance(answers[1], bytes) and re.search(rb"^(redis|server)_mode:sentinel", answers[1], re.MULTILINE):
             raise StoreError("redis-mode", f"{node} {_A_SENTINEL}", Applied.NO)
         clock, *info = _raise_first(answers)
@@ -120,7 +123,7 @@ class RedisClient:
     async def _settings_of(self, node: Node) -> dict[str, str] | None:
         """None where the user may not ask, or where there is no CONFIG, as with some services."""
         names = (b"appendfsync", b"save")
-        answers = await self._in_a_task(self._exchange(node, [[b"CONFIG", b"GET", name] for name in names]))
+        answers = await self._exchange(node, [[b"CONFIG", b"GET", name] for name in names])
         if not all(isinstance(answer, list) and len(answer) == 2 for answer in answers):
             return None
         return {name.decode(): value.decode() for name, value in answers}
@@ -137,9 +140,11 @@ class RedisClient:
         if waits:
             unit.append([b"WAIT", self._replicas, self._wait_ms])
         sent_s = time.perf_counter()
+        self._calls += 1
         try:
-            answers = await self._in_a_task(self._call(self._slot(tag), unit, script))
+            answers = await self._call(self._slot(tag), unit, script)
         finally:
+            self._calls -= 1
             if script.name in self.times:
                 self.times[script.name].observe(time.perf_counter() - sent_s)
         if waits and answers[1] < self._replicas:
@@ -149,12 +154,20 @@ class RedisClient:
 
     async def send(self, tag: bytes, commands: Sequence[Command]) -> list[Any]:
         """Commands that read, in one round trip; another for each whose key is moving to another server."""
-        return await self._in_a_task(self._read(self._slot(tag), commands))
+        self._calls += 1
+        try:
+            return await self._read(self._slot(tag), commands)
+        finally:
+            self._calls -= 1
 
     async def send_together(self, tag: bytes, commands: Sequence[Command]) -> list[Any]:
         """The same for small commands: those sent in one turn of the loop to one server share a round trip, whatever
         their partitions."""
-        return await self._in_a_task(self._read_together(self._slot(tag), commands))
+        self._calls += 1
+        try:
+            return await self._read_together(self._slot(tag), commands)
+        finally:
+            self._calls -= 1
 
     def allow(self, connections: int) -> None:
         """To one server, at least so many."""
@@ -162,8 +175,7 @@ class RedisClient:
 
     async def close(self, within_s: float) -> None:
         """Waits for calls under way, no longer than `within_s`, then closes the connections."""
-        if self._under_way:
-            await asyncio.wait(self._under_way, timeout=within_s)
+        await tasks.until(lambda: not self._calls and not self._servers.is_busy, within_s)
         await self._servers.close()
 
     def _slot(self, tag: bytes) -> int:
@@ -171,22 +183,9 @@ class RedisClient:
             self._slots[tag] = key_slot(tag)
         return self._slots[tag]
 
-    async def _in_a_task(self, call: Coroutine[Any, Any, list[Any]]) -> list[Any]:
-        """Runs the call in a task of its own: its caller may be cancelled, the call may not. (Before Python 3.12 a
-        cancellation would not end it reliably: `wait_for`, which the driver uses, swallows some.)"""
-        task = asyncio.ensure_future(call)
-        self._under_way.add(task)
-        task.add_done_callback(self._ended)
-        return await asyncio.shield(task)
-
-    def _ended(self, task: asyncio.Task[list[Any]]) -> None:
-        self._under_way.discard(task)
-        if not task.cancelled():
-            task.exception()  # marks it as retrieved: nobody may be waiting any more
-
     async def _read(self, slot: int, commands: Sequence[Command]) -> list[Any]:
         answers = await self._exchange(self._servers.only or await self._servers.server_for(slot), commands)
-        if _are_plain(answers):
+        if _PLAIN.issuperset(map(type, answers)):
             return answers
         for number, answer in enumerate(answers):
             if isinstance(answer, redis_errors.AskError):
@@ -242,7 +241,7 @@ class RedisClient:
             translated = translate(error, script)
             await self._mark_stale_after(node, translated)
             raise translated from error
-        if _are_plain(answers):
+        if _PLAIN.issuperset(map(type, answers)):
             return answers
         for answer in answers:
             if isinstance(answer, redis_errors.ResponseError) and not isinstance(answer, redis_errors.AskError):
@@ -256,11 +255,7 @@ class RedisClient:
 
 
 _PLAIN = frozenset((bytes, int, list, type(None)))
-
-
-def _are_plain(answers: Sequence[Any]) -> bool:
-    """Whether none of them is an error."""
-    return _PLAIN.issuperset(map(type, answers))
+"""What answers are that are no errors."""
 
 
 def _raise_first(answers: list[Any], script: Script | None = None) -> list[Any]:

@@ -1,24 +1,30 @@
 """One Redis server: its connections, and one exchange on one of them.
 
 Nothing is sent again here. An error that the server returned is an answer like others; an error on the way there or
-back is raised as the driver raised it. The driver makes a connection (name, TLS, password, database); from then on what
-is sent and read goes past it: its own way takes several coroutines, tasks and timers for each answer.
+back is raised as the driver raised it, and as a `StoreError` where nothing was sent. The driver makes a connection
+(name, TLS, password, database). From then on what is sent and read goes past it, whose own way takes several
+coroutines, tasks and timers for each answer, and past the streams of asyncio, whose way takes three more turns of the
+loop.
+
+To cancel who waits for an exchange leaves it running: its connection serves others once it has ended.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from redis import asyncio as redis_asyncio
 from redis import exceptions as redis_errors
 from redis._parsers.hiredis import NOT_ENOUGH_DATA
-from redis.asyncio.connection import DefaultParser
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from nsqdigest.base import tasks
 from nsqdigest.store.servers.resp import encode
+from nsqdigest.store.servers.translation import translate_unsent
 
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
@@ -26,7 +32,11 @@ if TYPE_CHECKING:
     from nsqdigest.config import Address
     from nsqdigest.store.servers.resp import Command
 
+T = TypeVar("T")
+
 _CONNECT_S = 2.0
+_LONGEST_TICK_S = 0.1
+_SHORTEST_TICK_S = 0.01
 _READ_BYTES = 1 << 18
 """As much as asyncio takes from a socket at a time."""
 _PARSED_BYTES = 1 << 13
@@ -51,10 +61,8 @@ class Node:
             retry_on_error=[],
             socket_timeout=timeout_s,
             socket_connect_timeout=min(timeout_s, _CONNECT_S),
-            socket_read_size=_PARSED_BYTES,
             health_check_interval=0,
             client_name="nsqdigest",
-            parser_class=_Parser,
             **({} if url.startswith("unix://") else {"socket_keepalive": True}),  # of TCP alone
         )
         """It makes connections. (To lend and take one back, as it does that, costs as much as an exchange.)"""
@@ -63,12 +71,23 @@ class Node:
         self._free = asyncio.Semaphore(connections)
         self._idle: list[_Connection] = []
         self._made: list[_Connection] = []
+        self._buffer = memoryview(bytearray(_READ_BYTES))
         self._generation = 0
         self._users = 0
         self._is_retired = False
+        self._background: set[asyncio.Task[Any]] = set()
+        self._tick_s = min(_LONGEST_TICK_S, max(_SHORTEST_TICK_S, timeout_s / 10))
+        self._timer: asyncio.TimerHandle | None = None
+        """Runs while an exchange does: one watches all of them."""
+        self._guarded_tick = tasks.guarded(self._tick, f"watch over the connections to {name}")
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an exchange is under way."""
+        return self._users > 0
 
     def allow(self, connections: int) -> None:
         """At least so many from now on."""
@@ -78,43 +97,74 @@ class Node:
 
     async def exchange(self, commands: Sequence[Command]) -> list[Any]:
         """One round trip. Returns one answer for each command, in their order: an error where it was refused."""
+        if not commands:
+            return []
+        packed = cast("Sequence[bytes]", commands)
+        if {*map(type, commands)} != {bytes}:  # a script's call, and what reads a digest, come encoded
+            packed = [encode(command) for command in commands]
+        if self._free.locked():
+            await self._wait_for_free()
+        else:
+            await self._free.acquire()
         self._users += 1
-        try:
-            return await self._exchange(commands)
-        finally:
-            self._users -= 1
-            if self._is_retired and not self._users:
-                await self.close()
-
-    async def _exchange(self, commands: Sequence[Command]) -> list[Any]:
-        await self._wait_for_free()
         connection = self._idle.pop() if self._idle else self._make()
-        is_clean = False
-        try:
-            packed = cast("Sequence[bytes]", commands)
-            if {*map(type, commands)} != {bytes}:  # a script's call, and what reads a digest, come encoded
-                packed = [encode(command) for command in commands]
-            answers = await connection.exchange(packed, self._generation)
-            is_clean = True
-            return answers
-        finally:
-            if not is_clean:
-                await connection.drop()
-            self._idle.append(connection)
-            self._free.release()
+        if connection.is_fit(self._generation):
+            return await self._exchange_on(connection, packed)
+        # The driver may swallow a cancellation while it connects (before Python 3.12 `wait_for` does).
+        return await asyncio.shield(self._in_background(self._exchange_anew(connection, packed)))
 
     async def _wait_for_free(self) -> None:
-        if not self._free.locked():
-            await self._free.acquire()
-            return
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._free.acquire()
         except TimeoutError:
             raise redis_errors.MaxConnectionsError("No connection available.") from None
 
+    async def _exchange_anew(self, connection: _Connection, packed: Sequence[bytes]) -> list[Any]:
+        """Over a connection that is made again."""
+        try:
+            await connection.renew(self._generation)
+        except Exception as error:
+            await connection.drop()
+            self._give_back(connection)
+            raise translate_unsent(error) from error
+        return await self._exchange_on(connection, packed)
+
+    async def _exchange_on(self, connection: _Connection, packed: Sequence[bytes]) -> list[Any]:
+        wire = connection.wire
+        assert wire is not None
+        try:
+            answers = wire.begin(packed)
+            if self._timer is None:
+                self._begin_to_tick()
+            return await answers
+        finally:
+            if wire.is_busy:
+                wire.on_quiet = partial(self._give_back, connection)
+            else:
+                self._give_back(connection)
+
+    def _give_back(self, connection: _Connection) -> None:
+        self._users -= 1
+        self._idle.append(connection)
+        self._free.release()
+        if self._is_retired and not self._users:
+            self._in_background(self.close())
+
+    def _in_background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._background.discard(task)
+        if not task.cancelled():
+            task.exception()  # marks it as retrieved: nobody may be waiting any more
+
     def _make(self) -> _Connection:
-        connection = _Connection(self._driver.make_connection(), self._timeout_s)  # type: ignore[no-untyped-call]
+        by_driver = self._driver.make_connection()  # type: ignore[no-untyped-call]
+        connection = _Connection(by_driver, self._buffer, self._timeout_s)
         self._made.append(connection)
         return connection
 
@@ -135,75 +185,160 @@ class Node:
         # Where a server does not answer, its connection is gone all the same.
         await asyncio.gather(*(connection.end() for connection in self._made), return_exceptions=True)
 
+    # -- the watch
+
+    def _begin_to_tick(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._tick_s, self._guarded_tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now_s = asyncio.get_running_loop().time()
+        for connection in self._made:
+            if connection.wire is not None:
+                connection.wire.check(now_s)
+        if self._users:
+            self._begin_to_tick()
+
 
 class _Connection:
-    __slots__ = ("_by_driver", "_generation", "_timeout_s")
+    """One after the other, made by the driver."""
 
-    def __init__(self, by_driver: AbstractConnection, timeout_s: float) -> None:
+    def __init__(self, by_driver: AbstractConnection, buffer: memoryview, timeout_s: float) -> None:
         self._by_driver = by_driver
+        self._buffer = buffer
         self._timeout_s = timeout_s
         self._generation = 0
         """Of the node, when the server's name was last resolved for it."""
+        self.wire: _Wire | None = None
+        """None: it was never made, or is closed."""
+
+    def is_fit(self, generation: int) -> bool:
+        """Whether it may be used as it is: it is of this generation, the server has not closed it, and nothing is left
+        to be read."""
+        return self.wire is not None and self._generation == generation and self.wire.is_fit
+
+    async def renew(self, generation: int) -> None:
+        self._generation = generation
+        await self.drop()
+        await self._by_driver.connect()  # type: ignore[no-untyped-call]
+        self.wire = _Wire(self._by_driver, self._buffer, self._timeout_s)
 
     async def drop(self) -> None:
         """Closes it at once."""
+        self.wire = None
         await self._by_driver.disconnect(nowait=True)
 
     async def end(self) -> None:
         """Returns when it is closed."""
+        self.wire = None
         await self._by_driver.disconnect()
 
-    async def exchange(self, packed: Sequence[bytes], generation: int) -> list[Any]:
-        """Sends commands, over a connection made anew where it is of an earlier generation, where the server has closed
-        it, or where something is left to be read. Returns one answer for each, in their order: an error where it was
-        refused. After any exception it must be dropped."""
-        if self._generation != generation or not self._is_ready:
-            self._generation = generation
-            await self.drop()
-            await self._by_driver.connect()  # type: ignore[no-untyped-call]
-        writer, parser = self._by_driver._writer, self._by_driver._parser
+
+class _Wire(asyncio.BufferedProtocol):
+    """A connection that the driver has made: one exchange at a time, of commands and as many answers.
+
+    - An exchange that was begun goes on, whoever still waits for it, until its answers are there or the connection is
+      lost.
+    - After anything but the answers that were asked for, it serves no other exchange.
+    - It neither waits nor owns a timer: the node calls `check` with the time, and that ends what is overdue.
+    """
+
+    def __init__(self, by_driver: AbstractConnection, buffer: memoryview, timeout_s: float) -> None:
+        """`buffer`: may serve many, since each reads it before another can fill it."""
+        transport = by_driver._writer.transport  # type: ignore[union-attr]
+        self._streams = transport.get_protocol()
+        """Of the driver, which waits for their end when it closes the connection."""
+        self._reader = by_driver._parser._reader  # type: ignore[attr-defined]
+        self.is_fit = not (by_driver._reader._buffer or by_driver._reader.at_eof())  # type: ignore[union-attr]
+        """Whether it may serve an exchange. Known for each, so nobody is asked."""
+        self.is_busy = False
+        self._transport = transport
+        self._buffer = buffer
+        self._timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._answers: asyncio.Future[list[Any]] | None = None
+        self._found: list[Any] = []
+        self._count = 0
+        self._until_s = 0.0
+        self.on_quiet: Callable[[], None] | None = None
+        """Called when an exchange has ended whose caller is gone."""
+        transport.set_protocol(self)
+
+    def begin(self, packed: Sequence[bytes]) -> asyncio.Future[list[Any]]:
+        """Sends commands. The answers are in their order, an error where a command was refused. To cancel the future
+        ends no exchange."""
+        answers = self._answers = self._loop.create_future()
+        self.is_busy = True
+        self._found, self._count = [], len(packed)
+        self._until_s = self._loop.time() + self._timeout_s
+        self._transport.writelines(packed)
+        return answers
+
+    def check(self, now_s: float) -> None:
+        """Ends what has lasted too long."""
+        if self.is_busy and now_s >= self._until_s:
+            self._fail(redis_errors.TimeoutError(f"no answer within {self._timeout_s:g} s"))
+
+    # -- called by the transport
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if not self.is_busy:  # nobody asked
+            self.is_fit = False
+            self._transport.abort()
+            return
+        reader, found = self._reader, self._found
         try:
-            writer.writelines(packed)  # type: ignore[union-attr]
-            if writer.transport.get_write_buffer_size():  # type: ignore[union-attr]
-                async with asyncio.timeout(self._timeout_s):
-                    await writer.drain()  # type: ignore[union-attr]
-            async with asyncio.timeout(self._timeout_s):
-                return await parser.answers(len(packed))  # type: ignore[attr-defined,no-any-return]
-        except TimeoutError:
-            raise redis_errors.TimeoutError(f"no answer within {self._timeout_s:g} s") from None
-        except OSError as error:
-            raise redis_errors.ConnectionError(f"the connection broke: {error}") from error
-
-    @property
-    def _is_ready(self) -> bool:
-        by_driver = self._by_driver
-        return by_driver.is_connected and not by_driver._parser.has_something  # type: ignore[attr-defined]
-
-
-class _Parser(DefaultParser):  # type: ignore[misc, valid-type]
-    """The driver's, with a way to read all answers of an exchange in one go."""
-
-    @property
-    def has_something(self) -> bool:
-        """Bytes that nobody asked for, or the end."""
-        stream = self._stream
-        return bool(self._reader.has_data() or stream._buffer or stream.at_eof() or stream.exception())
-
-    async def answers(self, count: int) -> list[Any]:
-        """The next ones; a refused command's is an error."""
-        found: list[Any] = []
-        reader = self._reader
-        while len(found) < count:
-            data = await self._stream.read(_READ_BYTES)
-            if not data:
-                raise redis_errors.ConnectionError("the server closed the connection")
-            for start in range(0, len(data), _PARSED_BYTES):
-                reader.feed(data, start, min(_PARSED_BYTES, len(data) - start))
+            for start in range(0, nbytes, _PARSED_BYTES):
+                reader.feed(self._buffer, start, min(_PARSED_BYTES, nbytes - start))
                 found += iter(reader.gets, NOT_ENOUGH_DATA)
+        except Exception as error:  # it is not Redis that speaks
+            self._fail(error)
+            return
+        if len(found) >= self._count:
+            self._complete(found)
+
+    def eof_received(self) -> None:
+        self.is_fit = False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        why = f"the connection broke: {error}" if error is not None else "the server closed the connection"
+        self._fail(redis_errors.ConnectionError(why))
+        self._streams.connection_lost(error)
+
+    # -- the end of an exchange
+
+    def _complete(self, found: list[Any]) -> None:
+        if len(found) > self._count:
+            self._fail(redis_errors.ConnectionError("the server answered more than it was asked"))
+            return
         if not _ORDINARY.issuperset(map(type, found)):
             for answer in found:
                 if isinstance(answer, redis_errors.ConnectionError):
-                    raise answer
-        if len(found) > count:
-            raise redis_errors.ConnectionError("the server answered more than it was asked")
-        return found
+                    self._fail(answer)
+                    return
+        self.is_fit = not self._reader.has_data()
+        answers = self._ended()
+        if answers is not None and not answers.done():
+            answers.set_result(found)
+        self._tell()
+
+    def _fail(self, error: Exception) -> None:
+        self.is_fit = False
+        self._transport.abort()
+        answers = self._ended()
+        if answers is not None and not answers.done():
+            answers.set_exception(error)
+        self._tell()
+
+    def _ended(self) -> asyncio.Future[list[Any]] | None:
+        answers, self._answers = self._answers, None
+        self.is_busy = False
+        return answers
+
+    def _tell(self) -> None:
+        on_quiet, self.on_quiet = self.on_quiet, None
+        if on_quiet is not None:
+            on_quiet()

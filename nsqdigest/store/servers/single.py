@@ -23,5 +23,9 @@ class SingleServer(Servers):
     def allow(self, connections: int) -> None:
         self._node.allow(connections)
 
+    @property
+    def is_busy(self) -> bool:
+        return self._node.is_busy
+
     async def close(self) -> None:
         await self._node.close()

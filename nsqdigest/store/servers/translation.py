@@ -104,6 +104,13 @@ def translate(error: BaseException, script: Script | None = None) -> StoreError:
     return StoreError("redis-unknown", f"{type(error).__name__}: {where}")
 
 
+def translate_unsent(error: Exception) -> StoreError:
+    """The same for an error that kept a call from being sent."""
+    translated = translate(error)
+    translated.applied = Applied.NO
+    return translated
+
+
 def _not_connected(text: str) -> str:
     """In the system's words; "" for other errors."""
     found = _NOT_CONNECTED.match(text)

@@ -48,6 +48,11 @@ class ScriptedRedis:
         """How often it was asked something that begins so."""
         return sum(asked[: len(words)] == words for asked in self.asked)
 
+    def say(self, unasked: bytes) -> None:
+        """To all that are connected."""
+        for writer in self._writers:
+            writer.write(unasked)
+
     def hang_up(self) -> None:
         """On all that are connected."""
         for writer in self._writers:
