@@ -222,6 +222,8 @@ class _Connection:
         await self.drop()
         await self._by_driver.connect()  # type: ignore[no-untyped-call]
         self.wire = _Wire(self._by_driver, self._buffer, self._timeout_s)
+        if not self.wire.is_fit:
+            raise redis_errors.ConnectionError("the server closed the connection at once, or spoke unasked")
 
     async def drop(self) -> None:
         """Closes it at once."""
@@ -271,7 +273,7 @@ class _Wire(asyncio.BufferedProtocol):
         self.is_busy = True
         self._found, self._count = [], len(packed)
         self._until_s = self._loop.time() + self._timeout_s
-        self._transport.writelines(packed)
+        self._transport.write(b"".join(packed))
         return answers
 
     def check(self, now_s: float) -> None:
