@@ -14,11 +14,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from nsqdigest.base import log
 
 _log = log.get("daemon")
+
+T = TypeVar("T")
 
 _LOOK_S = 0.02
 _PART = "nsqdigest_part"
@@ -57,6 +59,19 @@ async def until(holds: Callable[[], bool], within_s: float) -> None:
     over_s = time.monotonic() + within_s
     while not holds() and time.monotonic() < over_s:  # noqa: ASYNC110  - as said above
         await asyncio.sleep(_LOOK_S)
+
+
+async def outlasting(work: asyncio.Task[T]) -> T:
+    """The result of work that goes on when its waiter is cancelled. What it raises after that is nobody's: `shield`
+    leaves it to asyncio, which complains of it."""
+    work.add_done_callback(_retrieve)
+    await asyncio.wait((work,))
+    return work.result()
+
+
+def _retrieve(work: asyncio.Task[Any]) -> None:
+    if not work.cancelled():
+        work.exception()
 
 
 def guarded(callback: Callable[[], None], name: str) -> Callable[[], None]:

@@ -8,8 +8,8 @@ Invariants:
 - An id that went out with records never goes out without: where Redis lost all values it is buried. One that is not
   ours any more when its records are read is left.
 - One bad timeline stops no other: a call that Redis breaks off is divided until it stands alone.
-- What is read at once is bounded in bytes, by the average of what was read before. A digest of more records than
-  `READ_WHOLE_RECORDS` is read page by page when its turn comes.
+- What is read at once is bounded in bytes, by the average of what was read before, however many are opened. A digest
+  of more records than `READ_WHOLE_RECORDS` is read page by page when its turn comes.
 """
 
 from __future__ import annotations
@@ -53,6 +53,9 @@ T = TypeVar("T")
 MOST_PER_CALL = 100
 """Half of a usual claim: Redis opens one half while the other is rendered here."""
 READ_BYTES = 1 << 20
+READS = 2
+"""Of a partition at once, so that Redis reads one while the other is rendered. More would be larger than anyone knew:
+each is as large as the records before it."""
 _FIRST_AVERAGE_BYTES = 2048
 
 
@@ -71,6 +74,8 @@ class Opener:
         self._conclusions = conclusions
         self._average_bytes: dict[str, float] = {}
         """Of a record, by route."""
+        self._reading: dict[int, asyncio.Semaphore] = defaultdict(partial(asyncio.Semaphore, READS))
+        """By partition: a server that hangs holds up no other."""
         self._under_way: set[asyncio.Task[None]] = set()
 
     def begin(self, partition: int, claimed: Sequence[Delivery]) -> None:
@@ -102,11 +107,15 @@ class Opener:
 
     async def _open_some(self, partition: int, some: Sequence[Delivery]) -> None:
         opened = await self._opened(partition, some)
-        for part in self._readable(opened):
-            full = {outlet for outlet in {each.outlet for each in part} if outlet.holds_enough}
-            wanted = part if not full else [each for each in part if each.outlet not in full]
-            if wanted:
-                await self._fenced(wanted, self._read_and_put(partition, wanted))
+        parts, is_over = self._readable(opened), False
+        while not is_over:
+            async with self._reading[partition]:  # a part is as large as those that were read before it let it be
+                part = next(parts, [])
+                is_over = not part
+                full = {outlet for outlet in {each.outlet for each in part} if outlet.holds_enough}
+                wanted = part if not full else [each for each in part if each.outlet not in full]
+                if wanted:
+                    await self._fenced(wanted, self._read_and_put(partition, wanted))
         for delivery in [each for each in opened if each.body is None]:
             if not delivery.is_concluded:
                 self._put(delivery.outlet, [delivery])

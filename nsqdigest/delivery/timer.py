@@ -220,6 +220,8 @@ class Scheduler:
         """Claims nothing more. What waits goes back unsent; what is being claimed, sent or concluded has until then."""
         self._draining = True
         self.wake()
+        for outlet in self.outlets:
+            outlet.put_back_ready()  # now, not after a server that hangs has taken all of the time
         if timers := list(self.tasks):
             # Cut off, a claim would leave timelines leased with nobody to deliver them.
             await asyncio.wait(timers, timeout=max(0.0, until_s - time.monotonic()))

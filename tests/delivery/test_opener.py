@@ -89,6 +89,19 @@ async def test_what_is_read_at_once_is_bounded_by_what_records_have_weighed(monk
 
 
 @simulated
+async def test_no_more_than_the_first_reads_are_larger_than_thought(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opener, "READ_BYTES", 300_000)
+    value = b'"' + b"x" * 9_998 + b'"'
+    digests = ToldDigests(records={name: many(1, value) for name in names(800)}, takes_s={"read": 1})
+    stage = Delivering(digests, limit=800)
+    await stage.carry(*names(800))
+    reads = [(at_s, len(call[1])) for at_s, call in digests.called("read")]
+    assert reads[:2] == [(0, 100), (0, 100)]
+    assert max(at_once for _, at_once in reads[2:]) == 30
+    assert len(stage.sink.sent) == 800
+
+
+@simulated
 async def test_as_many_as_fit_are_read_at_once_to_the_byte(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opener, "READ_BYTES", 2 * 2 * 2048)
     value = b'"' + b"x" * 2046 + b'"'

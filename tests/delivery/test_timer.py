@@ -961,6 +961,24 @@ async def test_what_waits_for_a_sender_goes_back_when_it_drains_and_what_is_sent
 
 
 @simulated
+async def test_what_waits_goes_back_at_once_when_it_drains_though_a_server_hangs(make: MakeStage) -> None:
+    stage = make(limit=2, takes_s=30, partitions=2)
+    stage.outlets[0]._pace.per_s = 100
+    for number in range(4):
+        stage.store.put(f"t{number}")
+    stage.scheduler.start()
+    await at(1)
+    stage.store.hangs_in = {1}
+    stage.store.put("late", 1, partition=1)
+    stage.scheduler.on_due([("r", 1)])
+    await at(2)
+    await stage.scheduler.drain(Time.monotonic() + 5)
+    assert stage.store.finished() == [[("wait", "t2"), ("wait", "t3")]]
+    assert [at_s for at_s, _ in stage.store.called("finish")] == [2]
+    assert now_s() == pytest.approx(7)
+
+
+@simulated
 async def test_a_drain_ends_in_time_though_redis_does_not_answer(make: MakeStage) -> None:
     stage = make(takes_s=1)
     stage.store.put("a")

@@ -385,6 +385,29 @@ async def test_a_failure_that_nobody_waits_for_is_no_complaint(is_open: bool) ->
     assert complaints == []
 
 
+@pytest.mark.parametrize("is_of_sentinels", [False, True])
+async def test_a_failure_of_what_others_share_is_no_complaint_when_all_are_gone(is_of_sentinels: bool) -> None:
+    """One round trip, or one look for the primary."""
+    complaints: list[Mapping[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    async with ScriptedRedis(lambda words: SILENCE) as server:
+        url = f"redis+sentinel://{server.address}/name/0" if is_of_sentinels else server.url
+        async with opened(url) as client:
+            before = len(asyncio.all_tasks())
+            calls = [asyncio.create_task(client.send_together(b"tag", gets(b"key"))) for _ in range(2)]
+            await until(lambda: server.asked)
+            for call in calls:
+                call.cancel()
+            await asyncio.wait(calls)
+            server.hang_up()
+            await until(lambda: not client._servers.is_busy)
+            await until(lambda: len(asyncio.all_tasks()) <= before)
+            del call, calls
+            gc.collect()
+            await asyncio.sleep(0)
+    assert complaints == []
+
+
 @on_a_new_or_an_open_connection
 @pytest.mark.parametrize("is_waited_for", [True, False])
 async def test_closing_waits_for_what_was_sent_and_closes_the_connections(is_open: bool, is_waited_for: bool) -> None:

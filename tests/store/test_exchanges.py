@@ -181,3 +181,44 @@ async def test_a_server_that_is_retired_is_left_once_the_last_answer_is_there_wh
     del exchange
     gc.collect()
     assert complaints == []
+
+
+async def test_a_server_that_is_retired_serves_who_waits_for_a_connection_before_it_is_left() -> None:
+    goes_on = asyncio.Event()
+
+    async def answer(words: Words) -> Any:
+        if words == (b"GET", b"k"):
+            await goes_on.wait()
+        return "PONG"
+
+    async with ScriptedRedis(answer) as server, connected(server, connections=1) as node:
+        exchanges = [asyncio.create_task(node.exchange([command])) for command in (GET, PING)]
+        await until(lambda: server.count(b"GET"))
+        await node.retire()
+        goes_on.set()
+        assert await asyncio.gather(*exchanges) == [[b"PONG"], [b"PONG"]]
+        await until(lambda: server.connections == 0)
+        assert server.accepted == 1
+
+
+async def test_to_close_ends_what_the_server_has_not_taken() -> None:
+    async def answer(words: Words) -> Any:
+        await asyncio.sleep(0 if words == (b"PING",) else 2 * PATIENCE_S)
+        return "PONG"
+
+    async with ScriptedRedis(answer) as server, connected(server) as node:
+        exchange = asyncio.create_task(node.exchange([GET, [b"SET", b"v" * (16 << 20)]]))
+        await until(lambda: server.count(b"GET"))
+        await node.close()
+        with pytest.raises(redis_errors.ConnectionError):
+            await exchange
+        assert not node.is_busy
+
+
+async def test_a_connection_that_is_about_to_close_is_not_used() -> None:
+    async with ScriptedRedis(pong) as server, connected(server, connections=1) as node:
+        (connection,) = node._idle
+        assert connection.wire is not None
+        connection.wire._transport.abort()  # what asyncio does when the server resets the connection
+        assert await node.exchange([PING]) == [b"PONG"]
+        assert server.accepted == 2

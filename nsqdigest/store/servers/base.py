@@ -19,6 +19,7 @@ from typing import Any
 
 from redis.exceptions import AskError
 
+from nsqdigest.base import tasks
 from nsqdigest.base.errors import Applied, StoreError
 from nsqdigest.store.servers.node import Node
 from nsqdigest.store.servers.resp import Command
@@ -81,7 +82,7 @@ class DiscoveredServers(Servers):
         if self._is_stale and self._refresh_under_way is None:
             self._refresh_under_way = asyncio.create_task(self._refresh(), name="who is primary")
         if self._refresh_under_way is not None:
-            await asyncio.shield(self._refresh_under_way)
+            await tasks.outlasting(self._refresh_under_way)
 
     async def _refresh(self) -> None:
         self._is_stale = False  # first: what is marked stale meanwhile may be what this finds

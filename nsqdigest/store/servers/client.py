@@ -199,7 +199,7 @@ class RedisClient:
         parts, exchange = self._together[node]
         number = len(parts)
         parts.append(commands)
-        answers = (await asyncio.shield(exchange))[number]
+        answers = (await tasks.outlasting(exchange))[number]
         if any(isinstance(answer, redis_errors.AskError) for answer in answers):
             return await self._read(slot, commands)
         return _raise_first(answers)

@@ -111,7 +111,7 @@ class Node:
         if connection.is_fit(self._generation):
             return await self._exchange_on(connection, packed)
         # The driver may swallow a cancellation while it connects (before Python 3.12 `wait_for` does).
-        return await asyncio.shield(self._in_background(self._exchange_anew(connection, packed)))
+        return await tasks.outlasting(self._in_background(self._exchange_anew(connection, packed)))
 
     async def _wait_for_free(self) -> None:
         try:
@@ -149,18 +149,13 @@ class Node:
         self._idle.append(connection)
         self._free.release()
         if self._is_retired and not self._users:
-            self._in_background(self.close())
+            self._in_background(self._close_unused())
 
     def _in_background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.ensure_future(work)
         self._background.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._background.discard)
         return task
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._background.discard(task)
-        if not task.cancelled():
-            task.exception()  # marks it as retrieved: nobody may be waiting any more
 
     def _make(self) -> _Connection:
         by_driver = self._driver.make_connection()  # type: ignore[no-untyped-call]
@@ -178,10 +173,15 @@ class Node:
     async def retire(self) -> None:
         """Closes the connections once the calls under way have ended. No call may begin after this."""
         self._is_retired = True
-        if not self._users:
+        await self._close_unused()
+
+    async def _close_unused(self) -> None:
+        if not self._users:  # a call that waited for a connection may have one by now
             await self.close()
 
     async def close(self) -> None:
+        """Ends what is under way. A connection that is being made is closed once it is there."""
+        self._is_retired = True
         # Where a server does not answer, its connection is gone all the same.
         await asyncio.gather(*(connection.end() for connection in self._made), return_exceptions=True)
 
@@ -215,7 +215,8 @@ class _Connection:
     def is_fit(self, generation: int) -> bool:
         """Whether it may be used as it is: it is of this generation, the server has not closed it, and nothing is left
         to be read."""
-        return self.wire is not None and self._generation == generation and self.wire.is_fit
+        wire = self.wire
+        return wire is not None and self._generation == generation and wire.is_fit and not wire.is_closing()
 
     async def renew(self, generation: int) -> None:
         self._generation = generation
@@ -232,7 +233,9 @@ class _Connection:
 
     async def end(self) -> None:
         """Returns when it is closed."""
-        self.wire = None
+        wire, self.wire = self.wire, None
+        if wire is not None:
+            wire.cut_off()
         await self._by_driver.disconnect()
 
 
@@ -255,6 +258,9 @@ class _Wire(asyncio.BufferedProtocol):
         """Whether it may serve an exchange. Known for each, so nobody is asked."""
         self.is_busy = False
         self._transport = transport
+        self.is_closing = transport.is_closing
+        """Before `connection_lost` says so: what is sent then is thrown away (before Python 3.14 its socket's number is
+        watched on, whoever has it next)."""
         self._buffer = buffer
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
@@ -275,6 +281,11 @@ class _Wire(asyncio.BufferedProtocol):
         self._until_s = self._loop.time() + self._timeout_s
         self._transport.write(b"".join(packed))
         return answers
+
+    def cut_off(self) -> None:
+        """Ends the exchange that is under way: the transport would close when the server has taken all of it."""
+        if self.is_busy:
+            self._fail(redis_errors.ConnectionError("the connection was closed"))
 
     def check(self, now_s: float) -> None:
         """Ends what has lasted too long."""
