@@ -184,8 +184,7 @@ def test_a_daemon_killed_while_its_receiver_fails_sends_the_same_bodies_again(st
 
 
 def test_two_daemons_in_quiet_deliver_each_digest_once(stage: Stage) -> None:
-    publisher, daemons = path_under_test(stage, daemons=2, settings=QUIET)
+    publisher, _ = path_under_test(stage, daemons=2, settings=QUIET)
     publisher.publish(FEWER // 5)
     stage.wait_until_all_is_delivered(SETTLED_WITHIN_S)
-    stage.check(quiet=True)
-    wait_until(lambda: all(daemon.metric("digests_delivered_total") > 0 for daemon in daemons))  # counted once ended
+    stage.check(quiet=True)  # which of them delivers is chance: one may be quicker with all
