@@ -45,6 +45,9 @@ class ConnectionView(msgspec.Struct, kw_only=True, frozen=True):
     nsqd: str
     is_connected: bool
     rdy: int = 0
+    """So many messages may be in flight."""
+    rdy_used: int = 0
+    """nsqd's `ready_count`: of `rdy` as much as lets no message wait in nsqd's buffer."""
     in_flight: int = 0
     sources: list[str] = []
     """Who named it: the file, or nsqlookupds."""

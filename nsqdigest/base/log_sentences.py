@@ -194,7 +194,7 @@ SENTENCES: Mapping[str, Sentence] = {
     ),
     "daemon.state.sink": "sink {sink}: {state}; {waits:digest} due, {dead} dead, {sending} being sent",
     "daemon.state.other": _other_daemon,
-    "daemon.state.connection": "nsqd {nsqd} has RDY {rdy} for topic {topic}, {in_flight} in flight",
+    "daemon.state.connection": "nsqd {nsqd} has RDY {rdy_used} of {rdy} for topic {topic}, {in_flight} in flight",
     "log.lines_dropped": "{lines:line} of this log were dropped",
     # -- discovery and connections
     "discovery.topic.unknown": "topic {topic} is not there yet, next look in {again_s:s}: {detail}",

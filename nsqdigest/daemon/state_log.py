@@ -46,8 +46,9 @@ def _write_topic(topic: TopicView, now_ms: int) -> None:
         )  # fmt: skip
         if nsqd.is_connected:
             _log.info(
-                "daemon.state.connection", topic=topic.name, nsqd=nsqd.nsqd, rdy=nsqd.rdy, in_flight=nsqd.in_flight
-            )
+                "daemon.state.connection", topic=topic.name, nsqd=nsqd.nsqd, rdy=nsqd.rdy, rdy_used=nsqd.rdy_used,
+                in_flight=nsqd.in_flight,
+            )  # fmt: skip
 
 
 def _s_ago(at_ms: int | None, now_ms: int) -> float | None:

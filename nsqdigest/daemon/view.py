@@ -327,6 +327,7 @@ def _connections(consumer: Consumer, now_ms: int) -> list[ConnectionView]:
                 nsqd=str(address),
                 is_connected=connection is not None,
                 rdy=connection.rdy if connection else 0,
+                rdy_used=connection.rdy_used if connection else 0,
                 in_flight=connection.in_flight if connection else 0,
                 sources=list(entry.sources),
                 seen_ms=now_ms - int((time.monotonic() - entry.seen_s) * 1000),

@@ -22,7 +22,7 @@ from nsqdigest.demo.daemons import audit
 from nsqdigest.demo.header import History
 from nsqdigest.demo.narrator import Narrator
 from nsqdigest.demo.receiver import DeadLetterReader, WebhookReceiver, new_secret
-from nsqdigest.demo.servers.nsqd import EmbeddedNsqd
+from nsqdigest.demo.servers.nsqd import EmbeddedNsqd, Options
 from nsqdigest.demo.servers.redis import EmbeddedRedis
 from nsqdigest.demo.settings import Places, file, settings
 from nsqdigest.demo.shop import Shop
@@ -118,7 +118,7 @@ class Play:
         secret = new_secret(os.urandom(24))
         async with (
             EmbeddedRedis(options={"maxmemory": "256mb"}) as redis,
-            EmbeddedNsqd() as embedded,
+            EmbeddedNsqd(Options(is_unbuffered=True)) as embedded,
             WebhookReceiver(secret, self._on_digest, self._on_forgery) as receiver,
         ):
             nsqd = Address(*embedded.tcp_address)

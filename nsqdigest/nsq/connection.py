@@ -4,6 +4,7 @@ Invariants:
 - One read takes whatever is there and passes all its messages to the receiver as one list; the reader never waits for
   the receiver.
 - Heartbeats are answered here, by the reader, each with the wanted RDY again: a RDY that got lost cannot stall us.
+- nsqd has as much of the RDY that was granted as `window` says; nobody else has to know.
 - Silence for two heartbeat intervals ends the connection: a stopped nsqd sends no error.
 - It can be closed at any moment, also while it opens. However it ends, `on_closed` is called once, with the reason.
 
@@ -14,6 +15,7 @@ consumer, or a publisher.
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import ssl
 import time
@@ -38,6 +40,7 @@ from nsqdigest.nsq.frames import HEARTBEAT, FrameType, Message
 from nsqdigest.nsq.handshake import READ_BYTES, Established, cause, shake_hands
 from nsqdigest.nsq.negotiation import ConnectionOptions, Negotiated
 from nsqdigest.nsq.requests import Requests
+from nsqdigest.nsq.window import Window
 
 if TYPE_CHECKING:
     from nsqdigest.config import Address, Nsq
@@ -89,6 +92,7 @@ class NsqConnection:
         self.address = address
         self.in_flight = 0
         self.rdy = 0
+        """As granted: so many messages may be in flight."""
         self.max_rdy = Negotiated().max_rdy_count
         self.msg_timeout_s = Negotiated().msg_timeout_ms / 1000
         self.tls_version = ""
@@ -103,6 +107,11 @@ class NsqConnection:
         self._stage: Stage | None = None
         self._reader: asyncio.Task[None] | None = None
         self._silence: asyncio.TimerHandle | None = None
+        self._window = Window(0.0, 0.0)
+        self._window_closes: asyncio.TimerHandle | None = None
+        self._guarded_close_window = tasks.guarded(self._close_window, f"nsqd {address} window")
+        self._active_s = 0.0
+        """When a message came or was answered last."""
         self._heartbeat_s = options.heartbeat_interval_ms / 1000
         self._last_read_s = 0.0
         self._goodbye: asyncio.Future[bytes] | None = None
@@ -135,6 +144,7 @@ class NsqConnection:
         negotiated = established.negotiated
         self.max_rdy = negotiated.max_rdy_count
         self.msg_timeout_s = negotiated.msg_timeout_ms / 1000
+        self._window = Window(negotiated.output_buffer_timeout_ms / 1000, established.round_trip_s)
         self.tls_version = established.tls_version
         self._log_open(negotiated)
         self._last_read_s = time.monotonic()
@@ -185,24 +195,32 @@ class NsqConnection:
         )
 
     async def subscribe(self, topic: str, channel: str) -> None:
+        began_s = time.monotonic()
         await self.request(commands.sub(topic, channel))
         self.subscribed = True
         self.message_at_s = time.monotonic()
+        self._window.note_round_trip(self.message_at_s - began_s)
 
     # -- commands
 
     def set_rdy(self, count: int) -> None:
         self.rdy = count
-        self._write(commands.rdy(count))
+        self._window.grant(count)
+        self._write(commands.rdy(self._window.used))
+        self._watch_window()
 
     def fin(self, messages: list[Message]) -> None:
-        self.in_flight -= len(messages)
         self._write(commands.fin([message.id for message in messages]))
+        self._answered(len(messages))
 
     def requeue(self, delays_ms: Iterable[tuple[Message, int]]) -> None:
         ids = [(message.id, delay_ms) for message, delay_ms in delays_ms]
-        self.in_flight -= len(ids)
         self._write(commands.req(ids))
+        self._answered(len(ids))
+
+    def _answered(self, count: int) -> None:
+        self.in_flight -= count
+        self._watch_window()
 
     def forget_in_flight(self, count: int) -> None:
         """Of messages that timed out at nsqd, which has them back: they can be neither finished nor requeued."""
@@ -239,6 +257,31 @@ class NsqConnection:
                 asyncio.get_running_loop().call_soon(
                     self.close, f"nsqd reads nothing: {UNREAD_BYTES >> 20} MiB wait for it"
                 )
+
+    # -- the window
+
+    @property
+    def rdy_used(self) -> int:
+        """Of what was granted: the RDY that nsqd has."""
+        return self._window.used
+
+    def _watch_window(self) -> None:
+        """Something came, was answered or asked for. The one timer is late rather than set anew each time."""
+        self._active_s = time.monotonic()
+        if self._window_closes is None and self._window.used > self.in_flight + 1:
+            self._close_window_after(self._window.patience_s)
+
+    def _close_window_after(self, wait_s: float) -> None:
+        if wait_s < math.inf and not self.closing and self._reason is None:
+            self._window_closes = asyncio.get_running_loop().call_later(wait_s, self._guarded_close_window)
+
+    def _close_window(self) -> None:
+        self._window_closes = None
+        left_s = self._active_s + self._window.patience_s - time.monotonic()
+        if left_s > 0:
+            self._close_window_after(left_s)
+        elif not self.closing and self._window.close(self.in_flight):
+            self._write(commands.rdy(self._window.used))
 
     # -- reading
 
@@ -280,16 +323,19 @@ class NsqConnection:
                 raise ProtocolError(f"nsqd at {self.address} sent messages to a connection without a subscription")
             self.in_flight += len(messages)
             self.message_at_s = self._last_read_s
+            in_flight = self.in_flight
             self._receiver.on_messages(self, messages)
+            if self._window.arrived(in_flight) and not self.closing:
+                self._write(commands.rdy(self._window.used))
+            self._watch_window()
         for frame_type, payload in others:
             self._on_frame(frame_type, payload)
 
     def _on_frame(self, frame_type: int, payload: bytes) -> None:
         if frame_type == FrameType.RESPONSE:
             if payload == HEARTBEAT:
-                self._write(
-                    commands.NOP if self.closing or not self.subscribed else commands.NOP + commands.rdy(self.rdy)
-                )
+                wants_more = self.subscribed and not self.closing
+                self._write(commands.NOP + commands.rdy(self._window.used) if wants_more else commands.NOP)
             elif self._requests:
                 self._requests.answer_first(payload)
             else:
@@ -355,8 +401,9 @@ class NsqConnection:
         if self._reason is not None:
             return self._reason
         self._reason = reason
-        if self._silence is not None:
-            self._silence.cancel()
+        for timer in (self._silence, self._window_closes):
+            if timer is not None:
+                timer.cancel()
         if self._opening is not None:
             self._opening.cancel()
         if self._stream is not None:

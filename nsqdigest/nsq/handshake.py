@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import time
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -51,6 +52,8 @@ class Established:
     stage: Stage | None
     splitter: FrameSplitter
     frames: list[tuple[int, bytes]]
+    round_trip_s: float
+    """From IDENTIFY to its answer."""
 
     @property
     def tls_version(self) -> str:
@@ -130,6 +133,7 @@ class _Handshake:
         self._stage: Stage | None = None
         self._splitter = FrameSplitter(MAX_FRAME_BYTES)
         self._frames: deque[tuple[int, bytes]] = deque()
+        self._round_trip_s = 0.0
 
     def close(self) -> None:
         if self._stream is not None:
@@ -154,7 +158,7 @@ class _Handshake:
             raise negotiation.refusal(payload, self._options)
 
     def established(self, stream: IOStream, negotiated: Negotiated) -> Established:
-        return Established(stream, negotiated, self._stage, self._splitter, list(self._frames))
+        return Established(stream, negotiated, self._stage, self._splitter, list(self._frames), self._round_trip_s)
 
     # -- the steps
 
@@ -170,8 +174,10 @@ class _Handshake:
         self.step = "IDENTIFY"
         assert self._stream is not None
         facts = negotiation.identity(self._options, socket.gethostname(), f"nsqdigest/{nsqdigest.__version__}")
+        began_s = time.monotonic()
         await self._stream.write(commands.MAGIC_V2 + commands.identify(facts))
         frame_type, payload = await self._frame()
+        self._round_trip_s = time.monotonic() - began_s
         if frame_type == FrameType.ERROR:
             raise negotiation.refusal(payload, self._options)
         return negotiation.parse(payload, self._where)

@@ -25,7 +25,8 @@ Compression = Literal["none", "snappy", "deflate"]
 
 OUTPUT_BUFFER_BYTES = 64 * 1024
 OUTPUT_BUFFER_TIMEOUT_MS = 25
-"""So long nsqd may hold messages back on a quiet topic. The smallest value that nsqd allows by default."""
+"""So long nsqd may hold messages back on a quiet topic. The smallest value that nsqd allows by default; `window` gets
+them sooner."""
 DEFLATE_LEVEL = 6
 """nsqd's own default, and by default the highest that it allows."""
 
@@ -52,6 +53,9 @@ class Negotiated(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
     max_rdy_count: _Count = 2500
     msg_timeout_ms: _Count = msgspec.field(name="msg_timeout", default=60_000)
+    output_buffer_timeout_ms: Annotated[int, msgspec.Meta(ge=0)] = msgspec.field(
+        name="output_buffer_timeout", default=250
+    )
     tls_v1: bool = False
     snappy: bool = False
     deflate: bool = False

@@ -21,6 +21,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/intake/test_rdy_machine.py",
         "tests/intake/test_fleet_machine.py",
     ),
+    "nsq.window": ("tests/nsq/test_window.py",),
     "delivery.verdicts": ("tests/delivery/test_verdicts.py", "tests/delivery/test_bounds.py"),
     "delivery.digest": ("tests/delivery/test_digest.py",),
     "delivery.grouped": ("tests/delivery/test_grouped.py", "tests/delivery/test_digest.py"),

@@ -129,7 +129,7 @@ def test_redis_stops_under_load(
 
 
 def steps_back_and_recovers(scene: Scene, redis: RedisServer, max_in_flight: int) -> None:
-    wait_until(lambda: sum(scene.ready()) == max_in_flight, PATIENCE_S, "everything to be asked for")
+    wait_until(lambda: 0 < sum(scene.ready()) <= max_in_flight, PATIENCE_S, "messages to be asked for")
     wait_until(lambda: scene.total("finish_count") > 10 * max_in_flight or max_in_flight > 2, PATIENCE_S)
 
     redis.pause()
@@ -146,7 +146,7 @@ def steps_back_and_recovers(scene: Scene, redis: RedisServer, max_in_flight: int
 
     redis.resume()
     wait_until(lambda: scene.daemon.metric("backoff_state", state="flowing") == 1, PATIENCE_S, "it to flow again")
-    wait_until(lambda: sum(scene.ready()) == max_in_flight, PATIENCE_S, "everything to be asked for again")
+    wait_until(lambda: 0 < sum(scene.ready()) <= max_in_flight, PATIENCE_S, "messages to be asked for again")
     finished = scene.total("finish_count")
     wait_until(lambda: scene.total("finish_count") > finished + max_in_flight, PATIENCE_S, "full speed")
     # Not at any moment: at full speed a busy machine may be slower than the time-out now and then.

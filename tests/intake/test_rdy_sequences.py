@@ -129,7 +129,8 @@ async def two(stack: AsyncExitStack, shared_redis: RedisServer, redis_url: str) 
 
 async def make_intake(stack: AsyncExitStack, redis: RedisServer, nsqds: int) -> Intake:
     proxy = await stack.enter_async_context(Proxy(redis.port))
-    servers = [await stack.enter_async_context(EmbeddedNsqd(Options(shortest_ms=10))) for _ in range(nsqds)]
+    options = Options(shortest_ms=10, is_unbuffered=True)
+    servers = [await stack.enter_async_context(EmbeddedNsqd(options)) for _ in range(nsqds)]
     store = Store(redis_settings(f"redis://{HOST}:{proxy.port}/0"), [StoreRoute("r", 1000, 0, 0)], 1000)
     await store.start()
     stack.push_async_callback(store.close, 1)

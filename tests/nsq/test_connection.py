@@ -618,16 +618,66 @@ async def test_messages_that_come_with_garbage_are_not_handed_on(
 # -- heartbeats and silence
 
 
-async def test_heartbeats_are_answered_with_the_rdy_that_is_wanted(
-    embedded: EmbeddedNsqd, to: Make, topic: str
+async def test_heartbeats_are_answered_with_the_rdy_that_is_wanted(to: Make, topic: str) -> None:
+    async with EmbeddedNsqd(Options(shortest_ms=10, is_unbuffered=True)) as embedded:
+        connection = await subscribed(to(embedded, FAST_MS), topic, rdy=5)
+        peer = embedded.connections[0]
+        await embedded.until(lambda: len(peer.params_of("NOP")) == 2)
+        connection.set_rdy(0)
+        await embedded.until(lambda: len(peer.params_of("NOP")) == 4)
+        await embedded.until(lambda: len(peer.rdy_sequence) >= 6)
+        assert peer.rdy_sequence[:6] == [5, 5, 5, 0, 0, 0]
+
+
+# -- the window of RDY
+
+
+def ready_count(nsqd: Nsqd, topic: str) -> int:
+    return sum(int(client["ready_count"]) for client in nsqd.channel_stats(topic, CHANNEL)["clients"])
+
+
+@pytest.mark.servers
+async def test_a_quiet_connection_leaves_nsqd_room_for_one_message(real_nsqd: Nsqd, to: Make, topic: str) -> None:
+    connection = await subscribed(to(real_nsqd), topic)
+    await until(lambda: connection.rdy_used == 1, PATIENCE_S, "the window to close")
+    await until(lambda: ready_count(real_nsqd, topic) == 1, PATIENCE_S, "nsqd to have it")
+    assert connection.rdy == 100
+
+
+@pytest.mark.servers
+async def test_a_backlog_opens_the_window_to_all_that_is_granted(
+    real_nsqd: Nsqd, to: Make, recorder: Recorder, topic: str
 ) -> None:
-    connection = await subscribed(to(embedded, FAST_MS), topic, rdy=5)
-    peer = embedded.connections[0]
-    await embedded.until(lambda: len(peer.params_of("NOP")) == 2)
+    connection = await subscribed(to(real_nsqd), topic)
+    await until(lambda: connection.rdy_used == 1, PATIENCE_S, "the window to close")
+    real_nsqd.publish_many(topic, [b"x"] * 150)
+    await recorder.take(100)
+    assert (connection.in_flight, connection.rdy_used) == (100, 100)
+    connection.fin(recorder.messages[:100])
+    await recorder.take(150)
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("heartbeat_ms", [1000])
+async def test_a_heartbeat_repeats_the_rdy_that_nsqd_has(
+    real_nsqd: Nsqd, to: Make, topic: str, heartbeat_ms: int
+) -> None:
+    connection = await subscribed(to(real_nsqd, heartbeat_ms), topic)
+    await until(lambda: connection.rdy_used == 1, PATIENCE_S, "the window to close")
+    await until(lambda: connection.quiet_s > heartbeat_ms / 2000, PATIENCE_S, "silence")
+    await until(lambda: connection.quiet_s < heartbeat_ms / 2000, PATIENCE_S, "a heartbeat")
+    await until(lambda: ready_count(real_nsqd, topic) == 1, PATIENCE_S, "nsqd to have the same")
+
+
+async def test_nothing_is_asked_for_once_it_closes(embedded: EmbeddedNsqd, to: Make, topic: str) -> None:
+    connection = await subscribed(to(embedded), topic)
     connection.set_rdy(0)
-    await embedded.until(lambda: len(peer.params_of("NOP")) == 4)
-    await embedded.until(lambda: len(peer.rdy_sequence) >= 6)
-    assert peer.rdy_sequence[:6] == [5, 5, 5, 0, 0, 0]
+    connection.cls()
+    peer = embedded.connections[0]
+    peer.send_raw(message_frame(Message(b"0" * 16, 1, 1, b"x")))
+    await until(lambda: connection.in_flight == 1, PATIENCE_S, "the last message")
+    assert connection.rdy_used == 0
+    assert peer.rdy_sequence[-1] == 0
 
 
 async def test_a_heartbeat_comes_with_messages_and_is_answered(

@@ -78,7 +78,7 @@ def test_the_secret_is_not_part_of_identify() -> None:
 
 
 def test_an_answer_of_nsqd_is_understood() -> None:
-    assert parse(ANSWER, WHERE) == Negotiated(version="1.3.0")
+    assert parse(ANSWER, WHERE) == Negotiated(version="1.3.0", output_buffer_timeout_ms=25)
 
 
 def test_what_an_answer_leaves_out_has_nsqds_default() -> None:

@@ -33,7 +33,7 @@ _MOST_ATTEMPTS = 0xFFFF  # two bytes on the wire; nsqd's count starts again afte
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """nsqd's own flags and their defaults, and one that it has not: how short a heartbeat or message timeout may be."""
+    """nsqd's own flags and their defaults, and two that it has not."""
 
     max_rdy_count: int = 2_500
     max_msg_size_bytes: int = 1 << 20
@@ -44,6 +44,9 @@ class Options:
     heartbeat_interval_ms: int = 30_000
     max_heartbeat_interval_ms: int = 60_000
     shortest_ms: int = 1_000
+    """How short a heartbeat or message timeout may be."""
+    is_unbuffered: bool = False
+    """Answers IDENTIFY with an `output_buffer_timeout` of 0, whatever it asks for: it holds no message back."""
 
 
 class Refusal(NsqdigestError):

@@ -234,6 +234,8 @@ class Session:
             have.output_buffer_size_bytes, have.output_buffer_timeout_ms = 1, 0
         elif asked.output_buffer_size != 0:
             have.output_buffer_size_bytes = _within("output buffer size", asked.output_buffer_size, 64, 64 * 1024)
+        if options.is_unbuffered:
+            have.output_buffer_timeout_ms = 0
         have.sample_rate = _within("sample rate", asked.sample_rate, 0, 99)
         if asked.msg_timeout != 0:
             have.msg_timeout_ms = _within(
