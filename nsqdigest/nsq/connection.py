@@ -224,16 +224,32 @@ class NsqConnection:
         answers = [self._requests.add() for _ in requests]
         self._write(requests[0] if len(requests) == 1 else b"".join(requests))
         try:
-            _, late = await asyncio.wait(answers[-1:], timeout=within_s)
+            async with asyncio.timeout(within_s):
+                await answers[-1]
+        except NsqdError:
+            pass  # it is the answer
+        except TimeoutError:
+            # The last one is cancelled by now.
+            unanswered = (
+                request
+                for request, answer in zip(requests, answers, strict=True)
+                if answer.cancelled() or not answer.done()
+            )
+            verb = next(unanswered).split(maxsplit=1)[0].decode()
+            self._end(ConnectionLost(f"nsqd at {self.address} did not answer {verb} within {within_s:g} s"))
         except asyncio.CancelledError:
             for answer in answers:
                 answer.add_done_callback(_looked_at)
             raise
-        if late:
-            first = next(request for request, answer in zip(requests, answers, strict=True) if not answer.done())
-            verb = first.split(maxsplit=1)[0].decode()
-            self._end(ConnectionLost(f"nsqd at {self.address} did not answer {verb} within {within_s:g} s"))
-        return [_answer_of(answer) for answer in answers]
+        return [self._answer_of(answer) for answer in answers]
+
+    def _answer_of(self, answer: asyncio.Future[bytes]) -> bytes | NsqdError:
+        """Of one that is done."""
+        error = self._reason if answer.cancelled() else answer.exception()
+        if error is None:
+            return answer.result()
+        assert isinstance(error, NsqdError)
+        return error
 
     def _ask(self, command: bytes) -> asyncio.Future[bytes]:
         answer = self._requests.add()
@@ -399,15 +415,6 @@ def _leave_broken_writes_to_the_reader(stream: IOStream) -> None:
         return size_bytes
 
     stream.write_to_fd = write_to_fd  # type: ignore[method-assign]
-
-
-def _answer_of(answer: asyncio.Future[bytes]) -> bytes | NsqdError:
-    """Of one that is done."""
-    error = answer.exception()
-    if error is None:
-        return answer.result()
-    assert isinstance(error, NsqdError)
-    return error
 
 
 def _looked_at(answer: asyncio.Future[bytes]) -> None:
