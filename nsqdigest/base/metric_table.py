@@ -126,7 +126,8 @@ METRICS: dict[str, Declared] = {
         ("topic", "reason"), "Messages sent to the dead-letter topic.", reason=DeadLetterReason
     ),
     "publishes_total": _counter(
-        ("outcome",), "Publishes of dead letters and of nsq sinks; outcome unknown: nsqd may have the messages or not.",
+        ("outcome",),
+        "PUBs and MPUBs of dead letters and of nsq sinks; outcome unknown: nsqd may have the messages or not.",
         outcome=("acknowledged", "refused", "unsent", "unknown"),
     ),
     "publish_waits_total": _counter(

@@ -105,6 +105,7 @@ class Outlet:
         self.most_senders = senders or settings.concurrency
         self._bulk = sink if isinstance(sink, BulkSink) else None
         self._at_once = self._bulk.at_once if self._bulk is not None else 1
+        self._at_once_bytes = self._bulk.at_once_bytes if self._bulk is not None else 0
         self.controller = controller
         self.health = Health(controller)
         self.attempts: deque[Attempt] = deque(maxlen=REMEMBERED_ATTEMPTS)
@@ -263,10 +264,14 @@ class Outlet:
         ready = self._ready
         first = ready.popleft()
         batch = [first]
+        size_bytes = len(first.body or b"")
         if first.body is not None:
-            while ready and len(batch) < most and ready[0].body is not None:
+            while ready and len(batch) < most and (body := ready[0].body) is not None:
+                if size_bytes + len(body) > self._at_once_bytes:
+                    break
+                size_bytes += len(body)
                 batch.append(ready.popleft())
-        self.ready_bytes -= sum([len(each.body or b"") for each in batch])
+        self.ready_bytes -= size_bytes
         return batch
 
     # -- the senders
@@ -283,7 +288,9 @@ class Outlet:
             self._sending += 1
             self._quiet.clear()
             if self._ready and self._bulk is not None:
-                self._wake()  # a batch ends at a digest that is still to be read: there are more than were counted on
+                # A batch ends at a digest that is still to be read, or with enough bytes: there are more than were
+                # counted on.
+                self._wake()
             try:
                 await self._send(sender, batch)
             except Exception as error:

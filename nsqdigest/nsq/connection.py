@@ -19,7 +19,7 @@ import math
 import socket
 import ssl
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from tornado.iostream import IOStream, StreamBufferFullError, StreamClosedError
@@ -227,19 +227,47 @@ class NsqConnection:
         self.in_flight -= count
 
     async def request(self, command: bytes, within_s: float | None = None) -> bytes:
-        """Sends a command that nsqd answers, and returns the answer. Answers come in the order of requests, so one that
-        is late ends the connection: it would be taken for the answer to the next command."""
+        """Sends a command that nsqd answers, and returns the answer."""
+        (answer,) = await self.request_all([command], within_s)
+        if isinstance(answer, NsqdError):
+            raise answer
+        return answer
+
+    async def request_all(self, requests: Sequence[bytes], within_s: float | None = None) -> list[bytes | NsqdError]:
+        """Sends commands in one write. Returns for each nsqd's answer, or why there is none. Answers come in the order
+        of commands, so one that is late ends the connection: it would be taken for the answer to the next one."""
         within_s = ANSWERED_WITHIN_S if within_s is None else within_s
         if not self.is_open:
             raise self._reason or ConnectionLost(f"nsqd at {self.address}: not connected")
+        answers = [self._requests.add() for _ in requests]
+        self._write(requests[0] if len(requests) == 1 else b"".join(requests))
         try:
             async with asyncio.timeout(within_s):
-                return await self._ask(command)
+                await answers[-1]
+        except NsqdError:
+            pass  # it is the answer
         except TimeoutError:
-            verb = command.split(maxsplit=1)[0].decode()
-            raise self._end(
-                ConnectionLost(f"nsqd at {self.address} did not answer {verb} within {within_s:g} s")
-            ) from None
+            # The last one is cancelled by now.
+            unanswered = (
+                request
+                for request, answer in zip(requests, answers, strict=True)
+                if answer.cancelled() or not answer.done()
+            )
+            verb = next(unanswered).split(maxsplit=1)[0].decode()
+            self._end(ConnectionLost(f"nsqd at {self.address} did not answer {verb} within {within_s:g} s"))
+        except asyncio.CancelledError:
+            for answer in answers:
+                answer.add_done_callback(_looked_at)
+            raise
+        return [self._answer_of(answer) for answer in answers]
+
+    def _answer_of(self, answer: asyncio.Future[bytes]) -> bytes | NsqdError:
+        """Of one that is done."""
+        error = self._reason if answer.cancelled() else answer.exception()
+        if error is None:
+            return answer.result()
+        assert isinstance(error, NsqdError)
+        return error
 
     def _ask(self, command: bytes) -> asyncio.Future[bytes]:
         answer = self._requests.add()

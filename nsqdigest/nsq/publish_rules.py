@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from nsqdigest.base.errors import Applied, NsqdRefused, PublishError
 
@@ -26,6 +26,8 @@ _TOPIC = re.compile(r"(?=.{1,64}\Z)[.a-zA-Z0-9_-]+(#ephemeral)?")
 _TOO_BIG = re.compile(r"too big (\d+) > (\d+)")
 _PERHAPS_APPLIED = frozenset(("E_PUB_FAILED", "E_MPUB_FAILED"))
 """nsqd failed while it queued: it may have a part of an MPUB."""
+_OF_ONE_COMMAND = frozenset(("E_BAD_TOPIC", "E_BAD_MESSAGE", "E_BAD_BODY", "E_UNAUTHORIZED"))
+"""Refusals that say nothing of the other commands."""
 
 C = TypeVar("C")
 
@@ -62,7 +64,52 @@ def count_of_next(bodies: Sequence[bytes], start: int, max_body_bytes: int) -> i
     return len(bodies) - start
 
 
+class Part(NamedTuple):
+    """The messages of one command, by their numbers."""
+
+    topic: str
+    numbers: Sequence[int]
+
+
+def parts_of(
+    messages: Sequence[tuple[str, bytes]], numbers: Iterable[int], max_body_bytes: int, max_shared_bytes: int
+) -> list[Part]:
+    """The commands for these messages (topic and body): one for a topic where all fit in. What is larger than
+    `max_shared_bytes` goes alone, so that its refusal is not that of others, and last: what stands behind a refused
+    command has to be sent again."""
+    by_topic: dict[str, list[int]] = {}
+    alone: list[Part] = []
+    for number in numbers:
+        topic, body = messages[number]
+        if len(body) > max_shared_bytes:
+            alone.append(Part(topic, (number,)))
+        else:
+            by_topic.setdefault(topic, []).append(number)
+    parts: list[Part] = []
+    for topic, theirs in by_topic.items():
+        bodies = [messages[number][1] for number in theirs]
+        start = 0
+        while start < len(theirs):
+            count = count_of_next(bodies, start, max_body_bytes)
+            parts.append(Part(topic, theirs[start : start + count]))
+            start += count
+    return parts + alone
+
+
 # -- refusals
+
+
+def is_of_one_command(error: NsqdRefused) -> bool:
+    return error.code in _OF_ONE_COMMAND
+
+
+def learned_max_shared_bytes(error: NsqdRefused, count: int) -> int | None:
+    """Which messages may still share a command, after nsqd found one of `count` too large: those within the limit that
+    it names, or none where it names none. None: that was not the reason."""
+    if error.code != "E_BAD_MESSAGE" or count < 2:
+        return None
+    found = _TOO_BIG.search(str(error))
+    return int(found[2]) if found else 0
 
 
 def learned_max_body_bytes(error: NsqdRefused, count: int) -> int | None:

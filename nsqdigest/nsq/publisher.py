@@ -4,7 +4,9 @@ Invariants:
 - `publish` returns when nsqd has acknowledged all bodies, or raises a PublishError: how many nsqd has, and whether it
   may have more. A command that certainly did not happen is tried again, at the next address where there are several;
   one that may have happened never is, so that a publisher makes no duplicates by itself.
-- Commands in progress are bounded, by number and by bytes; further ones wait in line, for a limited time.
+- `publish_each` does the same for messages that have nothing to do with one another, in one write: each has a result of
+  its own, and none is refused because of another.
+- Writes in progress are bounded, by number and by bytes; further ones wait in line, for a limited time.
 - A command that was written is not cancelled with its caller: it counts as in progress until nsqd answers or the
   connection ends.
 - An nsqd that cannot be reached is not tried again before `retry_at_s`, later from failure to failure. Publishes wait
@@ -21,14 +23,15 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from nsqdigest.backoff import retry_wait_ms
 from nsqdigest.base import log, tasks
 from nsqdigest.base.errors import (
     Applied,
-    ConnectionLost,
     NotReached,
     NsqdError,
     NsqdRefused,
@@ -50,8 +53,13 @@ CLOSE_WITHIN_S = 1.0
 """Commands in progress at the end get so long to be acknowledged."""
 _TRIES = 3
 """At one nsqd, of a command that certainly did not happen."""
+_ALONE_AFTER_FAILURE = 1_000
+"""After nsqd failed to store an MPUB, of which it may have a part, so many messages go in a PUB each. What it has is
+known then, and a disk that stays full makes no more duplicates."""
 
 _log = log.get("publisher")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +92,7 @@ class Publisher:
             self._bounds.commands, self._bounds.size_bytes, self._bounds.admitted_within_s
         )
         self._pools: dict[Address, _NsqdPool] = {}
-        self._sends: set[asyncio.Task[None]] = set()
+        self._sends: set[asyncio.Task[list[bytes | NsqdError]]] = set()
         self._is_closing = False
 
     async def publish(self, nsqd: Address | Sequence[Address], topic: str, bodies: Sequence[bytes]) -> None:
@@ -95,12 +103,37 @@ class Publisher:
         done = 0
         try:
             while done < len(bodies):
-                done += await self._next_at_one_of(addresses, topic, bodies, done)
+                following = partial(self._next_at, topic=topic, bodies=bodies, start=done)
+                done += await self._at_one_of(addresses, following)
         except PublishError as error:
             error.acknowledged = done
-            outcome = "refused" if error.code else "unsent" if error.applied is Applied.NO else "unknown"
-            self._metrics.add("publishes_total", 1, outcome=outcome)
+            self._count(error)
             raise
+
+    async def publish_each(
+        self,
+        nsqd: Address | Sequence[Address],
+        messages: Sequence[tuple[str, bytes]],
+        results: dict[int, PublishError | None],
+    ) -> None:
+        """Topics and bodies, which go in one write: the caller bounds how many. `results` gets what became of each, by
+        its number, as it is known; None: nsqd acknowledged it. Raises why the others have no result."""
+        for number, (topic, body) in enumerate(messages):
+            try:
+                publish_rules.refuse_what_no_nsqd_takes(topic, (body,))
+            except PublishError as error:
+                self._count(error)
+                results[number] = error
+        addresses = [nsqd] if isinstance(nsqd, Address) else nsqd
+        try:
+            await self._at_one_of(addresses, partial(self._each_at, messages=messages, results=results))
+        except PublishError as error:
+            self._count(error)
+            raise
+
+    def _count(self, error: PublishError) -> None:
+        outcome = "refused" if error.code else "unsent" if error.applied is Applied.NO else "unknown"
+        self._metrics.add("publishes_total", 1, outcome=outcome)
 
     async def close(self) -> None:
         """Accepts nothing new, gives commands in progress a moment, and ends. Publishes that wait raise."""
@@ -113,19 +146,17 @@ class Publisher:
         if self._sends:
             await asyncio.wait(self._sends)
 
-    # -- one command
+    # -- at one nsqd
 
-    async def _next_at_one_of(
-        self, addresses: Sequence[Address], topic: str, bodies: Sequence[bytes], start: int
-    ) -> int:
-        """Returns how many bodies nsqd acknowledged."""
+    async def _at_one_of(self, addresses: Sequence[Address], publish: Callable[[_NsqdPool], Awaitable[T]]) -> T:
+        """At the first that can be reached."""
         retry_at_s = {address: pool.retry_at_s for address, pool in self._pools.items()}
         problem = PublishError("no nsqd to publish to was named", applied=Applied.NO)
         for address in publish_rules.in_order(addresses, retry_at_s, time.monotonic()):
             pool = self._pool(address)
             pool.users += 1
             try:
-                return await self._next_at(pool, topic, bodies, start)
+                return await publish(pool)
             except PublishError as error:
                 if error.applied is Applied.AMBIGUOUS or error.code or self._is_closing:
                     raise
@@ -135,34 +166,82 @@ class Publisher:
         raise problem
 
     async def _next_at(self, pool: _NsqdPool, topic: str, bodies: Sequence[bytes], start: int) -> int:
+        """One command. Returns how many bodies nsqd acknowledged."""
         for _ in range(_TRIES):
             count = publish_rules.count_of_next(bodies, start, pool.max_body_bytes)
             command = commands.publish(topic, bodies[start : start + count])
             try:
-                await self._send(pool, topic, command)
+                (answer,) = await self._send(pool, topic, [command])
             except NotReached:
                 continue
-            except NsqdRefused as error:
-                learned = publish_rules.learned_max_body_bytes(error, count)
+            if isinstance(answer, NotReached):
+                continue
+            if isinstance(answer, NsqdRefused):
+                learned = publish_rules.learned_max_body_bytes(answer, count)
                 if learned is None:
-                    raise publish_rules.refusal(error, f"nsqd at {pool.address}", topic) from error
+                    raise publish_rules.refusal(answer, f"nsqd at {pool.address}", topic) from answer
                 pool.max_body_bytes = learned
                 continue
-            except (ConnectionLost, ProtocolError) as error:
-                raise PublishError(
-                    f"a publish to {topic} was not acknowledged, nsqd may have it or not: {error}",
-                    applied=Applied.AMBIGUOUS,
-                ) from error
+            if isinstance(answer, NsqdError):
+                raise _unknown(topic, answer) from answer
             self._metrics.add("publishes_total", 1, outcome="acknowledged")
             return count
-        raise PublishError(
-            f"a publish to {topic} did not get through to nsqd at {pool.address} in {_TRIES} tries: it refuses what "
-            "others publish, or its connections break",
-            applied=Applied.NO,
-        )
+        raise _not_through(topic, pool.address)
 
-    async def _send(self, pool: _NsqdPool, topic: str, command: bytes) -> None:
-        size_bytes = len(command)
+    async def _each_at(
+        self, pool: _NsqdPool, messages: Sequence[tuple[str, bytes]], results: dict[int, PublishError | None]
+    ) -> None:
+        """All that have no result yet, in one write; again while some of them certainly did not happen."""
+        tries = 0
+        while waiting := [number for number in range(len(messages)) if number not in results]:
+            topic = messages[waiting[0]][0]
+            if tries == _TRIES:
+                raise _not_through(topic, pool.address)
+            parts = publish_rules.parts_of(messages, waiting, pool.max_body_bytes, pool.max_shared_bytes)
+            try:
+                answers = await self._send(
+                    pool,
+                    topic,
+                    [commands.publish(part.topic, [messages[each][1] for each in part.numbers]) for part in parts],
+                )
+            except NotReached:
+                tries += 1
+                continue
+            known = len(results)
+            for part, answer in zip(parts, answers, strict=True):
+                self._on_answer(pool, part, answer, results)
+            # A refusal costs what stands behind it: no try, since each ends with one message less.
+            tries = 0 if len(results) > known else tries + 1
+
+    def _on_answer(
+        self,
+        pool: _NsqdPool,
+        part: publish_rules.Part,
+        answer: bytes | NsqdError,
+        results: dict[int, PublishError | None],
+    ) -> None:
+        """Raises what holds for all that stand behind it, too."""
+        count = len(part.numbers)
+        if isinstance(answer, NotReached):
+            return
+        if isinstance(answer, NsqdRefused):
+            if pool.has_learned(answer, count):
+                return
+            error = publish_rules.refusal(answer, f"nsqd at {pool.address}", part.topic)
+            if not publish_rules.is_of_one_command(answer):
+                raise error from answer
+            self._count(error)
+            results.update(dict.fromkeys(part.numbers, error))
+            return
+        if isinstance(answer, NsqdError):
+            raise _unknown(part.topic, answer) from answer
+        pool.stored(count)
+        self._metrics.add("publishes_total", 1, outcome="acknowledged")
+        results.update(dict.fromkeys(part.numbers))
+
+    async def _send(self, pool: _NsqdPool, topic: str, requests: Sequence[bytes]) -> list[bytes | NsqdError]:
+        """Commands, in one write. Returns nsqd's answers, or why there is none."""
+        size_bytes = sum(map(len, requests))
         if self._is_closing:
             raise _closing()
         if reason := self._backpressure.blocked_by(size_bytes):
@@ -173,24 +252,30 @@ class Publisher:
         except BaseException:
             self._backpressure.release(size_bytes)
             raise
-        send = asyncio.create_task(self._acknowledged(pool, connection, command), name=f"publish to {pool.address}")
+        send = asyncio.create_task(
+            self._answered(pool, connection, requests, size_bytes), name=f"publish to {pool.address}"
+        )
         self._sends.add(send)
         send.add_done_callback(self._sent)
-        await asyncio.shield(send)
+        return await asyncio.shield(send)
 
-    def _sent(self, send: asyncio.Task[None]) -> None:
+    def _sent(self, send: asyncio.Task[list[bytes | NsqdError]]) -> None:
         self._sends.discard(send)
         if not send.cancelled():
             send.exception()  # looked at: its caller may have been cancelled
 
-    async def _acknowledged(self, pool: _NsqdPool, connection: NsqConnection, command: bytes) -> None:
+    async def _answered(
+        self, pool: _NsqdPool, connection: NsqConnection, requests: Sequence[bytes], size_bytes: int
+    ) -> list[bytes | NsqdError]:
         try:
             if not connection.is_open:
                 raise NotReached(f"nsqd at {pool.address}: the connection ended before anything was sent")
-            await connection.request(command, self._bounds.acknowledged_within_s)
-            pool.acknowledged(connection)
+            answers = await connection.request_all(requests, self._bounds.acknowledged_within_s)
+            if isinstance(answers[0], bytes):
+                pool.acknowledged(connection)
+            return answers
         finally:
-            self._backpressure.release(len(command))
+            self._backpressure.release(size_bytes)
             pool.ended(connection)
 
     def _pool(self, address: Address) -> _NsqdPool:
@@ -206,6 +291,20 @@ def _closing() -> PublishError:
     return PublishError("the publisher ends: nothing was sent", applied=Applied.NO)
 
 
+def _unknown(topic: str, error: NsqdError) -> PublishError:
+    return PublishError(
+        f"a publish to {topic} was not acknowledged, nsqd may have it or not: {error}", applied=Applied.AMBIGUOUS
+    )
+
+
+def _not_through(topic: str, address: Address) -> PublishError:
+    return PublishError(
+        f"a publish to {topic} did not get through to nsqd at {address} in {_TRIES} tries: it refuses what others "
+        "publish, or its connections break",
+        applied=Applied.NO,
+    )
+
+
 class _NsqdPool:
     """The connections to one nsqd, and until when none is tried. It is the receiver of what they read."""
 
@@ -218,6 +317,8 @@ class _NsqdPool:
     ) -> None:
         self.address = address
         self.max_body_bytes = publish_rules.MAX_BODY_BYTES
+        self._max_shared_bytes = publish_rules.MAX_BODY_BYTES
+        self._alone_left = 0
         self.retry_at_s = 0.0
         """No connection is tried before."""
         self.users = 0
@@ -233,6 +334,26 @@ class _NsqdPool:
         self._failures = 0
         self._problem: NsqdError | None = None
         self._ends = asyncio.Event()
+
+    @property
+    def max_shared_bytes(self) -> int:
+        """Of a message that shares a command with others, which may have nothing to do with it."""
+        return 0 if self._alone_left else self._max_shared_bytes
+
+    def has_learned(self, error: NsqdRefused, count: int) -> bool:
+        """Whether this refusal of `count` messages taught how to send them in another way."""
+        if error.code == "E_MPUB_FAILED":
+            self._alone_left = _ALONE_AFTER_FAILURE
+        max_body_bytes = publish_rules.learned_max_body_bytes(error, count)
+        max_shared_bytes = publish_rules.learned_max_shared_bytes(error, count)
+        if max_body_bytes is not None:
+            self.max_body_bytes = max_body_bytes
+        if max_shared_bytes is not None:
+            self._max_shared_bytes = max_shared_bytes
+        return max_body_bytes is not None or max_shared_bytes is not None
+
+    def stored(self, count: int) -> None:
+        self._alone_left = max(0, self._alone_left - count)
 
     def is_idle(self, now_s: float) -> bool:
         """Whether nothing is lost by forgetting it: no publish uses it, nothing is connected, no retry is pending."""

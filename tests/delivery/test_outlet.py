@@ -188,6 +188,27 @@ async def test_a_sink_that_takes_several_gets_what_waits_together_and_no_more_th
 
 
 @simulated
+@pytest.mark.parametrize(
+    ("at_once_bytes", "batches"),
+    [(200, [["a", "b"], ["c", "d"], ["e"]]), (199, [["a"], ["b"], ["c"], ["d"], ["e"]]), (99, [*map(list, "abcde")])],
+)
+async def test_what_goes_together_is_bounded_in_bytes_and_one_alone_may_be_larger(
+    at_once_bytes: int, batches: list[list[str]]
+) -> None:
+    sink = ToldBulkSink(at_once_bytes=at_once_bytes)
+    stage = Delivering(ToldDigests(), sinks={"out": sink}, limit=2)
+    digests = ToldDigests()
+    made = stage.deliveries(stage.claims(*"abcde"))
+    for each in made:
+        each.opened = digests.head(each.claim.timeline)  # type: ignore[assignment]
+        each.body = b"x" * 100
+    stage.outlet.put(made)
+    await stage.quiet()
+    assert sink.batches == batches
+    assert stage.outlet.ready_bytes == 0
+
+
+@simulated
 async def test_a_digest_wakes_one_sender_however_many_there_are() -> None:
     counts = []
     for senders in (1, 50):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import struct
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -12,7 +13,7 @@ import pytest
 from nsq import protocol
 
 import nsqdigest
-from nsqdigest.base.errors import ConnectionLost, NsqdigestError, NsqdRefused, ProtocolError
+from nsqdigest.base.errors import ConnectionLost, NotReached, NsqdigestError, NsqdRefused, ProtocolError
 from nsqdigest.config import Address
 from nsqdigest.demo.servers.nsqd import Connection, EmbeddedNsqd, Options, Refusal
 from nsqdigest.nsq import connection as connection_module
@@ -767,6 +768,49 @@ async def test_answers_come_in_the_order_of_requests(embedded: EmbeddedNsqd, to:
     command = b"PUB %s\n\0\0\0\1x" % topic.encode()
     answers = await asyncio.gather(*(connection.request(command) for _ in range(20)))
     assert answers == [b"%d" % number for number in range(20)]
+
+
+async def test_several_commands_go_in_one_write_and_each_has_its_answer(
+    embedded: EmbeddedNsqd, to: Make, topic: str
+) -> None:
+    connection = to(embedded)
+    await connection.open()
+    publish = b"PUB %s\n\0\0\0\1x" % topic.encode()
+    assert await connection.request_all([publish, publish]) == [b"OK", b"OK"]
+    answers = await connection.request_all([publish, b"PUB no+topic\n\0\0\0\1x", publish])
+    assert [type(answer) for answer in answers] == [bytes, NsqdRefused, NotReached]
+    assert embedded.stats(topic)["topics"][0]["message_count"] == 3
+
+
+async def test_answers_that_are_late_end_the_connection_for_all_that_have_none(
+    embedded: EmbeddedNsqd, to: Make, topic: str
+) -> None:
+    connection = to(embedded)
+    await connection.open()
+    embedded.script.answer = lambda _, name, __: b"" if name == "MPUB" else None
+    late, own = b"MPUB %s\n\0\0\0\1x" % topic.encode(), b"PUB %s\n\0\0\0\1x" % topic.encode()
+    answers = await connection.request_all([own, late, late], 0.1)
+    assert answers[0] == b"OK"
+    problem = f"nsqd at {connection.address} did not answer MPUB within 0.1 s"
+    assert [str(answer) for answer in answers[1:]] == [problem] * 2
+    assert not connection.is_open
+
+
+async def test_who_gives_up_on_several_leaves_no_exception_behind(embedded: EmbeddedNsqd, to: Make, topic: str) -> None:
+    unhandled: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+    connection = to(embedded)
+    await connection.open()
+    embedded.script.answer = lambda *_: b""
+    publish = b"PUB %s\n\0\0\0\1x" % topic.encode()
+    waiting = asyncio.ensure_future(connection.request_all([publish] * 3))
+    await embedded.until(lambda: len(embedded.connections[0].params_of("PUB")) == 3)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    connection.close("enough")
+    await asyncio.sleep(0)
+    gc.collect()
+    assert unhandled == []
 
 
 async def test_what_is_said_on_a_closed_connection_is_not_sent_and_no_error(

@@ -13,8 +13,11 @@ from nsqdigest.config import Address
 from nsqdigest.nsq.publish_rules import (
     count_of_next,
     in_order,
+    is_of_one_command,
     learned_max_body_bytes,
+    learned_max_shared_bytes,
     least_busy,
+    parts_of,
     refusal,
     refuse_what_no_nsqd_takes,
 )
@@ -43,6 +46,34 @@ def test_bodies_are_split_in_order_and_every_mpub_fits(bodies: list[bytes], limi
 def test_a_body_that_fits_to_the_byte_goes_with_the_others() -> None:
     assert count_of_next([b"x" * 10, b"y" * 10], 0, 4 + 14 + 14) == 2
     assert count_of_next([b"x" * 10, b"y" * 10], 0, 4 + 14 + 13) == 1
+
+
+@given(
+    messages=st.lists(st.tuples(st.sampled_from("abc"), st.binary(min_size=1, max_size=40)), max_size=30),
+    limit=st.integers(10, 200),
+    shared=st.integers(0, 40),
+    data=st.data(),
+)
+def test_every_message_is_in_one_command_with_others_that_fit(
+    messages: list[tuple[str, bytes]], limit: int, shared: int, data: st.DataObject
+) -> None:
+    numbers = sorted(data.draw(st.sets(st.sampled_from(range(len(messages)))))) if messages else []
+    parts = parts_of(messages, numbers, limit, shared)
+    assert sorted(number for part in parts for number in part.numbers) == numbers
+    for part in parts:
+        bodies = [messages[number][1] for number in part.numbers]
+        assert {messages[number][0] for number in part.numbers} == {part.topic}
+        assert list(part.numbers) == sorted(part.numbers)
+        assert len(bodies) == 1 or all(len(body) <= shared for body in bodies)
+        assert len(bodies) == 1 or 4 + sum(4 + len(body) for body in bodies) <= limit
+    larger = [len(messages[part.numbers[0]][1]) > shared for part in parts]
+    assert larger == sorted(larger), "what may be refused stands last"
+
+
+def test_messages_to_one_topic_are_one_command() -> None:
+    messages = [("a", b"1"), ("b", b"2"), ("a", b"3"), ("a", b"large")]
+    assert parts_of(messages, range(4), 100, 4) == [("a", [0, 2]), ("b", [1]), ("a", (3,))]
+    assert parts_of(messages, range(4), 100, 5) == [("a", [0, 2, 3]), ("b", [1])]
 
 
 @pytest.mark.parametrize(
@@ -78,6 +109,36 @@ def test_a_refused_size_teaches_the_limit_where_splitting_helps(
     error: NsqdRefused, count: int, limit: int | None
 ) -> None:
     assert learned_max_body_bytes(error, count) == limit
+
+
+@pytest.mark.parametrize(
+    ("error", "count", "limit"),
+    [
+        (NsqdRefused("E_BAD_MESSAGE", "MPUB message too big 20 > 10"), 2, 10),
+        (NsqdRefused("E_BAD_MESSAGE", "MPUB message too big 20 > 10"), 1, None),
+        (NsqdRefused("E_BAD_MESSAGE", "MPUB failed to read message body"), 2, 0),
+        (NsqdRefused("E_BAD_BODY", "MPUB body too big 20 > 10"), 2, None),
+    ],
+)
+def test_a_refused_message_teaches_which_ones_go_together(error: NsqdRefused, count: int, limit: int | None) -> None:
+    assert learned_max_shared_bytes(error, count) == limit
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("E_BAD_TOPIC", True),
+        ("E_BAD_MESSAGE", True),
+        ("E_BAD_BODY", True),
+        ("E_UNAUTHORIZED", True),
+        ("E_PUB_FAILED", False),
+        ("E_MPUB_FAILED", False),
+        ("E_AUTH_FIRST", False),
+        ("E_INVALID", False),
+    ],
+)
+def test_which_refusals_say_nothing_of_the_other_commands(code: str, expected: bool) -> None:
+    assert is_of_one_command(NsqdRefused(code, "why")) is expected
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,9 @@ async def test_every_kind_of_connection_publishes_and_tells_what_was_refused_fro
     publisher = Publisher(ConnectionOptions(heartbeat_interval_ms=30_000, tls=trust, compression=compression))
     bodies = [b"%02d" % number + b"x" * 1_000 for number in range(20)]
     try:
-        await publisher.publish(address_of(tls_nsqd), topic, bodies[:5])
+        await publisher.publish(address_of(tls_nsqd), topic, bodies[:3])
+        each = await results_of(publisher, tls_nsqd, [(topic, bodies[3]), (BAD_TOPIC, b"x"), (topic, bodies[4])])
+        assert codes_of(each) == ["", "E_BAD_TOPIC", ""]
         refused = asyncio.ensure_future(publisher.publish(address_of(tls_nsqd), BAD_TOPIC, [b"x"]))
         others = [asyncio.ensure_future(publisher.publish(address_of(tls_nsqd), topic, [body])) for body in bodies[5:]]
         assert (await problem_of(refused)).code == "E_BAD_TOPIC"
@@ -193,6 +195,223 @@ async def test_every_kind_of_connection_publishes_and_tells_what_was_refused_fro
     finally:
         await publisher.close()
     assert tls_nsqd.stats(topic)["topics"][0]["message_count"] == 20
+
+
+# -- each with its own result
+
+
+async def results_of(
+    publisher: Publisher, server: Server, messages: list[tuple[str, bytes]]
+) -> dict[int, PublishError | None]:
+    results: dict[int, PublishError | None] = {}
+    await publisher.publish_each(address_of(server), messages, results)
+    return results
+
+
+def codes_of(results: dict[int, PublishError | None]) -> list[str]:
+    """nsqd's, in the order of the messages; "": acknowledged."""
+    return ["" if error is None else error.code for _, error in sorted(results.items())]
+
+
+async def stopped_by(
+    publisher: Publisher, server: Server, messages: list[tuple[str, bytes]]
+) -> tuple[PublishError, dict[int, PublishError | None]]:
+    results: dict[int, PublishError | None] = {}
+    with pytest.raises(PublishError) as caught:
+        await publisher.publish_each(address_of(server), messages, results)
+    return caught.value, results
+
+
+def publishes_at(embedded: EmbeddedNsqd) -> list[list[str]]:
+    """The names of the commands that publish, by connection."""
+    return [[name for name, _ in connection.commands if name.endswith("PUB")] for connection in embedded.connections]
+
+
+async def test_messages_to_one_topic_go_in_one_command_and_those_to_several_in_one_write(
+    embedded: EmbeddedNsqd, publisher: Publisher, topic: str
+) -> None:
+    metrics = publisher._metrics
+    messages = [(topic, b"1"), (f"{topic}-b", b"2"), (topic, b"3")]
+    held = 0
+
+    def hold(connection: Connection, name: str, _: tuple[str, ...]) -> bytes | None:
+        nonlocal held
+        if not name.endswith("PUB"):
+            return None
+        held += 1
+        if held == 2:  # the second came before the first was answered
+            connection.send_raw(frame(FrameType.RESPONSE, b"OK") * 2)
+        return b""
+
+    embedded.script.answer = hold
+    assert await results_of(publisher, embedded, messages) == {0: None, 1: None, 2: None}
+    assert publishes_at(embedded) == [["MPUB", "PUB"]]
+    assert metrics.value("publishes_total", outcome="acknowledged") == 2
+
+
+async def test_all_arrive_once_with_their_very_bytes(server: Server, publisher: Publisher, topic: str) -> None:
+    bodies = [b"%02d\x00\n" % number for number in range(40)]
+    messages = [(f"{topic}-{number % 3}", body) for number, body in enumerate(bodies)]
+    assert set((await results_of(publisher, server, messages)).values()) == {None}
+    for each in range(3):
+        assert await taken(server, f"{topic}-{each}", len(bodies[each::3])) == bodies[each::3]
+
+
+async def test_nothing_to_publish_to_anybody_asks_nobody(publisher: Publisher) -> None:
+    results: dict[int, PublishError | None] = {}
+    await publisher.publish_each(Address(HOST, 1), [], results)
+    await publisher.publish_each(Address(HOST, 1), [("t", b""), ("no topic", b"x")], results)
+    assert codes_of(results) == ["E_BAD_MESSAGE", "E_BAD_TOPIC"]
+
+
+async def test_what_is_too_large_is_refused_alone(narrow_nsqd: Nsqd, publisher: Publisher, topic: str) -> None:
+    bodies = [b"%02d" % number + b"x" * (1000 if number in (3, 17) else 400) for number in range(20)]
+    for _ in range(2):
+        results = await results_of(publisher, narrow_nsqd, [(topic, body) for body in bodies])
+        assert [number for number, error in results.items() if error is not None] == [3, 17]
+        error = results[3]
+        assert error is not None
+        assert "too big 1002 > 1000; start that nsqd with --max-msg-size=1002" in str(error)
+        assert (error.code, error.applied) == ("E_BAD_MESSAGE", Applied.NO)
+    fitting = [body for body in bodies if len(body) < 1000]
+    assert await taken(narrow_nsqd, topic, 36) == sorted(fitting * 2)
+
+
+async def test_once_the_limit_is_known_what_is_beyond_it_goes_last_and_costs_others_nothing(
+    narrow_nsqd: Nsqd, embedded: EmbeddedNsqd, publisher: Publisher, topic: str
+) -> None:
+    def refuse(_: Connection, name: str, __: tuple[str, ...]) -> Refusal | None:
+        return Refusal("E_BAD_MESSAGE", "MPUB message too big 9 > 3") if name == "MPUB" else None
+
+    embedded.script.answer = refuse
+    messages = [(topic, b"too large"), (topic, b"1"), (topic, b"2")]
+    problem, results = await stopped_by(publisher, embedded, messages)
+    assert "did not get through" in str(problem), "a limit that does not help is not tried for ever"
+    assert results == {}
+    embedded.script.answer = lambda _, name, __: Refusal("E_BAD_MESSAGE", "PUB too big") if name == "PUB" else None
+    assert codes_of(await results_of(publisher, embedded, messages)) == ["E_BAD_MESSAGE", "", ""]
+    assert publishes_at(embedded)[-1] == ["MPUB", "PUB"]
+
+
+async def test_a_refusal_without_a_limit_sends_each_alone(
+    embedded: EmbeddedNsqd, publisher: Publisher, topic: str
+) -> None:
+    embedded.script.answer = lambda _, name, __: Refusal("E_BAD_MESSAGE", "bad") if name == "MPUB" else None
+    assert codes_of(await results_of(publisher, embedded, [(topic, b"1"), (topic, b"2")])) == ["", ""]
+    assert publishes_at(embedded) == [["MPUB"], ["PUB", "PUB"]]
+
+
+@pytest.mark.usefixtures("nothing_refused_here")
+async def test_a_topic_that_nsqd_refuses_costs_the_others_nothing(
+    server: Server, publisher: Publisher, topic: str
+) -> None:
+    bad = [f"bad{number}!" for number in range(6)]
+    messages = [(name, b"%02d" % number) for number, name in enumerate([topic, *bad, f"{topic}-b", topic])]
+    results = await results_of(publisher, server, messages)
+    assert codes_of(results) == ["", *["E_BAD_TOPIC"] * 6, "", ""]
+    assert all(f"refused a publish to {name}" in str(results[number]) for number, name in enumerate(bad, 1))
+    assert await taken(server, topic, 2) == [b"00", b"08"]
+    assert await taken(server, f"{topic}-b", 1) == [b"07"]
+    assert publisher._metrics.value("publishes_total", outcome="refused") == 6
+
+
+async def test_a_lost_answer_is_not_that_of_what_was_acknowledged_before(
+    embedded: EmbeddedNsqd, make: Make, topic: str
+) -> None:
+    publisher = make(retry_s=RESTS_LONG_S)
+    messages = [(topic, b"1"), (f"{topic}-b", b"2"), (f"{topic}-c", b"3"), (topic, b"4")]
+    embedded.script.answer = lambda _, name, __: b"" if name.endswith("PUB") else None
+    async with EmbeddedNsqd() as other:
+        results: dict[int, PublishError | None] = {}
+        addresses = [address_of(embedded), address_of(other)]
+        publish = asyncio.ensure_future(publisher.publish_each(addresses, messages, results))
+        await embedded.until(lambda: publishes_at(embedded) == [["MPUB", "PUB", "PUB"]])
+        embedded.connections[0].send_raw(frame(FrameType.RESPONSE, b"OK"))
+        (connection,) = publisher._pools[address_of(embedded)]._in_progress
+        await until(lambda: len(connection._requests._waiting) == 2, PATIENCE_S, "the first answer")
+        embedded.connections[0].abort()
+        problem = await problem_of(publish)
+        assert f"a publish to {topic}-b was not acknowledged, nsqd may have it or not" in str(problem)
+        assert (results, problem.applied) == ({0: None, 3: None}, Applied.AMBIGUOUS)
+        assert publishes_at(embedded) == [["MPUB", "PUB", "PUB"]]
+        assert len(other.connections) == 0
+
+
+async def test_what_one_nsqd_did_not_get_goes_to_the_next(embedded: EmbeddedNsqd, make: Make, topic: str) -> None:
+    """The first one acknowledges a part, then refuses whatever connects."""
+    publisher = make(retry_s=RESTS_LONG_S)
+    names = [topic, f"{topic}-b", f"{topic}-c"]
+
+    def answer(_: Connection, name: str, params: tuple[str, ...]) -> Refusal | None:
+        if name == "PUB" and params[0] == names[1]:
+            return Refusal("E_BAD_TOPIC", "not this one")
+        is_again = len(embedded.connections) > 1 and name == "IDENTIFY"
+        return Refusal("E_BAD_BODY", "not today") if is_again else None
+
+    embedded.script.answer = answer
+    async with EmbeddedNsqd() as other:
+        results: dict[int, PublishError | None] = {}
+        addresses = [address_of(embedded), address_of(other)]
+        await publisher.publish_each(addresses, [(name, b"x") for name in names], results)
+        assert codes_of(results) == ["", "E_BAD_TOPIC", ""]
+        assert [message_count(embedded, name) for name in names] == [1, 0, 0]
+        assert [message_count(other, name) for name in names] == [0, 0, 1]
+
+
+@pytest.mark.parametrize("code", ["E_AUTH_FIRST", "E_PUB_FAILED", "E_INVALID"])
+async def test_a_refusal_of_more_than_one_command_ends_the_rest_at_once(
+    embedded: EmbeddedNsqd, publisher: Publisher, topic: str, code: str
+) -> None:
+    names = [topic, f"{topic}-b", f"{topic}-c"]
+    embedded.script.answer = lambda _, __, params: Refusal(code, "no") if params[:1] == (names[1],) else None
+    problem, results = await stopped_by(publisher, embedded, [(name, b"x") for name in names])
+    assert (problem.code, results) == (code, {0: None})
+    assert publisher._metrics.value("publishes_total", outcome="refused") == 1
+    assert len(embedded.connections) == 1
+
+
+async def test_after_a_failure_to_store_each_is_stored_or_not(
+    embedded: EmbeddedNsqd, publisher: Publisher, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nsqdigest.nsq.publisher._ALONE_AFTER_FAILURE", 3)
+    messages = [(topic, b"%d" % number) for number in range(2)]
+    embedded.script.answer = lambda _, name, __: Refusal("E_MPUB_FAILED", "disk") if name == "MPUB" else None
+    problem, results = await stopped_by(publisher, embedded, messages)
+    assert (problem.code, problem.applied, results) == ("E_MPUB_FAILED", Applied.AMBIGUOUS, {})
+    embedded.script.answer = None
+    for _ in range(3):
+        await results_of(publisher, embedded, messages)
+    assert publishes_at(embedded) == [["MPUB"], ["PUB", "PUB", "PUB", "PUB", "MPUB"]]
+
+
+async def test_publishes_that_are_not_answered_end_together(embedded: EmbeddedNsqd, make: Make, topic: str) -> None:
+    publisher = make(acknowledged_within_s=SOON_S)
+    embedded.script.answer = lambda _, name, __: b"" if name == "PUB" else None
+    messages = [(topic, b"1"), (f"{topic}-b", b"2"), (topic, b"3")]
+    problem, results = await stopped_by(publisher, embedded, messages)
+    assert "did not answer PUB within 0.1 s" in str(problem)
+    assert results == {0: None, 2: None}
+
+
+async def test_a_caller_that_gives_up_takes_room_until_all_is_answered(
+    embedded: EmbeddedNsqd, make: Make, topic: str
+) -> None:
+    publisher = make(commands=1)
+    embedded.script.answer = lambda _, name, __: b"" if name.endswith("PUB") else None
+    messages = [(topic, b"1"), (f"{topic}-b", b"2"), (topic, b"3")]
+    first = asyncio.ensure_future(results_of(publisher, embedded, messages))
+    await embedded.until(lambda: publishes_at(embedded) == [["MPUB", "PUB"]])
+    first.cancel()
+    (second,) = under_way(publisher, embedded, topic, 1)
+    await asyncio.gather(first, return_exceptions=True)
+    peer = embedded.connections[0]
+    peer.send_raw(frame(FrameType.RESPONSE, b"OK"))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(second), SOON_S)
+    assert publishes_at(embedded) == [["MPUB", "PUB"]]
+    embedded.script.answer = None
+    peer.send_raw(frame(FrameType.RESPONSE, b"OK"))
+    await second
 
 
 # -- limits of nsqd

@@ -45,6 +45,7 @@ class BulkSink(Sink, Protocol):
     """A sink that takes several digests for little more than one costs."""
 
     at_once: int
-    """At most."""
+    at_once_bytes: int
+    """At most; one body may be larger than that."""
 
     async def deliver_all(self, digests: Sequence[OutgoingDigest]) -> Sequence[Outcome]: ...

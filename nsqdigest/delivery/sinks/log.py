@@ -37,6 +37,8 @@ _log = log.get("scheduler")
 
 STDOUT = "-"
 MOST_LINES_AT_ONCE = 200
+MOST_BYTES_AT_ONCE = 64 << 20
+"""More than ever lies ready for a sink: a file takes what there is."""
 _BREAKS_TO_BLANKS = bytes.maketrans(b"\r\n", b"  ")
 
 
@@ -75,6 +77,7 @@ class LogFile:
         self._writing: Future[None] | None = None
 
     at_once = MOST_LINES_AT_ONCE
+    at_once_bytes = MOST_BYTES_AT_ONCE
 
     async def deliver(self, digest: OutgoingDigest) -> Outcome:
         return (await self.deliver_all([digest]))[0]

@@ -4,7 +4,10 @@ is delivered when an nsqd has acknowledged it.
 Invariants:
 - A digest goes to the first of the sink's nsqds that can be reached. A publish that certainly failed there is tried at
   the next one; one that may have happened is repeated at the next attempt: consumers remember ids.
-- The connections are the sink's own, to each nsqd as many as digests may be in progress. TLS, compression and AUTH are
+- Digests that are ready together go in one write, those to the same topic in one command. Each has an outcome of its
+  own: one that nsqd refuses is the only one refused. Where an answer is lost, nsqd may have any of that write.
+- A write is bounded in digests and bytes; no more of them are in progress than `concurrency`.
+- The connections are the sink's own, to each nsqd as many as writes may be in progress. TLS, compression and AUTH are
   those of [nsq].
 - A closed sink still returns an outcome.
 """
@@ -14,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,13 +43,17 @@ if TYPE_CHECKING:
 
 NSQD_MAX_MSG_BYTES = 1 << 20
 """nsqd's default for `--max-msg-size`."""
+MOST_AT_ONCE = 100
+MOST_BYTES_AT_ONCE = 256 * 1024
+"""Of bodies. To compress so many takes some milliseconds, in which nothing else runs."""
 _COMMAND_BYTES = 128
 """Of a PUB beside its body, at most: the word, the topic's name, the size."""
 _IN_A_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _TEMPLATE_LIKE = 'write one like "digests.{tenant}"'
 _REFUSED = frozenset({"E_BAD_TOPIC", "E_BAD_MESSAGE", "E_BAD_BODY"})
 _UNAVAILABLE = frozenset(
-    {"E_UNAUTHORIZED", "E_AUTH_FIRST", "E_AUTH_FAILED", "E_PUB_FAILED"}  # the last: its disk, or it ends
+    {"E_UNAUTHORIZED", "E_AUTH_FIRST", "E_AUTH_FAILED", "E_PUB_FAILED", "E_MPUB_FAILED"}  # the last two: its disk, or
+    # it ends
 )
 
 
@@ -140,7 +147,17 @@ def verdict_of(error: PublishError) -> Verdict:
     return Verdict.AGAIN
 
 
+_DELIVERED = Outcome(Verdict.DELIVERED)
+
+
+def _outcome_of(error: PublishError | None) -> Outcome:
+    return _DELIVERED if error is None else Outcome(verdict_of(error), str(error))
+
+
 class NsqTopic:
+    at_once = MOST_AT_ONCE
+    at_once_bytes = MOST_BYTES_AT_ONCE
+
     def __init__(
         self,
         settings: NsqSinkSettings,
@@ -156,7 +173,8 @@ class NsqTopic:
         bounds = Bounds(
             connections=settings.concurrency,
             commands=settings.concurrency,
-            size_bytes=settings.concurrency * (settings.max_body_bytes + _COMMAND_BYTES),
+            size_bytes=settings.concurrency
+            * (max(settings.max_body_bytes, MOST_BYTES_AT_ONCE) + MOST_AT_ONCE * _COMMAND_BYTES),
             admitted_within_s=self._timeout_s,
             acknowledged_within_s=self._timeout_s,
             # Where there are several, one that rests costs no attempt its time. A single one rests no longer than a
@@ -166,16 +184,21 @@ class NsqTopic:
         self._publisher = Publisher(options, metrics, bounds, uniform=uniform)
 
     async def deliver(self, digest: OutgoingDigest) -> Outcome:
-        settings = self._settings
+        return (await self.deliver_all([digest]))[0]
+
+    async def deliver_all(self, digests: Sequence[OutgoingDigest]) -> list[Outcome]:
+        topic = self._settings.topic
+        messages = [(topic if each.target is None else each.target.texts["topic"], each.body) for each in digests]
+        results: dict[int, PublishError | None] = {}
+        others = _DELIVERED
         try:
             async with asyncio.timeout(self._timeout_s):
-                topic = settings.topic if digest.target is None else digest.target.texts["topic"]
-                await self._publisher.publish(settings.nsqd_tcp_addresses, topic, [digest.body])
+                await self._publisher.publish_each(self._settings.nsqd_tcp_addresses, messages, results)
         except PublishError as error:
-            return Outcome(verdict_of(error), str(error))
+            others = _outcome_of(error)
         except TimeoutError:
-            return Outcome(Verdict.UNAVAILABLE, f"no acknowledgement within {self._timeout_s:g} s")
-        return Outcome(Verdict.DELIVERED)
+            others = Outcome(Verdict.UNAVAILABLE, f"no acknowledgement within {self._timeout_s:g} s")
+        return [_outcome_of(results[number]) if number in results else others for number in range(len(digests))]
 
     async def close(self) -> None:
         await self._publisher.close()

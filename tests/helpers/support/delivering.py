@@ -101,9 +101,10 @@ class ToldSink:
 
 
 class ToldBulkSink(ToldSink):
-    def __init__(self, at_once: int = 10) -> None:
+    def __init__(self, at_once: int = 10, at_once_bytes: int = 1 << 20) -> None:
         super().__init__()
         self.at_once = at_once
+        self.at_once_bytes = at_once_bytes
         self.batches: list[list[str]] = []
 
     async def deliver(self, digest: OutgoingDigest) -> Outcome:
