@@ -33,6 +33,7 @@
 -- @include lib/exempt.lua
 
 local KEYS_OF_TIMELINE, ARGUMENTS_OF_ROUTE, ARGUMENTS_OF_RUN = 3, 4, 7
+local KEYS, ARGV, call = KEYS, ARGV, redis.call
 local now, route_count, digest_count = now_ms(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local first_own = KEYS_OF_ROUTE * route_count + 3 -- key of a timeline
 local agenda = KEYS[first_own - 1]
@@ -41,7 +42,7 @@ local dead, dead_details, exempt = unpack(KEYS, first_dead, first_dead + 2)
 local answers, WORDS = {}, { close = 'closed', wait = 'waiting', retry = 'waiting', bury = 'buried' }
 
 local function routes_of_call()
-  local KEYS, ARGV, routes, number, to_bury = KEYS, ARGV, {}, 0, {}
+  local routes, number, to_bury = {}, 0, {}
   for route_number = 1, route_count do
     local at = 4 + ARGUMENTS_OF_ROUTE * (route_number - 1)
     routes[route_number] = {
@@ -56,11 +57,11 @@ local function routes_of_call()
     -- base_text: Redis formats a number for every call it is given to.
     local run = {
       kind = kind == 'retry' and 'wait' or kind, is_retry = kind == 'retry', token = token, posts = tonumber(posts),
-      base = tonumber(base), bound = tonumber(bound), base_text = base,
+      base = tonumber(base), bound = tonumber(bound), base_text = base, is_ending = kind == 'close' or kind == 'bury',
     }
     at = at + ARGUMENTS_OF_RUN
     local entries, names, memories, name_from = route.entries, route.names, route.memories, route.name_from
-    local place, is_ending = #entries, run.kind ~= 'wait'
+    local place, is_ending = #entries, run.is_ending
     for id_at = at, at + count - 1 do
       local own = first_own + KEYS_OF_TIMELINE * number
       local timeline = substring(KEYS[own], name_from)
@@ -96,13 +97,21 @@ local function keys_of(entry)
   return unpack(KEYS, entry.own, entry.own + KEYS_OF_TIMELINE - 1)
 end
 
+-- Whether the id of an entry is that of the digest under way, by the one look that tells it of a usual head: what is of
+-- the timeline stands before ' id=', so an id that ended would be found there.
+local function is_under_way(head, id)
+  local at = find(head, id, 1, true)
+  return at and at > 4 and substring(head, at - 4, at - 1) == ' id=' and byte(head, at + #id) == BLANK
+end
+
 -- Returns the answer of an entry of which nothing is to be done, or nil. Counts the records of one that ends.
 local function refusal(entry, owner, is_remembered)
-  local head, id, own, is_ending = entry.head, entry.id, entry.own, entry.run.kind ~= 'wait'
-  if is_ending and has_field(of_timeline(head), ' closed=', id) then
+  local head, id, own, is_ending = entry.head, entry.id, entry.own, entry.run.is_ending
+  local is_other = is_ending and not is_under_way(head, id)
+  if is_other and has_field(of_timeline(head), ' closed=', id) then
     return 'already'
   end
-  if owner ~= entry.run.token or (is_ending and not has_field(head, ' id=', id)) then
+  if owner ~= entry.run.token or (is_other and not has_field(head, ' id=', id)) then
     return 'stale'
   end
   if is_ending then
@@ -123,9 +132,9 @@ end
 local function plan(number, route)
   local _, _, tokens, schedules, heads = keys_of_route(number)
   local entries, names = route.entries, route.names
-  local owners, known_heads = redis.call('HMGET', tokens, unpack(names)), redis.call('HMGET', heads, unpack(names))
-  local packed = redis.call('HMGET', schedules, unpack(names))
-  local is_remembered = #route.memories > 0 and redis.call('EXISTS', unpack(route.memories)) > 0
+  local owners, known_heads = call('HMGET', tokens, unpack(names)), call('HMGET', heads, unpack(names))
+  local packed = call('HMGET', schedules, unpack(names))
+  local is_remembered = #route.memories > 0 and call('EXISTS', unpack(route.memories)) > 0
   local accepted, of_kind = {}, { close = {}, bury = {}, wait = {} }
   for place = 1, #entries do
     local entry = entries[place]
@@ -165,16 +174,16 @@ local function wait_again_all(number, route)
     schedules_set[2 * place - 1], schedules_set[2 * place] = entry.timeline, schedule
     scores[2 * place - 1], scores[2 * place] = score, entry.timeline
   end
-  redis.call('HSET', schedules, unpack(schedules_set))
-  redis.call('ZADD', waiting, unpack(scores))
+  call('HSET', schedules, unpack(schedules_set))
+  call('ZADD', waiting, unpack(scores))
   put_down(agenda, waiting, first_due)
 end
 
 -- Of a revived digest its first end has remembered the keys. Returns whether the snapshot became the memory.
 local function remember_keys(entry, route, is_over)
-  local snapshot, _, memory = keys_of(entry)
+  local own = entry.own
   return byte(entry.timeline) ~= REVIVED
-    and remember(memory, snapshot, entry.total, is_over, entry.known or 0, route.remember_ms, route.remembered)
+    and remember(KEYS[own + 2], KEYS[own], entry.total, is_over, entry.known or 0, route.remember_ms, route.remembered)
 end
 
 local function close(entries, route)
@@ -188,7 +197,7 @@ local function close(entries, route)
       gone[count] = KEYS[entry.own]
     end
   end
-  redis.call('UNLINK', unpack(gone))
+  call('UNLINK', unpack(gone))
 end
 
 -- Before the heads say that they are being buried: who ends what was cut off here has no details. Where none are there
@@ -196,9 +205,9 @@ end
 local function keep_details(buried)
   local kept, dropped = {}, {}
   for _, entry in ipairs(buried) do
-    local is_kept = redis.call('HEXISTS', dead_details, entry.id) == 1
+    local is_kept = call('HEXISTS', dead_details, entry.id) == 1
     if not is_kept and entry.details ~= '' then
-      redis.call('HSET', dead_details, entry.id, entry.details)
+      call('HSET', dead_details, entry.id, entry.details)
       is_kept = true
     end
     local fate = is_kept and kept or dropped
@@ -209,7 +218,7 @@ end
 
 -- A redelivered event is in the dead digest already: shown in the next one, too, it would come twice with a revival.
 local function bury(entry, route)
-  redis.call('ZADD', dead, now, entry.id)
+  call('ZADD', dead, now, entry.id)
   remember_keys(entry, route, false)
   local snapshot, snapshot_values = keys_of(entry)
   move(snapshot_values, entry.dead_values) -- before the index: what an operator finds dead is whole
@@ -219,7 +228,7 @@ end
 local function drop(entry, route)
   remember_keys(entry, route, false)
   local snapshot, snapshot_values = keys_of(entry)
-  redis.call('UNLINK', snapshot, snapshot_values)
+  call('UNLINK', snapshot, snapshot_values)
 end
 
 local function set_heads(heads, entries, changed)
@@ -232,7 +241,7 @@ local function set_heads(heads, entries, changed)
     end
   end
   if #pairs_to_set > 0 then
-    redis.call('HSET', heads, unpack(pairs_to_set))
+    call('HSET', heads, unpack(pairs_to_set))
   end
 end
 
@@ -242,7 +251,7 @@ local function marked_as_burying(entry)
 end
 
 local function head_afterwards(entry)
-  if entry.run.kind ~= 'wait' then
+  if entry.run.is_ending then
     return ended(entry.head, entry.id)
   end
   local posts = entry.run.posts
@@ -267,7 +276,7 @@ local function end_exempt_retries(number, route)
     names[place] = route_of(waiting) .. ':' .. entry.timeline
   end
   if #names > 0 then
-    redis.call('ZREM', exempt, unpack(names))
+    call('ZREM', exempt, unpack(names))
   end
 end
 
@@ -278,7 +287,7 @@ local function exempt_retries_of(number, route)
     if entry.run.is_retry and entry.run.base > EXEMPT then
       local name, base = route_of(waiting), (unpack_schedule(entry.packed, now))
       if base == EXEMPT or find(entry.head, ' urgent=', 1, true)
-        or tonumber(redis.call('ZSCORE', exempt, name .. ':' .. entry.timeline) or nil) == base then
+        or tonumber(call('ZSCORE', exempt, name .. ':' .. entry.timeline) or nil) == base then
         put_exempt(exempt, name, entry.timeline, entry.run.base, now)
       end
     end
@@ -330,8 +339,8 @@ local function finish(number, route)
   for place = 1, #route.accepted do
     names[place] = route.accepted[place].timeline
   end
-  redis.call('HDEL', tokens, unpack(names))
-  redis.call('ZREM', leased, unpack(names))
+  call('HDEL', tokens, unpack(names))
+  call('ZREM', leased, unpack(names))
 end
 
 local routes = routes_of_call()
@@ -341,11 +350,11 @@ for number, route in ipairs(routes) do
   end
 end
 look_at_shared(routes, agenda)
-redis.call('ZCARD', dead)
-redis.call('HLEN', dead_details)
+call('ZCARD', dead)
+call('HLEN', dead_details)
 for _, route in ipairs(routes) do
   if route.has_retries or #route.retried > 0 then
-    redis.call('ZCARD', exempt)
+    call('ZCARD', exempt)
   end
 end
 begin_writes(agenda)

@@ -31,6 +31,7 @@
 
 local MOST_MERGED = 2000 -- records that are taken in, and that go for capacity's sake: some 10 ms of Redis
 local KEYS_OF_TIMELINE = 4
+local KEYS, ARGV, call = KEYS, ARGV, redis.call
 local now, route_count = now_ms(ARGV[1]), tonumber(ARGV[2])
 -- As text: Redis formats a number for every call it is given to, and with all digits that a double may have.
 local now_text = format('%d', now)
@@ -45,7 +46,7 @@ end
 -- Reads the arguments. Returns the routes, each with the entries of its timelines, by place, and what is asked of Redis
 -- for all of them at once.
 local function routes_of_call()
-  local KEYS, ARGV, routes, at, number = KEYS, ARGV, {}, 3, 0
+  local routes, at, number = {}, 3, 0
   for route_number = 1, route_count do
     local next_count = tonumber(ARGV[at + 2])
     routes[route_number] = {
@@ -87,7 +88,7 @@ local function read_losses(losses, entries)
     fields[3 * place - 2], fields[3 * place - 1] = 's' .. entry.timeline, 'c' .. entry.timeline
     fields[3 * place] = 'x' .. entry.timeline
   end
-  local lost = redis.call('HMGET', losses, unpack(fields))
+  local lost = call('HMGET', losses, unpack(fields))
   for place, entry in ipairs(entries) do
     entry.lost_superseded, entry.lost_capacity = tonumber(lost[3 * place - 2] or 0), tonumber(lost[3 * place - 1] or 0)
     entry.lost_cancelled = tonumber(lost[3 * place] or 0)
@@ -147,10 +148,10 @@ end
 local function plan(number, route)
   local _, _, tokens, schedules, heads, losses = keys_of_route(number)
   local entries, names, planned = route.entries, route.names, { open = {}, merge = {}, again = {}, forget = {} }
-  local owners, known_heads = redis.call('HMGET', tokens, unpack(names)), redis.call('HMGET', heads, unpack(names))
-  local packed = redis.call('HMGET', schedules, unpack(names))
-  local all_have_values = redis.call('EXISTS', unpack(route.values)) == #entries
-  route.has_losses = redis.call('HLEN', losses) > 0
+  local owners, known_heads = call('HMGET', tokens, unpack(names)), call('HMGET', heads, unpack(names))
+  local packed = call('HMGET', schedules, unpack(names))
+  local all_have_values = call('EXISTS', unpack(route.values)) == #entries
+  route.has_losses = call('HLEN', losses) > 0
   if route.has_losses then
     read_losses(losses, entries)
   end
@@ -158,7 +159,7 @@ local function plan(number, route)
     local entry = entries[place]
     entry.head, entry.packed = known_heads[place] or '', packed[place]
     if not all_have_values then
-      entry.has_no_values = redis.call('EXISTS', route.values[place]) == 0
+      entry.has_no_values = call('EXISTS', route.values[place]) == 0
     end
     local task, word, text = task_of(entry, owners[place], route.capacity)
     if task then
@@ -187,17 +188,17 @@ local function forget(number, forgotten)
   local waiting, leased, tokens, schedules, heads, losses = keys_of_route(number)
   for _, entry in ipairs(forgotten) do
     local _, values, _, snapshot_values = keys_of(entry)
-    redis.call('HDEL', losses, 's' .. entry.timeline, 'c' .. entry.timeline, 'x' .. entry.timeline)
-    redis.call('UNLINK', values) -- values without a record: a call was cut off
+    call('HDEL', losses, 's' .. entry.timeline, 'c' .. entry.timeline, 'x' .. entry.timeline)
+    call('UNLINK', values) -- values without a record: a call was cut off
     -- A revived one's are of a digest whose revival was cut off, and is asked for again.
     if string.byte(entry.timeline) ~= REVIVED then
-      redis.call('UNLINK', snapshot_values)
+      call('UNLINK', snapshot_values)
     end
-    redis.call('HDEL', heads, entry.timeline)
-    if redis.call('HDEL', schedules, entry.timeline) == 1 then
-      redis.call('DECR', timeline_count)
+    call('HDEL', heads, entry.timeline)
+    if call('HDEL', schedules, entry.timeline) == 1 then
+      call('DECR', timeline_count)
     end
-    redis.call('ZREM', waiting, entry.timeline) -- where a claim that was cut off left it
+    call('ZREM', waiting, entry.timeline) -- where a claim that was cut off left it
     strike_out(agenda, waiting)
     end_lease(leased, tokens, entry.timeline)
     put_into_answer(entry, 'empty', '')
@@ -255,7 +256,7 @@ end
 -- would be nobody's.
 local function open(number, route, fresh)
   local _, _, _, schedules, heads, losses, ledger = keys_of_route(number)
-  local KEYS, call, heads_set, schedules_set, opened, uncounted = KEYS, redis.call, {}, {}, 0, 0
+  local heads_set, schedules_set, opened, uncounted = {}, {}, 0, 0
   local packed, records, schedule, extra -- those of the entry before: most of a call have the same
   for place = 1, #fresh do
     local entry = fresh[place]
@@ -314,10 +315,10 @@ local function merge(number, route, entry)
   local head = with_field(entry.head, 'id', entry.new_id)
   head = with_number(with_number(with_number(head, 'merging', total), 'opened', now), 'attempts', 0)
   begin_count(ledger, 'superseded')
-  redis.call('HSET', heads, entry.timeline, head)
+  call('HSET', heads, entry.timeline, head)
   complete(entry)
   unite(index, values, snapshot, snapshot_values)
-  local united = redis.call('ZCARD', snapshot)
+  local united = call('ZCARD', snapshot)
   local trimmed = route.capacity > 0 and trim(snapshot, snapshot_values, route.capacity) or 0
   local superseded, capacity = entry.lost_superseded or 0, entry.lost_capacity or 0
   local met = total + counted + uncounted - united
@@ -329,10 +330,10 @@ local function merge(number, route, entry)
   if (entry.lost_cancelled or 0) > 0 then
     head = with_number(head, 'cancelled', (field_of(head, 'cancelled') or 0) + entry.lost_cancelled)
   end
-  redis.call('UNLINK', index, values)
-  redis.call('HSET', heads, entry.timeline, head)
-  redis.call('HDEL', losses, 's' .. entry.timeline, 'c' .. entry.timeline, 'x' .. entry.timeline)
-  redis.call('HSET', schedules, entry.timeline, schedule)
+  call('UNLINK', index, values)
+  call('HSET', heads, entry.timeline, head)
+  call('HDEL', losses, 's' .. entry.timeline, 'c' .. entry.timeline, 'x' .. entry.timeline)
+  call('HSET', schedules, entry.timeline, schedule)
   end_count(ledger, 'superseded', { 'superseded', met, 'added', uncounted, 'open', -counted,
     'snapshots', united - trimmed - total, 'dropped:capacity', trimmed })
   put_into_answer(entry, 'merged', head)
@@ -351,9 +352,9 @@ local function take_up(number, route, entry)
     local superseded = (tonumber(field_of(entry.head, 'superseded')) or 0) + gone
     entry.head = with_number(with_field(entry.head, 'id', entry.new_id), 'total', left)
     entry.head = with_number(entry.head, 'superseded', superseded)
-    redis.call('HSET', heads, entry.timeline, entry.head)
+    call('HSET', heads, entry.timeline, entry.head)
   end
-  redis.call('HSET', tokens, entry.timeline, entry.token)
+  call('HSET', tokens, entry.timeline, entry.token)
   put_into_answer(entry, 'again', entry.head)
 end
 
