@@ -110,8 +110,8 @@ class Rescoring:
         ]
 
     def _not_due(self, route: str, schedules: Mapping[bytes, bytes]) -> Iterator[bytes]:
-        """What is due would stay as it is (lua/upkeep/rescore.lua). In a backlog that is nearly all, and nothing more is
-        asked of it."""
+        """What is due would stay as it is (lua/upkeep/rescore.lua): nothing more is asked of it. In a backlog that is
+        nearly all."""
         now_ms, increment_ms = self._namespace.clock.now_ms(), self._plans[route].increment_ms
         for name, packed in schedules.items():
             base_ms, bound_ms, records = unpacked(packed, now_ms)
