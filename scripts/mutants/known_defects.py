@@ -37,7 +37,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "delivery/open",
         "sentry: the values stay with the open set",
         "open set and snapshot share no key",
-        "      call('RENAME', KEYS[own + 1], KEYS[own + 3])\n",
+        "      rename(KEYS[own + 1], KEYS[own + 3])\n",
         "      call('COPY', KEYS[own + 1], KEYS[own + 3], 'REPLACE')\n",
         "tests/lua/test_open.py",
     ),

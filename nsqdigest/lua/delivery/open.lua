@@ -24,6 +24,7 @@
 --
 -- @include lib/route_keys.lua
 -- @include lib/now.lua
+-- @include lib/move.lua
 -- @include lib/union.lua
 -- @include lib/schedule.lua
 -- @include lib/ledger.lua
@@ -95,7 +96,7 @@ local function read_losses(losses, entries)
   end
 end
 
--- Returns why nothing is to be done of an entry that has an id, as its answer, or nil. Counts the records of its digest.
+-- Returns why nothing is to be done of an entry that has an id, as its answer, or nil. Counts its digest's records.
 local function refusal(entry)
   local _, _, snapshot, snapshot_values = keys_of(entry)
   local total, texts = redis.pcall('ZCARD', snapshot), redis.pcall('HLEN', snapshot_values)
@@ -276,12 +277,12 @@ local function open(number, route, fresh)
   for place = 1, #fresh do
     local entry = fresh[place]
     local own = entry.own
-    call('RENAME', KEYS[own], KEYS[own + 2])
+    rename(KEYS[own], KEYS[own + 2])
     if not entry.has_no_values then
       if entry.id then -- of a digest whose end was cut off
         call('UNLINK', KEYS[own + 3])
       end
-      call('RENAME', KEYS[own + 1], KEYS[own + 3])
+      rename(KEYS[own + 1], KEYS[own + 3])
     end
   end
   if route.has_losses then
