@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsqdigest.base.errors import StoreError
 from nsqdigest.store.head import opened_of
 from nsqdigest.store.record import timestamp_ms
+from nsqdigest.store.schedule import due_ms, unpacked
 
 if TYPE_CHECKING:
     from nsqdigest.store.keys import Keys
@@ -92,7 +93,8 @@ class Rescoring:
     async def _page(self, partition: int, route: str, cursor: bytes) -> tuple[bytes, list[_Waiting]]:
         of = self._namespace.keys[partition, route]
         ((cursor, flat),) = await self._namespace.send(partition, [[b"HSCAN", of.schedules, cursor, b"COUNT", _PAGE]])
-        names = list(dict.fromkeys(flat[::2]))
+        schedules = dict(zip(flat[::2], flat[1::2], strict=True))  # a name may come twice
+        names = [*self._not_due(route, schedules)]
         if not names:
             return cursor, []
         (heads,) = await self._namespace.send(partition, [[b"HMGET", of.heads, *names]])
@@ -106,6 +108,15 @@ class Rescoring:
             for name, each in zip(names, fields, strict=True)
             if "id" not in each  # a digest of it waits for another attempt
         ]
+
+    def _not_due(self, route: str, schedules: Mapping[bytes, bytes]) -> Iterator[bytes]:
+        """What is due would stay as it is (lua/upkeep/rescore.lua): nothing more is asked of it. In a backlog that is
+        nearly all."""
+        now_ms, increment_ms = self._namespace.clock.now_ms(), self._plans[route].increment_ms
+        for name, packed in schedules.items():
+            base_ms, bound_ms, records = unpacked(packed, now_ms)
+            if due_ms(base_ms, bound_ms, increment_ms, records) > now_ms:
+                yield name
 
     async def _oldest_ms(self, partition: int, of: Keys, names: list[bytes]) -> dict[bytes, int]:
         """Of those that have a record."""

@@ -37,8 +37,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "delivery/open",
         "sentry: the values stay with the open set",
         "open set and snapshot share no key",
-        "      redis.call('RENAME', entry.values, entry.snapshot_values)\n",
-        "      redis.call('COPY', entry.values, entry.snapshot_values, 'REPLACE')\n",
+        "      rename(KEYS[own + 1], KEYS[own + 3])\n",
+        "      call('COPY', KEYS[own + 1], KEYS[own + 3], 'REPLACE')\n",
         "tests/lua/test_open.py",
     ),
     _of(
@@ -54,8 +54,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "delivery/finish",
         "sentry: without a token",
         "a token fences every transition",
-        "if owner ~= entry.run.token or (is_ending and",
-        "if (is_ending and",
+        "if owner ~= entry.run.token or (is_other and",
+        "if (is_other and",
         "tests/lua/test_close.py",
     ),
     _of(
@@ -82,7 +82,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "delivery/finish",
         "prototype: the base of before stays when a digest has failed",
         "a retry sets base and bound",
-        "  redis.call('HSET', schedules, unpack(schedules_set))\n",
+        "  call('HSET', schedules, unpack(schedules_set))\n",
         "",
     ),
 )

@@ -36,6 +36,26 @@ def test_what_it_takes_keeps_the_instant_it_was_due(store: Scripts) -> None:
     assert store.schedule(b"t") == (NOW_MS - 6, NOW_MS - 6, 1)
 
 
+@pytest.mark.parametrize(("bound_ms", "written"), [(NOW_MS + 99, 1), (NOW_MS - 9, 0)])
+def test_a_schedule_that_is_so_already_is_not_written_again(store: Scripts, bound_ms: int, written: int) -> None:
+    store.add(Rec(b"t", b"k", NOW_MS), base_ms=NOW_MS - 9, bound_ms=bound_ms)
+    before = hash_writes(store)
+    assert store.claim().claims == [Claim("r", b"t", NOW_MS - 9, "token")]
+    assert hash_writes(store) - before == 1 + written  # the token is always
+    assert store.schedule(b"t") == (NOW_MS - 9, NOW_MS - 9, 1)
+
+
+def hash_writes(store: Scripts) -> int:
+    stats = store.command("INFO", "commandstats")
+    return int(stats["cmdstat_hset"]["calls"]) if "cmdstat_hset" in stats else 0
+
+
+def test_neighbours_are_due_each_by_its_own_schedule(store: Scripts) -> None:
+    for number, name in enumerate((b"a", b"b", b"c", b"d")):
+        store.add(Rec(name, b"k", NOW_MS), base_ms=NOW_MS - 10 + number // 2)
+    assert [claim.due_ms for claim in store.claim().claims] == [NOW_MS - 10, NOW_MS - 10, NOW_MS - 9, NOW_MS - 9]
+
+
 def test_it_answers_with_the_instant_it_worked_at(store: Scripts) -> None:
     assert store.claim().now_ms == NOW_MS
 

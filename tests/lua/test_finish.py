@@ -56,6 +56,27 @@ def test_a_mixture_of_two_routes_has_an_answer_for_each(store: Scripts) -> None:
     }  # fmt: skip
 
 
+def test_neighbours_wait_each_by_its_own_records_and_end(store: Scripts) -> None:
+    claims = under_way(store, b"a", b"b", b"c", b"d")
+    store.add(*(Rec(name, b"new", NOW_MS + 9) for name in (b"b", b"c")))
+    store.add(Rec(b"c", b"newer", NOW_MS + 10))
+    base_ms = {b"a": NOW_MS + 100, b"b": NOW_MS + 100, b"c": NOW_MS + 100, b"d": NOW_MS + 200}
+    ends = [store.closing(c, identity(c), base_ms=base_ms[c.timeline], bound_ms=NOW_MS + 999) for c in claims]
+    assert store.finish(*ends, increment_ms=10)[0] == ["closed"] * 4
+    assert store.waiting() == {
+        b"a": NOW_MS + 100, b"b": NOW_MS + 110, b"c": NOW_MS + 120, b"d": NOW_MS + 200,
+    }  # fmt: skip
+    assert [(store.schedule(name) or (0, 0, 0))[2] for name in base_ms] == [0, 1, 2, 0]
+
+
+@pytest.mark.parametrize("digest_id", ["0", "iteration=1", "r-", "-a", "=r-a", "r-a opened", ""])
+def test_a_part_of_what_a_head_says_is_no_id(store: Scripts, digest_id: str) -> None:
+    (claim,) = under_way(store, b"a")
+    before = store.dump()
+    assert store.finish(store.closing(claim, digest_id))[0] == ["stale"]
+    assert store.dump() == before
+
+
 def test_what_is_left_of_a_digest_that_was_dropped_before_its_burial_was_done_again_goes(store: Scripts) -> None:
     """Who does it again has no details, and its entry would be one that nobody can read, replay or ask a route of."""
     dropped, kept = under_way(store, b"dropped", b"kept")

@@ -35,6 +35,26 @@ def test_the_records_become_the_snapshot(store: Scripts) -> None:
     assert store.open_set(T) == {}
 
 
+@pytest.mark.parametrize("kind", ["digest", "digest-values"])
+def test_what_stands_in_the_way_of_the_records_is_nobodys_and_goes(store: Scripts, kind: str) -> None:
+    begin(store, 3)
+    records = store.open_set(T)
+    claim = store.claim_one(T)
+    store.command("COPY", store.key("set" if kind == "digest" else "values", "r", T), store.key(kind, "r", T))
+    store.command(
+        *(
+            ("ZADD", store.key(kind, "r", T), 1, "old")
+            if kind == "digest"
+            else ("HSET", store.key(kind, "r", T), "old", "v")
+        )
+    )
+    assert store.opened(claim).word == "opened"
+    assert store.snapshot(T) == records
+    assert store.command("EXISTS", store.key("set", "r", T), store.key("values", "r", T)) == 0
+    values = store.command("HKEYS", store.key("digest-values", "r", T))
+    assert sorted(values) == sorted(records)
+
+
 def test_it_answers_all_that_is_stored_beside_the_snapshot(store: Scripts) -> None:
     begin(store, 3)
     opened = store.opened(store.claim_one(T), "some-id", [NOW_MS + 50])

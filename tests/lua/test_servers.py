@@ -213,8 +213,8 @@ def test_a_user_with_the_rights_of_one_namespace_can_do_all(redis_server: RedisS
     with redis_server.client() as admin:
         commands = (
             "@connection evalsha script|load time zadd zrem zrange zrangebyscore zscore zcard zunionstore "
-            "zremrangebyrank hset hsetnx hlen hget hmget hdel hexists hincrby get incrby decr rename unlink exists "
-            "pexpire"
+            "zremrangebyrank hset hsetnx hlen hget hmget hdel hexists hincrby get incrby decr rename renamenx "
+            "unlink exists pexpire"
         )
         rights = [f"+{command}" for command in commands.split()]
         Scripts(admin).command("ACL", "SETUSER", "daemon", "on", ">secret", "~{test:*", *rights)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -153,6 +154,23 @@ async def test_what_is_due_and_a_retry_stay(store: Store) -> None:
     assert await rescore(store, LONGER) == {"r": Rescored()}
     assert await base_of(store, b"retried") == (again_ms, again_ms)
     assert (await base_of(store, b"due"))[0] == due.due_ms
+
+
+async def test_of_what_is_due_nothing_more_is_asked(store: Store) -> None:
+    """In a backlog that is nearly all, and its delivery needs Redis."""
+    await rescore(store, FIXED)
+    await add(store, replace(FIXED, immediate=True), *(b"due-%d" % number for number in range(30)))
+    await add(store, FIXED, b"later")
+    send, asked = store.namespace.send, Counter[bytes]()
+
+    async def counting(partition: int, commands: Any) -> list[Any]:
+        asked.update(bytes(command[0]) for command in commands)
+        return await send(partition, commands)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store.namespace, "send", counting)
+        assert await rescore(store, SHORTER) == {"r": Rescored(sooner=1)}
+    assert asked[b"ZRANGE"] == 1  # the oldest record of the one that is not due
 
 
 async def test_many_daemons_at_once_and_many_timelines(store: Store) -> None:

@@ -65,6 +65,7 @@ def test_an_include_stands_where_it_was_asked_for_once_with_what_it_needs_itself
         "delivery/open.lua",
         "lib/route_keys.lua",
         "lib/now.lua",
+        "lib/move.lua",
         "lib/union.lua",
         "lib/records.lua",
         "lib/bytes.lua",

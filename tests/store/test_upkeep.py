@@ -27,7 +27,7 @@ from support.stores import PLAN, OpenStore, close_digest, open_digest, rec
 
 pytestmark = pytest.mark.integration
 
-RIGHTS = ("hset", "hsetnx", "zadd", "zrem", "hincrby", "hdel", "rename", "unlink", "incrby", "decr")
+RIGHTS = ("hset", "hsetnx", "zadd", "zrem", "hincrby", "hdel", "rename", "renamenx", "unlink", "incrby", "decr")
 TIMELINES = 5
 HOUR_MS = 3_600_000
 

@@ -13,8 +13,8 @@
 --       bound on work cut this claim short; '' when nothing waits, or all that waits does so for quiet hours
 --       due: of what is exempt EXEMPT
 -- ERRORS none of its own.
--- EFFECT sets base = bound = due for each claimed timeline, where maintenance returns it to; rewrites these routes'
---        agenda entries.
+-- EFFECT sets base = bound = due for each claimed timeline, where maintenance returns it to (what is so already is not
+--        written again); rewrites these routes' agenda entries.
 --
 -- @include lib/now.lua
 -- @include lib/schedule.lua
@@ -30,14 +30,15 @@ local room = {}
 for number = 1, budget_count do
   room[number] = tonumber(ARGV[4 + number])
 end
-local agenda, exempt, answer = KEYS[#KEYS - 1], KEYS[#KEYS], { now, '' }
+local agenda, exempt, answer, answered = KEYS[#KEYS - 1], KEYS[#KEYS], { now, '' }, 2
 
 local function keys_of_route(number)
   return unpack(KEYS, 4 * number - 3, 4 * number)
 end
 
 local function put_into_answer(number, timeline, due)
-  answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = number, timeline, due
+  answer[answered + 1], answer[answered + 2], answer[answered + 3] = number, timeline, due
+  answered = answered + 3
 end
 
 -- What the claim with this token took, under a new lease.
@@ -57,7 +58,9 @@ local function write(number, taken, leases, owners, kept, later)
   local waiting, leased, tokens, schedules = keys_of_route(number)
   begin_writes(agenda)
   if #taken > 0 then
-    redis.call('HSET', schedules, unpack(kept))
+    if #kept > 0 then
+      redis.call('HSET', schedules, unpack(kept))
+    end
     redis.call('ZADD', leased, unpack(leases))
     redis.call('HSET', tokens, unpack(owners))
     redis.call('ZREM', waiting, unpack(taken))
@@ -76,23 +79,31 @@ local function take_first(number, most, places, increment, latest)
     return 0, 0
   end
   local known = redis.call('HMGET', schedules, unpack(names))
-  local taken, leases, owners, kept, later = {}, {}, {}, {}, {}
-  for place, timeline in ipairs(names) do
-    local base, bound, records = unpack_schedule(known[place], now)
-    local due = due_ms(base, bound, increment, records)
+  local taken, leases, owners, kept, later, count = {}, {}, {}, {}, {}, 0
+  local packed, due, schedule -- those of the timeline before: many of a call have the same
+  for place = 1, #names do
+    local timeline = names[place]
+    if known[place] ~= packed or place == 1 then
+      packed = known[place]
+      local base, bound, records = unpack_schedule(packed, now)
+      due = due_ms(base, bound, increment, records)
+      schedule = struct.pack(SCHEDULE, due, due, records)
+    end
     if due > latest then
       later[#later + 1], later[#later + 2] = string.format('%d', due), timeline
-    elseif #taken < places then
-      local count = #taken + 1
+    elseif count < places then
+      count = count + 1
       taken[count] = timeline
       leases[2 * count - 1], leases[2 * count] = lease_until, timeline
       owners[2 * count - 1], owners[2 * count] = timeline, token
-      kept[2 * count - 1], kept[2 * count] = timeline, struct.pack(SCHEDULE, due, due, records)
+      if schedule ~= packed then
+        kept[#kept + 1], kept[#kept + 2] = timeline, schedule
+      end
       put_into_answer(number, timeline, due)
     end
   end
   write(number, taken, leases, owners, kept, later)
-  return #names, #taken
+  return #names, count
 end
 
 -- Returns the budget of a route, and the last instant that is due of it.

@@ -33,9 +33,11 @@
 -- @include lib/exempt.lua
 
 local KEYS_OF_TIMELINE, ARGUMENTS_OF_ROUTE, ARGUMENTS_OF_RUN = 3, 4, 7
+local KEYS, ARGV, call = KEYS, ARGV, redis.call
 local now, route_count, digest_count = now_ms(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local agenda = KEYS[KEYS_OF_ROUTE * route_count + 2]
-local first_dead = KEYS_OF_ROUTE * route_count + 3 + KEYS_OF_TIMELINE * digest_count
+local first_own = KEYS_OF_ROUTE * route_count + 3 -- key of a timeline
+local agenda = KEYS[first_own - 1]
+local first_dead = first_own + KEYS_OF_TIMELINE * digest_count
 local dead, dead_details, exempt = unpack(KEYS, first_dead, first_dead + 2)
 local answers, WORDS = {}, { close = 'closed', wait = 'waiting', retry = 'waiting', bury = 'buried' }
 
@@ -55,30 +57,33 @@ local function routes_of_call()
     -- base_text: Redis formats a number for every call it is given to.
     local run = {
       kind = kind == 'retry' and 'wait' or kind, is_retry = kind == 'retry', token = token, posts = tonumber(posts),
-      base = tonumber(base), bound = tonumber(bound), base_text = base,
+      base = tonumber(base), bound = tonumber(bound), base_text = base, is_ending = kind == 'close' or kind == 'bury',
     }
     at = at + ARGUMENTS_OF_RUN
-    for _ = 1, count do
-      number = number + 1
-      local snapshot, snapshot_values, memory = keys_of_timeline(route_count, number, KEYS_OF_TIMELINE)
-      local timeline, place = substring(snapshot, route.name_from), #route.entries + 1
-      -- With all fields that a usual one has: a table that grows is made anew again and again.
+    local entries, names, memories, name_from = route.entries, route.names, route.memories, route.name_from
+    local place, is_ending = #entries, run.is_ending
+    for id_at = at, at + count - 1 do
+      local own = first_own + KEYS_OF_TIMELINE * number
+      local timeline = substring(KEYS[own], name_from)
+      number, place = number + 1, place + 1
+      -- With all fields that a usual one has, which are no more than eight: a table that grows is made anew, and has
+      -- room for twice as many.
       local entry = {
-        number = number, run = run, timeline = timeline, id = ARGV[at], snapshot = snapshot,
-        snapshot_values = snapshot_values, memory = memory, head = '', base = 0, records = 0, total = 0,
-        known = 0,
+        number = number, own = own, run = run, timeline = timeline, id = ARGV[id_at], head = '', packed = false,
+        total = 0,
       }
+      entries[place], names[place] = entry, timeline
+      if is_ending then
+        memories[#memories + 1] = KEYS[own + 2]
+      end
       if kind == 'bury' then
         to_bury[#to_bury + 1] = entry
-      elseif kind == 'retry' then
-        route.has_retries = true
       end
-      if run.kind ~= 'wait' then
-        route.memories[#route.memories + 1] = memory
-      end
-      route.entries[place], route.names[place] = entry, timeline
-      at = at + 1
     end
+    if kind == 'retry' then
+      route.has_retries = true
+    end
+    at = at + count
   end
   for place, entry in ipairs(to_bury) do
     entry.details = ARGV[at + place - 1]
@@ -87,22 +92,38 @@ local function routes_of_call()
   return routes
 end
 
+-- Returns digest, digest values and memory of an entry.
+local function keys_of(entry)
+  return unpack(KEYS, entry.own, entry.own + KEYS_OF_TIMELINE - 1)
+end
+
+-- Whether the id of an entry is that of the digest under way, by the one look that tells it of a usual head: what is of
+-- the timeline stands before ' id=', so an id that ended would be found there.
+local function is_under_way(head, id)
+  local at = find(head, id, 1, true)
+  return at and at > 4 and substring(head, at - 4, at - 1) == ' id=' and byte(head, at + #id) == BLANK
+end
+
 -- Returns the answer of an entry of which nothing is to be done, or nil. Counts the records of one that ends.
 local function refusal(entry, owner, is_remembered)
-  local is_ending = entry.run.kind ~= 'wait'
-  if is_ending and has_field(of_timeline(entry.head), ' closed=', entry.id) then
+  local head, id, own, is_ending = entry.head, entry.id, entry.own, entry.run.is_ending
+  local is_other = is_ending and not is_under_way(head, id)
+  if is_other and has_field(of_timeline(head), ' closed=', id) then
     return 'already'
   end
-  if owner ~= entry.run.token or (is_ending and not has_field(entry.head, ' id=', entry.id)) then
+  if owner ~= entry.run.token or (is_other and not has_field(head, ' id=', id)) then
     return 'stale'
   end
   if is_ending then
     -- Not what the digest had: a call that was cut off may have moved it.
-    local total, known = redis.pcall('ZCARD', entry.snapshot), is_remembered and redis.pcall('ZCARD', entry.memory) or 0
+    local total, known = redis.pcall('ZCARD', KEYS[own]), is_remembered and redis.pcall('ZCARD', KEYS[own + 2]) or 0
     if type(total) == 'table' or type(known) == 'table' then
       return 'damaged'
     end
-    entry.total, entry.known = total, known
+    entry.total = total
+    if known > 0 then
+      entry.known = known
+    end
   end
 end
 
@@ -111,19 +132,18 @@ end
 local function plan(number, route)
   local _, _, tokens, schedules, heads = keys_of_route(number)
   local entries, names = route.entries, route.names
-  local owners, known_heads = redis.call('HMGET', tokens, unpack(names)), redis.call('HMGET', heads, unpack(names))
-  local packed = redis.call('HMGET', schedules, unpack(names))
-  local is_remembered = #route.memories > 0 and redis.call('EXISTS', unpack(route.memories)) > 0
+  local owners, known_heads = call('HMGET', tokens, unpack(names)), call('HMGET', heads, unpack(names))
+  local packed = call('HMGET', schedules, unpack(names))
+  local is_remembered = #route.memories > 0 and call('EXISTS', unpack(route.memories)) > 0
   local accepted, of_kind = {}, { close = {}, bury = {}, wait = {} }
   for place = 1, #entries do
     local entry = entries[place]
-    entry.head = known_heads[place] or ''
-    entry.base, _, entry.records = unpack_schedule(packed[place], now)
+    entry.head, entry.packed = known_heads[place] or '', packed[place]
     local answer, kind = refusal(entry, owners[place], is_remembered), entry.run.kind
     answers[entry.number] = answer or WORDS[kind]
     if not answer then
-      accepted[#accepted + 1] = entry
-      of_kind[kind][#of_kind[kind] + 1] = entry
+      local alike = of_kind[kind]
+      accepted[#accepted + 1], alike[#alike + 1] = entry, entry
       if kind ~= 'wait' and not find(entry.head, ' tries=0', 1, true) then
         route.retried[#route.retried + 1] = entry
       end
@@ -135,14 +155,14 @@ end
 -- All of a route: where they wait, and until when.
 local function wait_again_all(number, route)
   local waiting, _, _, schedules = keys_of_route(number)
-  local schedules_set, scores, first_due = {}, {}, math.huge
-  local run, records, is_urgent, schedule, score -- those of the entry before: most of a call have the same
-  for place = 1, #route.accepted do
-    local entry = route.accepted[place]
+  local schedules_set, scores, first_due, accepted = {}, {}, math.huge, route.accepted
+  local run, packed, is_urgent, schedule, score -- those of the entry before: most of a call have the same
+  for place = 1, #accepted do
+    local entry = accepted[place]
     local came_urgent = entry.run.kind ~= 'wait' and find(entry.head, ' urgent=', 1, true) ~= nil
-    if entry.run ~= run or entry.records ~= records or came_urgent ~= is_urgent then
-      run, records, is_urgent = entry.run, entry.records, came_urgent
-      local base, bound = run.base, run.bound
+    if entry.run ~= run or entry.packed ~= packed or came_urgent ~= is_urgent then
+      run, packed, is_urgent = entry.run, entry.packed, came_urgent
+      local base, bound, _, _, records = run.base, run.bound, unpack_schedule(packed, now)
       if is_urgent then
         base, bound = EXEMPT, EXEMPT
       end
@@ -154,27 +174,30 @@ local function wait_again_all(number, route)
     schedules_set[2 * place - 1], schedules_set[2 * place] = entry.timeline, schedule
     scores[2 * place - 1], scores[2 * place] = score, entry.timeline
   end
-  redis.call('HSET', schedules, unpack(schedules_set))
-  redis.call('ZADD', waiting, unpack(scores))
+  call('HSET', schedules, unpack(schedules_set))
+  call('ZADD', waiting, unpack(scores))
   put_down(agenda, waiting, first_due)
 end
 
 -- Of a revived digest its first end has remembered the keys. Returns whether the snapshot became the memory.
 local function remember_keys(entry, route, is_over)
-  return string.byte(entry.timeline) ~= REVIVED
-    and remember(entry.memory, entry.snapshot, entry.total, is_over, entry.known, route.remember_ms, route.remembered)
+  local own = entry.own
+  return byte(entry.timeline) ~= REVIVED
+    and remember(KEYS[own + 2], KEYS[own], entry.total, is_over, entry.known or 0, route.remember_ms, route.remembered)
 end
 
 local function close(entries, route)
-  local gone = {}
+  local gone, count = {}, 0
   for place = 1, #entries do
     local entry = entries[place]
-    gone[#gone + 1] = entry.snapshot_values
+    count = count + 1
+    gone[count] = KEYS[entry.own + 1]
     if not remember_keys(entry, route, true) then
-      gone[#gone + 1] = entry.snapshot
+      count = count + 1
+      gone[count] = KEYS[entry.own]
     end
   end
-  redis.call('UNLINK', unpack(gone))
+  call('UNLINK', unpack(gone))
 end
 
 -- Before the heads say that they are being buried: who ends what was cut off here has no details. Where none are there
@@ -182,9 +205,9 @@ end
 local function keep_details(buried)
   local kept, dropped = {}, {}
   for _, entry in ipairs(buried) do
-    local is_kept = redis.call('HEXISTS', dead_details, entry.id) == 1
+    local is_kept = call('HEXISTS', dead_details, entry.id) == 1
     if not is_kept and entry.details ~= '' then
-      redis.call('HSET', dead_details, entry.id, entry.details)
+      call('HSET', dead_details, entry.id, entry.details)
       is_kept = true
     end
     local fate = is_kept and kept or dropped
@@ -195,27 +218,30 @@ end
 
 -- A redelivered event is in the dead digest already: shown in the next one, too, it would come twice with a revival.
 local function bury(entry, route)
-  redis.call('ZADD', dead, now, entry.id)
+  call('ZADD', dead, now, entry.id)
   remember_keys(entry, route, false)
-  move(entry.snapshot_values, entry.dead_values) -- before the index: what an operator finds dead is whole
-  move(entry.snapshot, entry.dead_index)
+  local snapshot, snapshot_values = keys_of(entry)
+  move(snapshot_values, entry.dead_values) -- before the index: what an operator finds dead is whole
+  move(snapshot, entry.dead_index)
 end
 
 local function drop(entry, route)
   remember_keys(entry, route, false)
-  redis.call('UNLINK', entry.snapshot, entry.snapshot_values)
+  local snapshot, snapshot_values = keys_of(entry)
+  call('UNLINK', snapshot, snapshot_values)
 end
 
 local function set_heads(heads, entries, changed)
-  local pairs_to_set = {}
+  local pairs_to_set, count = {}, 0
   for place = 1, #entries do
     local head = changed(entries[place])
     if head then
-      pairs_to_set[#pairs_to_set + 1], pairs_to_set[#pairs_to_set + 2] = entries[place].timeline, head
+      pairs_to_set[count + 1], pairs_to_set[count + 2] = entries[place].timeline, head
+      count = count + 2
     end
   end
   if #pairs_to_set > 0 then
-    redis.call('HSET', heads, unpack(pairs_to_set))
+    call('HSET', heads, unpack(pairs_to_set))
   end
 end
 
@@ -225,7 +251,7 @@ local function marked_as_burying(entry)
 end
 
 local function head_afterwards(entry)
-  if entry.run.kind ~= 'wait' then
+  if entry.run.is_ending then
     return ended(entry.head, entry.id)
   end
   local posts = entry.run.posts
@@ -250,7 +276,7 @@ local function end_exempt_retries(number, route)
     names[place] = route_of(waiting) .. ':' .. entry.timeline
   end
   if #names > 0 then
-    redis.call('ZREM', exempt, unpack(names))
+    call('ZREM', exempt, unpack(names))
   end
 end
 
@@ -259,9 +285,9 @@ local function exempt_retries_of(number, route)
   local waiting = keys_of_route(number)
   for _, entry in ipairs(route.accepted) do
     if entry.run.is_retry and entry.run.base > EXEMPT then
-      local name = route_of(waiting)
-      if entry.base == EXEMPT or find(entry.head, ' urgent=', 1, true)
-        or tonumber(redis.call('ZSCORE', exempt, name .. ':' .. entry.timeline) or nil) == entry.base then
+      local name, base = route_of(waiting), (unpack_schedule(entry.packed, now))
+      if base == EXEMPT or find(entry.head, ' urgent=', 1, true)
+        or tonumber(call('ZSCORE', exempt, name .. ':' .. entry.timeline) or nil) == base then
         put_exempt(exempt, name, entry.timeline, entry.run.base, now)
       end
     end
@@ -313,8 +339,8 @@ local function finish(number, route)
   for place = 1, #route.accepted do
     names[place] = route.accepted[place].timeline
   end
-  redis.call('HDEL', tokens, unpack(names))
-  redis.call('ZREM', leased, unpack(names))
+  call('HDEL', tokens, unpack(names))
+  call('ZREM', leased, unpack(names))
 end
 
 local routes = routes_of_call()
@@ -324,11 +350,11 @@ for number, route in ipairs(routes) do
   end
 end
 look_at_shared(routes, agenda)
-redis.call('ZCARD', dead)
-redis.call('HLEN', dead_details)
+call('ZCARD', dead)
+call('HLEN', dead_details)
 for _, route in ipairs(routes) do
   if route.has_retries or #route.retried > 0 then
-    redis.call('ZCARD', exempt)
+    call('ZCARD', exempt)
   end
 end
 begin_writes(agenda)

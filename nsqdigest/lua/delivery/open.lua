@@ -24,6 +24,7 @@
 --
 -- @include lib/route_keys.lua
 -- @include lib/now.lua
+-- @include lib/move.lua
 -- @include lib/union.lua
 -- @include lib/schedule.lua
 -- @include lib/ledger.lua
@@ -31,10 +32,12 @@
 
 local MOST_MERGED = 2000 -- records that are taken in, and that go for capacity's sake: some 10 ms of Redis
 local KEYS_OF_TIMELINE = 4
+local KEYS, ARGV, call = KEYS, ARGV, redis.call
 local now, route_count = now_ms(ARGV[1]), tonumber(ARGV[2])
 -- As text: Redis formats a number for every call it is given to, and with all digits that a double may have.
 local now_text = format('%d', now)
-local timeline_count, agenda = KEYS[KEYS_OF_ROUTE * route_count + 1], KEYS[KEYS_OF_ROUTE * route_count + 2]
+local first_own = KEYS_OF_ROUTE * route_count + 3 -- key of a timeline
+local timeline_count, agenda = KEYS[first_own - 2], KEYS[first_own - 1]
 local answers = { now }
 
 local function put_into_answer(entry, word, text)
@@ -55,60 +58,59 @@ local function routes_of_call()
   end
   while at <= #ARGV do
     local route, token, last = routes[tonumber(ARGV[at])], ARGV[at + 1], at + 2 + ARGV[at + 2]
+    local entries, names, values, name_from = route.entries, route.names, route.values, route.name_from
+    local place = #entries
     for id_at = at + 3, last do
-      number = number + 1
-      local index, values, snapshot, snapshot_values = keys_of_timeline(route_count, number, KEYS_OF_TIMELINE)
-      local timeline, place = substring(index, route.name_from), #route.entries + 1
-      -- With all fields that a usual one has: a table that grows is made anew again and again.
-      route.entries[place] = {
-        number = number, timeline = timeline, token = token, new_id = ARGV[id_at], index = index, values = values,
-        snapshot = snapshot, snapshot_values = snapshot_values, head = '', id = false, packed = false, newer = 0,
-        total = 0,
+      local own = first_own + KEYS_OF_TIMELINE * number
+      local timeline = substring(KEYS[own], name_from)
+      number, place = number + 1, place + 1
+      -- With all fields that a usual one has, which are no more than eight: a table that grows is made anew, and has
+      -- room for twice as many.
+      entries[place] = {
+        number = number, own = own, timeline = timeline, token = token, new_id = ARGV[id_at], head = '', packed = false,
+        newer = 0,
       }
-      route.names[place], route.values[place] = timeline, values
+      names[place], values[place] = timeline, KEYS[own + 1]
     end
     at = last + 1
   end
   return routes
 end
 
+-- Returns set, values, digest and digest values of an entry.
+local function keys_of(entry)
+  return unpack(KEYS, entry.own, entry.own + KEYS_OF_TIMELINE - 1)
+end
+
 -- What the losses hash has of the entries.
 local function read_losses(losses, entries)
-  if redis.call('HLEN', losses) == 0 then
-    return
-  end
   local fields = {}
   for place, entry in ipairs(entries) do
     fields[3 * place - 2], fields[3 * place - 1] = 's' .. entry.timeline, 'c' .. entry.timeline
     fields[3 * place] = 'x' .. entry.timeline
   end
-  local lost = redis.call('HMGET', losses, unpack(fields))
+  local lost = call('HMGET', losses, unpack(fields))
   for place, entry in ipairs(entries) do
     entry.lost_superseded, entry.lost_capacity = tonumber(lost[3 * place - 2] or 0), tonumber(lost[3 * place - 1] or 0)
     entry.lost_cancelled = tonumber(lost[3 * place] or 0)
   end
 end
 
--- Returns why nothing is to be done of an entry, as its answer, or nil. Counts its records.
-local function refusal(entry, owner)
-  if owner ~= entry.token then
-    return 'stale', ''
-  end
-  local newer, total, texts = redis.pcall('ZCARD', entry.index), 0, 0
-  if entry.id then
-    total, texts = redis.pcall('ZCARD', entry.snapshot), redis.pcall('HLEN', entry.snapshot_values)
-  end
-  local damage = type(newer) == 'table' and newer or type(total) == 'table' and total
-    or type(texts) == 'table' and texts
+-- Returns why nothing is to be done of an entry that has an id, as its answer, or nil. Counts its digest's records.
+local function refusal(entry)
+  local _, _, snapshot, snapshot_values = keys_of(entry)
+  local total, texts = redis.pcall('ZCARD', snapshot), redis.pcall('HLEN', snapshot_values)
+  local damage = type(total) == 'table' and total or type(texts) == 'table' and texts
   if damage then
     return 'damaged', damage.err
   end
-  if entry.id and field_of(entry.head, 'burying') == entry.id and field_of(entry.head, 'closed') ~= entry.id then
+  if field_of(entry.head, 'burying') == entry.id and field_of(entry.head, 'closed') ~= entry.id then
     return 'burying', entry.id .. ' ' .. (field_of(entry.head, 'next') or '')
   end
-  entry.newer, entry.total, entry.lacks_values = newer, total, texts < total
+  entry.total, entry.lacks_values = total, texts < total
 end
 
+-- What is to be done of an entry that has an id.
 local function action(entry, capacity)
   if entry.total == 0 then
     return entry.newer == 0 and 'forget' or 'open'
@@ -120,26 +122,52 @@ local function action(entry, capacity)
   return (entry.is_merging or (entry.newer > 0 and may_merge)) and 'merge' or 'again'
 end
 
+-- Returns what is to be done of an entry; or nil, and its answer. Counts its records.
+local function task_of(entry, owner, capacity)
+  if owner ~= entry.token then
+    return nil, 'stale', ''
+  end
+  local newer = redis.pcall('ZCARD', KEYS[entry.own])
+  if type(newer) == 'table' then
+    return nil, 'damaged', newer.err
+  end
+  entry.newer = newer
+  local id = entry.head ~= '' and field_of(entry.head, 'id')
+  if not id then
+    return newer == 0 and 'forget' or 'open'
+  end
+  entry.id = id
+  local word, text = refusal(entry)
+  if word then
+    return nil, word, text
+  end
+  return action(entry, capacity)
+end
+
 -- Looks at all that the call will write, and writes nothing. What a timeline's own keys do not allow becomes its
 -- answer. Returns the others by what is to be done with them.
 local function plan(number, route)
   local _, _, tokens, schedules, heads, losses = keys_of_route(number)
-  local names, planned = route.names, { open = {}, merge = {}, again = {}, forget = {} }
-  local owners, known_heads = redis.call('HMGET', tokens, unpack(names)), redis.call('HMGET', heads, unpack(names))
-  local packed = redis.call('HMGET', schedules, unpack(names))
-  local all_have_values = redis.call('EXISTS', unpack(route.values)) == #route.values
-  read_losses(losses, route.entries)
-  for place = 1, #route.entries do
-    local entry = route.entries[place]
+  local entries, names, planned = route.entries, route.names, { open = {}, merge = {}, again = {}, forget = {} }
+  local owners, known_heads = call('HMGET', tokens, unpack(names)), call('HMGET', heads, unpack(names))
+  local packed = call('HMGET', schedules, unpack(names))
+  local all_have_values = call('EXISTS', unpack(route.values)) == #entries
+  route.has_losses = call('HLEN', losses) > 0
+  if route.has_losses then
+    read_losses(losses, entries)
+  end
+  for place = 1, #entries do
+    local entry = entries[place]
     entry.head, entry.packed = known_heads[place] or '', packed[place]
-    entry.id = field_of(entry.head, 'id')
-    entry.has_no_values = not all_have_values and redis.call('EXISTS', entry.values) == 0
-    local word, text = refusal(entry, owners[place])
-    if word then
-      put_into_answer(entry, word, text)
-    else
-      local theirs = planned[action(entry, route.capacity)]
+    if not all_have_values then
+      entry.has_no_values = call('EXISTS', route.values[place]) == 0
+    end
+    local task, word, text = task_of(entry, owners[place], route.capacity)
+    if task then
+      local theirs = planned[task]
       theirs[#theirs + 1] = entry
+    else
+      put_into_answer(entry, word, text)
     end
   end
   return planned
@@ -160,17 +188,18 @@ end
 local function forget(number, forgotten)
   local waiting, leased, tokens, schedules, heads, losses = keys_of_route(number)
   for _, entry in ipairs(forgotten) do
-    redis.call('HDEL', losses, 's' .. entry.timeline, 'c' .. entry.timeline, 'x' .. entry.timeline)
-    redis.call('UNLINK', entry.values) -- values without a record: a call was cut off
+    local _, values, _, snapshot_values = keys_of(entry)
+    call('HDEL', losses, 's' .. entry.timeline, 'c' .. entry.timeline, 'x' .. entry.timeline)
+    call('UNLINK', values) -- values without a record: a call was cut off
     -- A revived one's are of a digest whose revival was cut off, and is asked for again.
     if string.byte(entry.timeline) ~= REVIVED then
-      redis.call('UNLINK', entry.snapshot_values)
+      call('UNLINK', snapshot_values)
     end
-    redis.call('HDEL', heads, entry.timeline)
-    if redis.call('HDEL', schedules, entry.timeline) == 1 then
-      redis.call('DECR', timeline_count)
+    call('HDEL', heads, entry.timeline)
+    if call('HDEL', schedules, entry.timeline) == 1 then
+      call('DECR', timeline_count)
     end
-    redis.call('ZREM', waiting, entry.timeline) -- where a claim that was cut off left it
+    call('ZREM', waiting, entry.timeline) -- where a claim that was cut off left it
     strike_out(agenda, waiting)
     end_lease(leased, tokens, entry.timeline)
     put_into_answer(entry, 'empty', '')
@@ -183,11 +212,15 @@ local function head_behind_id(route, iteration, records, superseded, capacity)
     superseded, capacity, next_earliest(route, iteration), now_text)
 end
 
--- The same of a timeline's first digest that lost nothing. Many of a call have the same.
-local function usual_head_behind_id(route, iteration, records, ...)
-  local usual = route.usual_heads
-  usual[records] = usual[records] or head_behind_id(route, iteration, records, ...)
-  return usual[records]
+-- The head of a timeline's first digest that lost nothing. Many of a call have the same but for its id.
+local function usual_head(route, entry)
+  local usual, records = route.usual_heads, entry.newer
+  local behind = usual[records]
+  if not behind then
+    behind = head_behind_id(route, 1, records, 0, 0)
+    usual[records] = behind
+  end
+  return ' iteration=1 id=' .. entry.new_id .. behind
 end
 
 local function fresh_head(route, entry)
@@ -198,53 +231,67 @@ local function fresh_head(route, entry)
     before = with_number(of_timeline(entry.head), 'iteration', iteration)
   end
   local superseded, capacity = entry.lost_superseded or 0, entry.lost_capacity or 0
-  local behind = head_behind_id
-  if iteration == 1 and superseded + capacity == 0 then
-    behind = usual_head_behind_id
-  end
   local cancelled = (entry.lost_cancelled or 0) > 0 and format(' cancelled=%d', entry.lost_cancelled) or ''
-  return before .. ' id=' .. entry.new_id .. behind(route, iteration, entry.newer, superseded, capacity) .. cancelled
+  local behind = head_behind_id(route, iteration, entry.newer, superseded, capacity)
+  return before .. ' id=' .. entry.new_id .. behind .. cancelled
+end
+
+-- The fields of the losses hash that go into the heads of these digests.
+local function losses_of(fresh)
+  local fields = {}
+  for _, entry in ipairs(fresh) do
+    if (entry.lost_superseded or 0) > 0 then
+      fields[#fields + 1] = 's' .. entry.timeline
+    end
+    if (entry.lost_capacity or 0) > 0 then
+      fields[#fields + 1] = 'c' .. entry.timeline
+    end
+    if (entry.lost_cancelled or 0) > 0 then
+      fields[#fields + 1] = 'x' .. entry.timeline
+    end
+  end
+  return fields
 end
 
 -- Fresh digests, all of a route together. The heads, which have the ids, before the records: a snapshot without an id
 -- would be nobody's.
 local function open(number, route, fresh)
   local _, _, _, schedules, heads, losses, ledger = keys_of_route(number)
-  local heads_set, schedules_set, losses_gone, opened, uncounted = {}, {}, {}, 0, 0
+  local heads_set, schedules_set, opened, uncounted = {}, {}, 0, 0
+  local packed, records, schedule, extra -- those of the entry before: most of a call have the same
   for place = 1, #fresh do
     local entry = fresh[place]
-    entry.head = fresh_head(route, entry)
-    heads_set[2 * place - 1], heads_set[2 * place] = entry.timeline, entry.head
-    local schedule, _, extra = counted_by_schedule(entry)
+    local is_usual = entry.head == '' and not entry.lost_superseded
+    local head = is_usual and usual_head(route, entry) or fresh_head(route, entry)
+    if entry.packed ~= packed or entry.newer ~= records then
+      packed, records = entry.packed, entry.newer
+      schedule, _, extra = counted_by_schedule(entry)
+    end
+    heads_set[2 * place - 1], heads_set[2 * place] = entry.timeline, head
     schedules_set[2 * place - 1], schedules_set[2 * place] = entry.timeline, schedule
-    if (entry.lost_superseded or 0) > 0 then
-      losses_gone[#losses_gone + 1] = 's' .. entry.timeline
-    end
-    if (entry.lost_capacity or 0) > 0 then
-      losses_gone[#losses_gone + 1] = 'c' .. entry.timeline
-    end
-    if (entry.lost_cancelled or 0) > 0 then
-      losses_gone[#losses_gone + 1] = 'x' .. entry.timeline
-    end
-    opened, uncounted = opened + entry.newer, uncounted + extra
-    put_into_answer(entry, 'opened', entry.head)
+    opened, uncounted = opened + records, uncounted + extra
+    put_into_answer(entry, 'opened', head)
   end
   begin_count(ledger, 'superseded')
-  redis.call('HSET', heads, unpack(heads_set))
+  call('HSET', heads, unpack(heads_set))
   for place = 1, #fresh do
     local entry = fresh[place]
-    redis.call('RENAME', entry.index, entry.snapshot)
+    local own = entry.own
+    rename(KEYS[own], KEYS[own + 2])
     if not entry.has_no_values then
       if entry.id then -- of a digest whose end was cut off
-        redis.call('UNLINK', entry.snapshot_values)
+        call('UNLINK', KEYS[own + 3])
       end
-      redis.call('RENAME', entry.values, entry.snapshot_values)
+      rename(KEYS[own + 1], KEYS[own + 3])
     end
   end
-  if #losses_gone > 0 then
-    redis.call('HDEL', losses, unpack(losses_gone))
+  if route.has_losses then
+    local gone = losses_of(fresh)
+    if #gone > 0 then
+      call('HDEL', losses, unpack(gone))
+    end
   end
-  redis.call('HSET', schedules, unpack(schedules_set))
+  call('HSET', schedules, unpack(schedules_set))
   end_count(ledger, 'superseded',
     { 'superseded', 0, 'added', uncounted, 'open', uncounted - opened, 'snapshots', opened })
 end
@@ -255,24 +302,25 @@ local function complete(entry)
   if not entry.lacks_values then
     return false, 0
   end
-  local found, gone = take_back_values(entry.index, entry.values, entry.snapshot, entry.snapshot_values)
+  local found, gone = take_back_values(keys_of(entry))
   return found + gone > 0, gone
 end
 
 -- A digest left over takes in what came since, and becomes a new one.
 local function merge(number, route, entry)
   local _, _, _, schedules, heads, losses, ledger = keys_of_route(number)
+  local index, values, snapshot, snapshot_values = keys_of(entry)
   local schedule, counted, uncounted = counted_by_schedule(entry)
   local total = tonumber(entry.is_merging or entry.total)
   local iteration = tonumber(field_of(entry.head, 'iteration') or 0)
   local head = with_field(entry.head, 'id', entry.new_id)
   head = with_number(with_number(with_number(head, 'merging', total), 'opened', now), 'attempts', 0)
   begin_count(ledger, 'superseded')
-  redis.call('HSET', heads, entry.timeline, head)
+  call('HSET', heads, entry.timeline, head)
   complete(entry)
-  unite(entry.index, entry.values, entry.snapshot, entry.snapshot_values)
-  local united = redis.call('ZCARD', entry.snapshot)
-  local trimmed = route.capacity > 0 and trim(entry.snapshot, entry.snapshot_values, route.capacity) or 0
+  unite(index, values, snapshot, snapshot_values)
+  local united = call('ZCARD', snapshot)
+  local trimmed = route.capacity > 0 and trim(snapshot, snapshot_values, route.capacity) or 0
   local superseded, capacity = entry.lost_superseded or 0, entry.lost_capacity or 0
   local met = total + counted + uncounted - united
   head = string.gsub(string.gsub(head, ' merging=%S+', ''), ' urgent=%S+', '') -- what was urgent is in it now
@@ -283,10 +331,10 @@ local function merge(number, route, entry)
   if (entry.lost_cancelled or 0) > 0 then
     head = with_number(head, 'cancelled', (field_of(head, 'cancelled') or 0) + entry.lost_cancelled)
   end
-  redis.call('UNLINK', entry.index, entry.values)
-  redis.call('HSET', heads, entry.timeline, head)
-  redis.call('HDEL', losses, 's' .. entry.timeline, 'c' .. entry.timeline, 'x' .. entry.timeline)
-  redis.call('HSET', schedules, entry.timeline, schedule)
+  call('UNLINK', index, values)
+  call('HSET', heads, entry.timeline, head)
+  call('HDEL', losses, 's' .. entry.timeline, 'c' .. entry.timeline, 'x' .. entry.timeline)
+  call('HSET', schedules, entry.timeline, schedule)
   end_count(ledger, 'superseded', { 'superseded', met, 'added', uncounted, 'open', -counted,
     'snapshots', united - trimmed - total, 'dropped:capacity', trimmed })
   put_into_answer(entry, 'merged', head)
@@ -305,9 +353,9 @@ local function take_up(number, route, entry)
     local superseded = (tonumber(field_of(entry.head, 'superseded')) or 0) + gone
     entry.head = with_number(with_field(entry.head, 'id', entry.new_id), 'total', left)
     entry.head = with_number(entry.head, 'superseded', superseded)
-    redis.call('HSET', heads, entry.timeline, entry.head)
+    call('HSET', heads, entry.timeline, entry.head)
   end
-  redis.call('HSET', tokens, entry.timeline, entry.token)
+  call('HSET', tokens, entry.timeline, entry.token)
   put_into_answer(entry, 'again', entry.head)
 end
 

@@ -1,5 +1,8 @@
 -- memory: the keys of digests that ended lately, scored like records. A record that may be a repeat and is not newer
 -- than its key there is a duplicate. It holds the newest entries and expires after its last digest.
+--
+-- @include lib/move.lua
+
 local MOST_OF_A_DIGEST = 10000 -- ending a digest is bounded work: of a larger one its newest are remembered
 local ENTRIES_PER_CALL = 500 -- unpack has its limit
 
@@ -13,7 +16,7 @@ local function remember(memory, snapshot, total, is_over, known, remember_ms, re
   end
   local becomes_it = is_over and known == 0 and total <= remembered and total <= MOST_OF_A_DIGEST
   if becomes_it then
-    redis.call('RENAME', snapshot, memory)
+    rename(snapshot, memory)
   else
     for start = 0, math.min(total, remembered, MOST_OF_A_DIGEST) - 1, ENTRIES_PER_CALL do
       local last = math.min(start + ENTRIES_PER_CALL, MOST_OF_A_DIGEST) - 1

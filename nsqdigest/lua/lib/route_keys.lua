@@ -8,17 +8,11 @@ local function keys_of_route(number)
   return unpack(KEYS, KEYS_OF_ROUTE * (number - 1) + 1, KEYS_OF_ROUTE * number)
 end
 
--- Returns the keys of a timeline: `count` of them each.
-local function keys_of_timeline(routes, number, count)
-  local before = KEYS_OF_ROUTE * routes + 2 + count * (number - 1)
-  return unpack(KEYS, before + 1, before + count)
-end
-
 -- Looks at the keys that timelines share: one of another type is an error here, before the first write.
 local function look_at_shared(routes, agenda)
   redis.call('ZCARD', agenda)
   for number, route in ipairs(routes) do
-    if #route.entries > 0 then
+    if #route.names > 0 then
       local waiting, leased, _, _, _, losses, ledger = keys_of_route(number)
       redis.call('ZCARD', waiting)
       redis.call('ZCARD', leased)

@@ -18,7 +18,7 @@ KEY = "@"
 """Stands for a key of the namespace in a command."""
 _EVERYWHERE = (
     "client setname nsqdigest", "info server", "time", "evalsha 0 0", "script load 0",
-    "type @", "exists @", "unlink @", "rename @ @", "pexpire @ 1", "pttl @",
+    "type @", "exists @", "unlink @", "rename @ @", "renamenx @ @", "pexpire @ 1", "pttl @",
     "get @", "incr @", "incrby @ 1", "decr @",
     "hget @ f", "hmget @ f", "hgetall @", "hset @ f v", "hsetnx @ f v", "hdel @ f", "hexists @ f", "hlen @",
     "hincrby @ f 1", "hscan @ 0",

@@ -14,7 +14,9 @@ import redis
 from nsqdigest.store import scripts
 from support.store import Scripts
 
-WRITES = "DECR HDEL HINCRBY HSET HSETNX INCR INCRBY PEXPIRE RENAME UNLINK ZADD ZREM ZREMRANGEBYRANK ZUNIONSTORE"
+WRITES = (
+    "DECR HDEL HINCRBY HSET HSETNX INCR INCRBY PEXPIRE RENAME RENAMENX UNLINK ZADD ZREM ZREMRANGEBYRANK ZUNIONSTORE"
+)
 """Of all scripts."""
 _COUNTING = """
 local writes, refuse_after, is_write = 0, %d, {}

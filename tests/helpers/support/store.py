@@ -680,7 +680,7 @@ class Watch:
     _WORD = re.compile(rb'"((?:[^"\\]|\\.)*)"')
     _ESCAPE = re.compile(rb'\\(x[0-9a-f]{2}|[nrtab"\\])')
     _ESCAPED: ClassVar = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"a": b"\a", b"b": b"\b", b'"': b'"', b"\\": b"\\"}
-    _ALL_KEYS: ClassVar = {b"UNLINK", b"RENAME", b"EXISTS"}
+    _ALL_KEYS: ClassVar = {b"UNLINK", b"RENAME", b"RENAMENX", b"EXISTS"}
     _NO_KEYS: ClassVar = {b"TIME"}
     _known: ClassVar[list[tuple[set[bytes], set[bytes]]]] = []
 
