@@ -214,7 +214,7 @@ class Client:
     def on_idle(self, connection: Connection) -> None:
         if self._closed:
             connection.abort()
-        elif (place := self._next_in_line()) is not None:
+        elif self._line and (place := self._next_in_line()) is not None:
             place.set_result(connection)
         else:
             self._idle.append(connection)

@@ -188,6 +188,10 @@ def verdict_of(status: int) -> Verdict:
     return Verdict.REFUSED
 
 
+_ACCEPTED = {status: Outcome(verdict_of(status), str(status)) for status in range(200, 300)}
+"""Made once: nearly all posts have one of them."""
+
+
 def retry_after_s(header: str | None, now_s: float) -> float:
     """Seconds, or a date; 0 where it is neither."""
     if not header:
@@ -260,11 +264,10 @@ class Webhook:
             return Outcome(Verdict.AGAIN, f"no HTTP: {error}", answer=error.beginning.decode("utf-8", "replace"))
         except PostFailed as error:
             return Outcome(Verdict.UNAVAILABLE, str(error))
-        verdict = verdict_of(answer.status)
-        if verdict is Verdict.DELIVERED:
-            return Outcome(verdict, str(answer.status))
+        if accepted := _ACCEPTED.get(answer.status):
+            return accepted
         return Outcome(
-            verdict,
+            verdict_of(answer.status),
             status_line(answer.status),
             retry_after_s(answer.retry_after, now_s),
             answer.beginning.decode("utf-8", "replace"),
