@@ -267,11 +267,9 @@ class Outlet:
         most = self._at_once if decision.state is not State.PROBING else 1
         while ready:
             batch = self._popped(most)
-            first_is_wanted = self.admits(batch[0].epoch)
-            if first_is_wanted and (len(batch) == 1 or all(map(self.admits, {each.epoch for each in batch}))):
-                return batch
-            self._conclusions.put_back([each for each in batch if not self.admits(each.epoch)])
-            batch = [each for each in batch if not each.is_concluded]
+            if not all(map(self.admits, {each.epoch for each in batch})):
+                self._conclusions.put_back([each for each in batch if not self.admits(each.epoch)])
+                batch = [each for each in batch if not each.is_concluded]
             if batch:
                 return batch
         return []

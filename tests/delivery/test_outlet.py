@@ -18,6 +18,7 @@ from nsqdigest.delivery.outlet import Outlet, Pace
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.store.record import StoredRecord
 from support.delivering import (
+    HEAD,
     LEASE_MS,
     Delivering,
     ToldBulkSink,
@@ -176,6 +177,16 @@ async def test_no_more_sends_are_under_way_than_the_sinks_concurrency() -> None:
     assert stage.sink.timelines == names(10)
     assert all(b'"records":[{"key":"k"' in digest.body for digest in stage.sink.sent)
     assert (stage.outlet.sending, stage.outlet.ready_bytes) == (0, 0)
+
+
+@simulated
+async def test_a_sink_gets_what_the_head_and_the_claim_say() -> None:
+    stage = Delivering(ToldDigests(heads={"a": HEAD._replace(attempts=3, total=2)}))
+    await stage.carry("a")
+    (digest,) = stage.sink.sent
+    assert digest[:5] == ("digest", "r", "a", 4, 2)
+    assert digest.body.startswith(b"{")
+    assert digest.target is None
 
 
 @simulated
@@ -855,6 +866,25 @@ async def test_what_is_not_wanted_any_more_when_its_turn_comes_goes_back() -> No
     await stage.quiet()
     assert stage.sink.timelines == ["a"]
     assert stage.digests.all_finished() == [("close", "a"), ("wait", "b")]
+
+
+@simulated
+async def test_of_a_batch_of_two_epochs_that_of_before_goes_back_and_the_other_goes_out() -> None:
+    sink = ToldBulkSink()
+    stage = Delivering(ToldDigests(), sinks={"out": sink}, limit=1)
+    sink.takes_s = 1
+    await stage.open("first")
+    await asyncio.sleep(0.5)
+    await stage.open("before")
+    controller = stage.outlet.controller  # which decides anew, and nobody tells the outlet
+    controller.failed(controller.decision.epoch, BEGAN_S)
+    controller.tick(BEGAN_S + 10)
+    controller.succeeded(controller.decision.epoch, BEGAN_S + 10)
+    assert controller.decision.state is State.FLOWING
+    await stage.open("after")
+    await stage.quiet()
+    assert sink.batches == [["first"], ["after"]]
+    assert ("wait", "before") in stage.digests.all_finished()
 
 
 @simulated
