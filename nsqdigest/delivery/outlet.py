@@ -6,6 +6,8 @@ Invariants:
   silently.
 - What was claimed before the sink stepped back goes back unsent.
 - Whatever a sink does becomes one outcome. A sender that outlives the sink's own time-out is ended by the watch.
+- What a sink that is well accepted within one turn of the loop is concluded together, behind the sends that follow it.
+  Every other outcome is concluded before anything else is sent.
 - What is claimed and not concluded is bounded: as many as may be sent at once, and what the sink has been sending in
   AHEAD_S; a kill repeats no more than that. What waits, rendered, is bounded in bytes.
 """
@@ -49,6 +51,7 @@ _FENCE_GRACE_S = 5.0
 _WATCH_S = 1.0
 _PACE_WINDOW_S = 0.02
 REMEMBERED_ATTEMPTS = 1000
+_ALL_DELIVERED = {Verdict.DELIVERED}
 
 Render = Callable[["Delivery"], Awaitable[bool]]
 """Reads the records of a digest whose turn has come into its body. Returns whether it is to be sent."""
@@ -57,6 +60,8 @@ Render = Callable[["Delivery"], Awaitable[bool]]
 Attempt = tuple[float, float, Names, Head, Outcome]
 """When it ended (Unix time), how many seconds it took, what it was of, and its outcome. Made for each digest, so it has
 only what is there already."""
+_Sent = tuple["Delivery", Outcome, float]
+"""With how many seconds it took."""
 
 
 class Pace:
@@ -78,6 +83,12 @@ class Pace:
 
 
 _as_outgoing = tuple.__new__
+
+
+def _outgoing(delivery: Delivery) -> OutgoingDigest:
+    head, (route, timeline, _) = delivery.opened, delivery.names
+    fields = head.id, route, timeline, head.attempts + 1, head.total, delivery.body or b"", delivery.target
+    return _as_outgoing(OutgoingDigest, fields)
 
 
 class _Sender:
@@ -120,6 +131,8 @@ class Outlet:
         """Called when there is room again although nothing ended."""
         self._ready: deque[Delivery] = deque()
         self._sending = 0
+        self._accepted: list[_Sent] = []
+        """In this turn of the loop, and not concluded."""
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._idle: deque[asyncio.Future[None]] = deque()
@@ -141,7 +154,7 @@ class Outlet:
 
     def admits(self, epoch: int) -> bool:
         """Whether what was claimed in this epoch is still wanted: since then the sink may have stepped back."""
-        return epoch == self.controller.decision.epoch and not self.is_stopped
+        return epoch == self.controller.decision.epoch and self.history.stopped_since_s is None
 
     @property
     def room(self) -> int:
@@ -165,7 +178,8 @@ class Outlet:
 
     @property
     def sending(self) -> int:
-        return self._sending
+        """Those included whose outcome is not concluded."""
+        return self._sending + len(self._accepted)
 
     # -- life
 
@@ -194,10 +208,10 @@ class Outlet:
     @property
     def is_busy(self) -> bool:
         """Whether something that was claimed for it, or is being claimed, is not concluded."""
-        return bool(self.held or self.reserved or self._sending)
+        return bool(self.held or self.reserved or self.sending)
 
     async def quiet(self) -> None:
-        """Until nothing is being sent."""
+        """Until nothing is being sent, and what was sent is concluded."""
         await self._quiet.wait()
 
     async def stop(self) -> None:
@@ -248,29 +262,32 @@ class Outlet:
 
     def _next_batch(self) -> list[Delivery]:
         """What one sender is to send now: several only to a sink that takes several."""
-        if self._sending >= self.controller.decision.limit:
+        ready, decision = self._ready, self.controller.decision
+        if not ready or self._sending >= decision.limit:
             return []
-        most = self._at_once if not self.is_probing else 1
-        batch: list[Delivery] = []
-        while self._ready and not batch:
+        most = self._at_once if decision.state is not State.PROBING else 1
+        while ready:
             batch = self._popped(most)
             if not all(map(self.admits, {each.epoch for each in batch})):
                 self._conclusions.put_back([each for each in batch if not self.admits(each.epoch)])
                 batch = [each for each in batch if not each.is_concluded]
-        return batch
+            if batch:
+                return batch
+        return []
 
     def _popped(self, most: int) -> list[Delivery]:
         """The first ones. One without a body is read when its turn comes, and alone."""
         ready = self._ready
         first = ready.popleft()
         batch = [first]
-        size_bytes = len(first.body or b"")
-        if first.body is not None:
-            while ready and len(batch) < most and (body := ready[0].body) is not None:
-                if size_bytes + len(body) > self._at_once_bytes:
-                    break
-                size_bytes += len(body)
-                batch.append(ready.popleft())
+        if first.body is None:
+            return batch
+        size_bytes = len(first.body)
+        while ready and len(batch) < most and (body := ready[0].body) is not None:
+            if size_bytes + len(body) > self._at_once_bytes:
+                break
+            size_bytes += len(body)
+            batch.append(ready.popleft())
         self.ready_bytes -= size_bytes
         return batch
 
@@ -285,8 +302,9 @@ class Outlet:
                 self._idle.append(waiter)
                 await waiter
                 continue
+            if not self._sending:
+                self._quiet.clear()
             self._sending += 1
-            self._quiet.clear()
             if self._ready and self._bulk is not None:
                 # A batch ends at a digest that is still to be read, or with enough bytes: there are more than were
                 # counted on.
@@ -300,49 +318,47 @@ class Outlet:
             finally:
                 self._sending -= 1
                 if not self._sending:
-                    self._quiet.set()
-                self._wake()
+                    self._note_quiet()
+                if self._ready and self._idle:
+                    self._wake()
 
     async def _send(self, sender: _Sender, batch: list[Delivery]) -> None:
-        until_s = time.monotonic() + self.timeout_s
-        ready = [delivery for delivery in batch if delivery.body is not None and delivery.leased_until_s >= until_s]
-        if len(ready) < len(batch):
-            leased = [delivery for delivery in batch if delivery.has_lease]
-            ready = [delivery for delivery in batch if await self._is_ready(delivery)]
-            late = [each for each in ready if not self.admits(each.epoch) or (each in leased and not each.has_lease)]
-            if late:  # while others were renewed or read, the sink stepped back, or a lease grew too short
-                self._conclusions.put_back(late)
-                ready = [delivery for delivery in ready if not delivery.is_concluded]
-        if not ready:
-            return
         began_s = time.monotonic()
-        sender.batch, sender.began_s = ready, began_s
+        until_s = began_s + self.timeout_s
+        for delivery in batch:
+            if delivery.body is None or delivery.leased_until_s < until_s:
+                batch = await self._made_ready(batch)
+                began_s = time.monotonic()
+                break
+        if not batch:
+            return
+        sender.batch, sender.began_s = batch, began_s
         try:
-            outcomes = await self._outcomes(ready)
+            outcomes = await self._outcomes(batch)
         except asyncio.CancelledError:
             if not sender.is_overdue or self._is_stopping:
                 if sender.task is None or sender.task.cancelling():
                     raise
-                _log.error("scheduler.sink.bug", **ready[0].log_fields, error="it cancelled itself")
-                outcomes = [Outcome(Verdict.AGAIN, "CancelledError")] * len(ready)
+                _log.error("scheduler.sink.bug", **batch[0].log_fields, error="it cancelled itself")
+                outcomes = [Outcome(Verdict.AGAIN, "CancelledError")] * len(batch)
             else:
-                outcomes = [Outcome(Verdict.UNAVAILABLE, "no outcome within the time-out")] * len(ready)
+                outcomes = [Outcome(Verdict.UNAVAILABLE, "no outcome within the time-out")] * len(batch)
         finally:
             sender.batch = ()
             if sender.is_overdue and sender.task is not None:
                 sender.is_overdue = False
                 sender.task.uncancel()
-        ended_s = time.monotonic()
-        took_s = ended_s - began_s
-        heads, names = [each.opened for each in ready], [each.names for each in ready]
-        self.attempts += zip(repeat(time.time()), repeat(took_s), names, heads, outcomes, strict=False)
-        verdicts = [outcome.verdict for outcome in outcomes]
-        for verdict in set(verdicts):
-            count = verdicts.count(verdict)
-            if verdict not in NOTHING_SENT:
-                self._pace.ended(count, ended_s)
-            self._took[verdict].observe(*[took_s] * count)
-        self._conclusions.sent(list(zip(ready, outcomes, strict=True)))
+        self._ended(batch, outcomes, time.monotonic() - began_s)
+
+    async def _made_ready(self, batch: Sequence[Delivery]) -> list[Delivery]:
+        """Those of a batch that are to be sent, when all are rendered and ours for long enough."""
+        leased = [delivery for delivery in batch if delivery.has_lease]
+        ready = [delivery for delivery in batch if await self._is_ready(delivery)]
+        late = [each for each in ready if not self.admits(each.epoch) or (each in leased and not each.has_lease)]
+        if late:  # while others were renewed or read, the sink stepped back, or a lease grew too short
+            self._conclusions.put_back(late)
+            ready = [delivery for delivery in ready if not delivery.is_concluded]
+        return ready
 
     async def _is_ready(self, delivery: Delivery) -> bool:
         """Rendered, and ours for long enough; else it is concluded."""
@@ -354,25 +370,61 @@ class Outlet:
             return False
 
     async def _outcomes(self, ready: Sequence[Delivery]) -> Sequence[Outcome]:
-        digests = [
-            _as_outgoing(
-                OutgoingDigest,
-                (head.id, *each.names[:2], head.attempts + 1, head.total, each.body or b"", each.target),
-            )
-            for each in ready
-            for head in (each.opened,)
-        ]
+        outcomes: Sequence[Outcome]
         try:
-            if self._bulk is not None and len(digests) > 1:
-                outcomes = await self._bulk.deliver_all(digests)
+            if len(ready) == 1:
+                outcomes = (await self.sink.deliver(_outgoing(ready[0])),)
+            elif self._bulk is not None:
+                outcomes = await self._bulk.deliver_all(list(map(_outgoing, ready)))
             else:
-                outcomes = [await self.sink.deliver(digest) for digest in digests]
-            if len(outcomes) != len(digests) or not all(isinstance(each, Outcome) for each in outcomes):
+                outcomes = [await self.sink.deliver(_outgoing(each)) for each in ready]
+            if len(outcomes) != len(ready) or set(map(type, outcomes)) != {Outcome}:
                 raise TypeError("a sink returns one Outcome for each digest")
             return outcomes
         except Exception as error:
             _log.error("scheduler.sink.bug", **ready[0].log_fields, error=error, exc_info=error)
             return [Outcome(Verdict.AGAIN, type(error).__name__, answer=str(error))] * len(ready)
+
+    # -- what was sent
+
+    def _ended(self, sent: Sequence[Delivery], outcomes: Sequence[Outcome], took_s: float) -> None:
+        results = zip(sent, outcomes, repeat(took_s), strict=False)
+        # A sink that is not well may send more, or nothing more, by what becomes of this.
+        if self.controller.decision.state is State.FLOWING and {each.verdict for each in outcomes} == _ALL_DELIVERED:
+            if not self._accepted:
+                asyncio.get_running_loop().call_soon(self._conclude_accepted)
+            self._accepted += results
+            return
+        self._conclude_accepted()
+        self._conclude(list(results))
+
+    def _conclude_accepted(self) -> None:
+        """It costs little more for all of a turn than for one."""
+        results, self._accepted = self._accepted, []
+        if results:
+            self._conclude(results)
+            self._note_quiet()
+
+    def _conclude(self, results: Sequence[_Sent]) -> None:
+        """Never raises: what a bug keeps from its conclusion is left to its lease."""
+        try:
+            ended_s, at_s = time.monotonic(), time.time()
+            self.attempts += [(at_s, took_s, each.names, each.opened, outcome) for each, outcome, took_s in results]
+            verdicts = [outcome.verdict for _, outcome, _ in results]
+            for verdict in set(verdicts):
+                took = [took_s for _, outcome, took_s in results if outcome.verdict is verdict]
+                if verdict not in NOTHING_SENT:
+                    self._pace.ended(len(took), ended_s)
+                self._took[verdict].observe(*took)
+            self._conclusions.sent([(delivery, outcome) for delivery, outcome, _ in results])
+        except Exception as error:
+            _log.error("scheduler.digest.bug", **results[0][0].log_fields, error=error, exc_info=error)
+            for delivery, _, _ in results:
+                self._conclusions.left(delivery)
+
+    def _note_quiet(self) -> None:
+        if not self._sending and not self._accepted:
+            self._quiet.set()
 
     async def _watch(self) -> None:
         """Ends sends that their sink should have ended."""

@@ -4,7 +4,7 @@ time, and what goes back unsent."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -12,11 +12,13 @@ import pytest
 from nsqdigest.backoff import State
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.delivery import outlet as module
+from nsqdigest.delivery.conclusions import Conclusions
 from nsqdigest.delivery.delivery import Delivery
 from nsqdigest.delivery.outlet import Outlet, Pace
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.store.record import StoredRecord
 from support.delivering import (
+    HEAD,
     LEASE_MS,
     Delivering,
     ToldBulkSink,
@@ -175,6 +177,16 @@ async def test_no_more_sends_are_under_way_than_the_sinks_concurrency() -> None:
     assert stage.sink.timelines == names(10)
     assert all(b'"records":[{"key":"k"' in digest.body for digest in stage.sink.sent)
     assert (stage.outlet.sending, stage.outlet.ready_bytes) == (0, 0)
+
+
+@simulated
+async def test_a_sink_gets_what_the_head_and_the_claim_say() -> None:
+    stage = Delivering(ToldDigests(heads={"a": HEAD._replace(attempts=3, total=2)}))
+    await stage.carry("a")
+    (digest,) = stage.sink.sent
+    assert digest[:5] == ("digest", "r", "a", 4, 2)
+    assert digest.body.startswith(b"{")
+    assert digest.target is None
 
 
 @simulated
@@ -480,6 +492,123 @@ async def test_a_renewal_that_redis_did_not_answer_is_asked_again() -> None:
     assert stage.sink.timelines == ["a"]
 
 
+# -- conclusions
+
+
+@pytest.fixture
+def concluded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[str]]]:
+    """Of each call how many digests had been sent by then, and which it concludes."""
+    calls: list[tuple[int, list[str]]] = []
+    sent = Conclusions.sent
+
+    def noted(self: Conclusions, results: Sequence[tuple[Delivery, Outcome]]) -> None:
+        sink: Any = results[0][0].outlet.sink
+        calls.append((len(sink.sent), [each.claim.timeline for each, _ in results]))
+        sent(self, results)
+
+    monkeypatch.setattr(Conclusions, "sent", noted)
+    return calls
+
+
+@simulated
+async def test_what_is_accepted_in_one_turn_of_the_loop_is_concluded_together_behind_the_sends_that_follow(
+    concluded: list[tuple[int, list[str]]],
+) -> None:
+    stage = Delivering(ToldDigests(), limit=3)
+    stage.sink.takes_s = 1
+    await stage.carry(*names(8))
+    assert [(sent, sorted(ended)) for sent, ended in concluded] == [
+        (6, ["t0", "t1", "t2"]), (8, ["t3", "t4", "t5"]), (8, ["t6", "t7"]),
+    ]  # fmt: skip
+    assert stage.metrics.value("digest_attempts_total", sink="out", outcome="delivered") == 8
+    assert sum(stage.outlet._took[Verdict.DELIVERED].counts) == 8
+    assert [attempt[1] for attempt in stage.outlet.attempts] == pytest.approx([1] * 8)
+    assert sorted(names_of[1] for _, _, names_of, _, _ in stage.outlet.attempts) == names(8)
+
+
+@simulated
+async def test_what_is_not_accepted_is_concluded_before_anything_else_is_sent_and_behind_what_was_accepted(
+    concluded: list[tuple[int, list[str]]],
+) -> None:
+    stage = Delivering(ToldDigests(), limit=3)
+    stage.sink.takes_s = 1
+    stage.sink.outcomes = [Outcome(Verdict.DELIVERED), Outcome(Verdict.UNAVAILABLE), Outcome(Verdict.DELIVERED)]
+    await stage.carry(*names(8))
+    # The first sender took the fourth one before the failure was known. After it nobody took another.
+    assert concluded == [(4, ["t0"]), (4, ["t1"]), (4, ["t2"]), (4, ["t3"])]
+    assert stage.sink.timelines == names(4)
+    assert stage.outlet.controller.decision.state is State.BACKOFF
+
+
+@simulated
+async def test_an_acceptance_that_ends_a_row_of_failures_counts_before_the_failure_behind_it() -> None:
+    stage = Delivering(ToldDigests(), limit=4)
+    stage.sink.takes_s = 1
+    again, accepted = Outcome(Verdict.AGAIN, "500"), Outcome(Verdict.DELIVERED)
+    stage.sink.outcomes = [again, again, accepted, again]
+    await stage.carry(*names(4))
+    assert stage.outlet.controller.decision.state is State.FLOWING
+
+
+@pytest.mark.parametrize("state", [State.PROBING, State.RAMPING])
+@simulated
+async def test_what_a_sink_that_is_not_well_accepts_is_concluded_at_once(
+    concluded: list[tuple[int, list[str]]], state: State
+) -> None:
+    stage = Delivering(ToldDigests(), limit=4)
+    controller = stage.outlet.controller
+    controller._first_limit = 1
+    stage.step_back()
+    controller.tick(BEGAN_S + 10)
+    if state is State.RAMPING:
+        controller.succeeded(controller.decision.epoch, BEGAN_S + 10)
+    assert controller.decision.state is state
+    stage.sink.takes_s = 1
+    await stage.carry("a", "b")
+    assert concluded[0] == (1, ["a"])
+
+
+@simulated
+async def test_it_is_neither_quiet_nor_idle_while_what_was_accepted_is_not_concluded() -> None:
+    stage = Delivering(ToldDigests(), limit=1)
+    outlet, seen = stage.outlet, []
+    conclude = outlet._conclude_accepted
+
+    def noted() -> None:
+        seen.append((outlet._sending, outlet.sending, outlet.is_busy, outlet._quiet.is_set()))
+        conclude()
+
+    outlet._conclude_accepted = noted  # type: ignore[method-assign]
+    stage.sink.takes_s = 1
+    await stage.open("a")
+    await asyncio.sleep(0.5)
+    async with asyncio.timeout(10):
+        await outlet.quiet()
+    assert seen == [(0, 1, True, False)]
+    assert outlet.sending == 0
+    assert stage.conclusions.finishers[0].is_busy
+
+
+@simulated
+async def test_what_was_accepted_is_concluded_although_its_sender_ends_in_the_same_turn() -> None:
+    stage = Delivering(ToldDigests(), limit=1)
+    stage.sink.takes_s = 1
+    await stage.open("a", "b")
+    ended = stage.outlet._ended
+
+    def ended_and_stopped(*arguments: Any) -> None:
+        ended(*arguments)
+        stage.outlet._is_stopping = True
+        for task in stage.outlet._tasks:
+            task.cancel()
+
+    stage.outlet._ended = ended_and_stopped  # type: ignore[method-assign,assignment]
+    await asyncio.sleep(2)
+    assert stage.sink.timelines == ["a"]
+    assert stage.digests.all_finished() == [("close", "a")]
+    assert stage.outlet.sending == 0
+
+
 # -- foreign code
 
 
@@ -645,7 +774,7 @@ async def test_whatever_a_sink_raises_is_one_failed_attempt_and_a_line_in_the_lo
     assert stage.metrics.value("digest_attempts_total", sink="out", outcome="again") == 1
     assert stage.metrics.value("digest_attempts_total", sink="out", outcome="delivered") == 1
     assert logged("scheduler.sink.bug") == 1
-    assert stage.digests.finished() == [[("wait", "a"), ("close", "b")]]
+    assert stage.digests.all_finished() == [("close", "b"), ("wait", "a")]
 
 
 @pytest.mark.parametrize(
@@ -758,6 +887,25 @@ async def test_what_is_not_wanted_any_more_when_its_turn_comes_goes_back() -> No
     await stage.quiet()
     assert stage.sink.timelines == ["a"]
     assert stage.digests.all_finished() == [("close", "a"), ("wait", "b")]
+
+
+@simulated
+async def test_of_a_batch_of_two_epochs_that_of_before_goes_back_and_the_other_goes_out() -> None:
+    sink = ToldBulkSink()
+    stage = Delivering(ToldDigests(), sinks={"out": sink}, limit=1)
+    sink.takes_s = 1
+    await stage.open("first")
+    await asyncio.sleep(0.5)
+    await stage.open("before")
+    controller = stage.outlet.controller  # which decides anew, and nobody tells the outlet
+    controller.failed(controller.decision.epoch, BEGAN_S)
+    controller.tick(BEGAN_S + 10)
+    controller.succeeded(controller.decision.epoch, BEGAN_S + 10)
+    assert controller.decision.state is State.FLOWING
+    await stage.open("after")
+    await stage.quiet()
+    assert sink.batches == [["first"], ["after"]]
+    assert ("wait", "before") in stage.digests.all_finished()
 
 
 @simulated

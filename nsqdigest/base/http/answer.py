@@ -38,6 +38,9 @@ class Response(NamedTuple):
     """Whether the connection can serve another post. A body of which the rest is awaited counts as not."""
 
 
+_as_response = tuple.__new__
+
+
 class AnswerReader:
     """`begin` for each request, `feed` with what is read; then `status`, `complete` and the rest tell how far it is."""
 
@@ -107,7 +110,8 @@ class AnswerReader:
         return bool(self.status)
 
     def response(self, reusable: bool) -> Response:
-        return Response(self.status, self.retry_after, self.content_type, self.kept, reusable)
+        fields = self.status, self.retry_after, self.content_type, self.kept, reusable
+        return _as_response(Response, fields)
 
     # -- called by the parser
 

@@ -64,6 +64,7 @@ class Client:
     ) -> None:
         self._target = target_of(url)
         self._host_lines = head_of(self._target, headers)
+        self._start = f"POST {self._target.path} HTTP/1.1\r\n{self._host_lines}"
         self._most = connections
         self._timeout_s = timeout_s
         self._connect_timeout_s = connect_timeout_s
@@ -105,11 +106,15 @@ class Client:
 
         `timeout_s` in place of the client's own.
         """
-        head = (
-            f"POST {self._target.path if path is None else path_of(path)} HTTP/1.1\r\n{self._host_lines}"
-            f"{header_lines(headers)}content-length: {len(body)}\r\n\r\n"
-        ).encode()
         until_s = self._loop.time() + (self._timeout_s if timeout_s is None else timeout_s)
+        return await self.post_until(until_s, body, header_lines(headers), path, fresh)
+
+    async def post_until(
+        self, until_s: float, body: bytes, lines: str, path: str | None = None, fresh: bool = False
+    ) -> Response:
+        """The same with header lines as `header_line` makes them, until an instant by the loop's clock."""
+        start = self._start if path is None else f"POST {path_of(path)} HTTP/1.1\r\n{self._host_lines}"
+        head = f"{start}{lines}content-length: {len(body)}\r\n\r\n".encode()
         if not self._ticking:
             self._begin_to_tick()
         connection = None if fresh else self._take_idle()
@@ -209,7 +214,7 @@ class Client:
     def on_idle(self, connection: Connection) -> None:
         if self._closed:
             connection.abort()
-        elif (place := self._next_in_line()) is not None:
+        elif self._line and (place := self._next_in_line()) is not None:
             place.set_result(connection)
         else:
             self._idle.append(connection)

@@ -169,7 +169,8 @@ class Connection(asyncio.BufferedProtocol):
     # -- how far the answer is
 
     def _complete(self) -> None:
-        reusable = self._reader.keep_alive and not self._reader.surplus and self._is_sent()
+        reader = self._reader
+        reusable = reader.keep_alive and not reader.surplus and self._is_sent()
         self._respond(reusable)
         if not reusable:
             self.abort()

@@ -92,10 +92,15 @@ def header_lines(headers: Iterable[tuple[str, str]]) -> str:
     for name, value in headers:
         if name not in _good_names:
             _check_name(name)
-        if not value.isprintable() and _NOT_IN_A_VALUE.search(value):
-            raise ValueError(f"the header {name} has a line break or another control character")
-        lines.append(f"{name}: {value}\r\n")
+        lines.append(header_line(name, value))
     return "".join(lines)
+
+
+def header_line(name: str, value: str) -> str:
+    """The same of one whose name is a constant."""
+    if not value.isprintable() and _NOT_IN_A_VALUE.search(value):
+        raise ValueError(f"the header {name} has a line break or another control character")
+    return f"{name}: {value}\r\n"
 
 
 def _check_name(name: str) -> None:

@@ -18,7 +18,7 @@ import hmac
 import random
 import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -31,6 +31,7 @@ from nsqdigest.base.errors import Unreachable
 from nsqdigest.base.findings import Finding, Reached, State, from_message
 from nsqdigest.base.http.errors import NoHttp, Overdue, PostFailed, StaleConnection
 from nsqdigest.base.http.public_addresses import Allowed
+from nsqdigest.base.http.target import header_line
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.config import Secret, SinkSettings, rules
 from nsqdigest.config.options import REQUIRED, Option
@@ -50,7 +51,7 @@ from nsqdigest.delivery.sinks.webhook_headers import HeaderTable
 
 if TYPE_CHECKING:
     from nsqdigest.backoff import Curve
-    from nsqdigest.base.http.client import Client, Response
+    from nsqdigest.base.http.client import Client
     from nsqdigest.delivery.sinks.webhook_hosts import ManyHosts
     from nsqdigest.delivery.targets import Aim
 
@@ -187,6 +188,10 @@ def verdict_of(status: int) -> Verdict:
     return Verdict.REFUSED
 
 
+_ACCEPTED = {status: Outcome(verdict_of(status), str(status)) for status in range(200, 300)}
+"""Made once: nearly all posts have one of them."""
+
+
 def retry_after_s(header: str | None, now_s: float) -> float:
     """Seconds, or a date; 0 where it is neither."""
     if not header:
@@ -231,53 +236,43 @@ class Webhook:
         half_s = self._timeout_s / 2  # the post gets what is left
         self._rendering = Rendering(body, shown_path, half_s, settings.name) if body else None
 
-    async def deliver(self, digest: OutgoingDigest) -> Outcome:
+    def deliver(self, digest: OutgoingDigest) -> Coroutine[Any, Any, Outcome]:
         until_s = time.monotonic() + self._timeout_s
         if self._has_many_hosts:
-            return await self._many_hosts().deliver(digest, until_s)
-        return await self._send(self._client(), digest, until_s)
+            return self._many_hosts().deliver(digest, until_s)
+        return self._send(self._http or self._client(), digest, until_s)
 
     async def _send(self, client: Client, digest: OutgoingDigest, until_s: float) -> Outcome:
         body = digest.body if self._rendering is None else await self._rendering.of(digest.body)
         if isinstance(body, Outcome):
             return body
         now_s = int(time.time())
-        headers = {
-            "webhook-id": digest.id,
-            "webhook-timestamp": str(now_s),
-            "nsqdigest-attempt": str(digest.attempt),
-        }
+        numbers = f"webhook-timestamp: {now_s}\r\nnsqdigest-attempt: {digest.attempt}\r\n"
+        lines = header_line("webhook-id", digest.id) + numbers
         if self._keys:
-            headers["webhook-signature"] = signature(self._keys, digest.id, now_s, body)
+            lines += header_line("webhook-signature", signature(self._keys, digest.id, now_s, body))
+        path = digest.target.texts["path"] if digest.target is not None else None
         try:
-            path = digest.target.texts["path"] if digest.target is not None else None
-            answer = await self._post(client, path, body, headers, until_s)
+            try:
+                answer = await client.post_until(until_s, body, lines, path)
+            except StaleConnection:
+                # The receiver closed an idle connection just then: that says nothing about its health.
+                answer = await client.post_until(until_s, body, lines, path, fresh=True)
         except Overdue:
             return Outcome(Verdict.UNAVAILABLE, f"no answer within {self._timeout_s:g} s")
         except NoHttp as error:
             return Outcome(Verdict.AGAIN, f"no HTTP: {error}", answer=error.beginning.decode("utf-8", "replace"))
         except PostFailed as error:
             return Outcome(Verdict.UNAVAILABLE, str(error))
-        verdict = verdict_of(answer.status)
-        if verdict is Verdict.DELIVERED:
-            return Outcome(verdict, str(answer.status))
+        if accepted := _ACCEPTED.get(answer.status):
+            return accepted
         return Outcome(
-            verdict,
+            verdict_of(answer.status),
             status_line(answer.status),
             retry_after_s(answer.retry_after, now_s),
             answer.beginning.decode("utf-8", "replace"),
             is_of_sink=digest.target is None or answer.status not in _OF_THE_PLACE,
         )
-
-    async def _post(
-        self, client: Client, path: str | None, body: bytes, headers: Mapping[str, str], until_s: float
-    ) -> Response:
-        """Once more where the receiver closed an idle connection just then: that says nothing about its health."""
-        try:
-            return await client.post(body, headers.items(), path=path, timeout_s=until_s - time.monotonic())
-        except StaleConnection:
-            left_s = until_s - time.monotonic()
-            return await client.post(body, headers.items(), path=path, fresh=True, timeout_s=left_s)
 
     def _client(self) -> Client:
         if self._http is None:
