@@ -51,10 +51,8 @@ _COMMAND_BYTES = 128
 _IN_A_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _TEMPLATE_LIKE = 'write one like "digests.{tenant}"'
 _REFUSED = frozenset({"E_BAD_TOPIC", "E_BAD_MESSAGE", "E_BAD_BODY"})
-_UNAVAILABLE = frozenset(
-    {"E_UNAUTHORIZED", "E_AUTH_FIRST", "E_AUTH_FAILED", "E_PUB_FAILED", "E_MPUB_FAILED"}  # the last two: its disk, or
-    # it ends
-)
+_UNAVAILABLE = frozenset({"E_UNAUTHORIZED", "E_AUTH_FIRST", "E_AUTH_FAILED", "E_PUB_FAILED", "E_MPUB_FAILED"})
+"""The last two: its disk is full, or it ends."""
 
 
 # -- in the file
