@@ -105,6 +105,10 @@ class NotReached(ConnectionLost):
     """The connection ended before nsqd looked at this command: it certainly did not happen."""
 
 
+class BehindRefusal(NotReached):
+    """Another command was refused, which ended the connection: it says nothing of this one."""
+
+
 class NsqdRefused(NsqdError):
     """nsqd answered a command with an error frame. `code` is nsqd's own, such as E_BAD_TOPIC, `detail` the rest.
 

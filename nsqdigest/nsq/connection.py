@@ -26,8 +26,8 @@ from tornado.iostream import IOStream, StreamBufferFullError, StreamClosedError
 
 from nsqdigest.base import log, tasks
 from nsqdigest.base.errors import (
+    BehindRefusal,
     ConnectionLost,
-    NotReached,
     NsqdError,
     NsqdRefused,
     NsqdSilent,
@@ -108,8 +108,8 @@ class NsqConnection:
         self._reader: asyncio.Task[None] | None = None
         self._silence: asyncio.TimerHandle | None = None
         self._window = Window(0.0, 0.0)
-        self._window_closes: asyncio.TimerHandle | None = None
-        self._guarded_close_window = tasks.guarded(self._close_window, f"nsqd {address} window")
+        self._settling: asyncio.TimerHandle | None = None
+        self._guarded_settle = tasks.guarded(self._settle, f"nsqd {address} window")
         self._active_s = 0.0
         """When a message came or was answered last."""
         self._heartbeat_s = options.heartbeat_interval_ms / 1000
@@ -122,6 +122,11 @@ class NsqConnection:
     @property
     def is_open(self) -> bool:
         return self._reader is not None and self._reason is None
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it ended because nsqd refused a command."""
+        return isinstance(self._reason, NsqdRefused)
 
     @property
     def is_well(self) -> bool:
@@ -296,19 +301,19 @@ class NsqConnection:
     def _watch_window(self) -> None:
         """Something came, was answered or asked for. The one timer is late rather than set anew each time."""
         self._active_s = time.monotonic()
-        if self._window_closes is None and self._window.used > self.in_flight + 1:
-            self._close_window_after(self._window.patience_s)
+        if self._settling is None and self._window.used != self.in_flight + 1:
+            self._settle_after(self._window.patience_s)
 
-    def _close_window_after(self, wait_s: float) -> None:
+    def _settle_after(self, wait_s: float) -> None:
         if wait_s < math.inf and not self.closing and self._reason is None:
-            self._window_closes = asyncio.get_running_loop().call_later(wait_s, self._guarded_close_window)
+            self._settling = asyncio.get_running_loop().call_later(wait_s, self._guarded_settle)
 
-    def _close_window(self) -> None:
-        self._window_closes = None
+    def _settle(self) -> None:
+        self._settling = None
         left_s = self._active_s + self._window.patience_s - time.monotonic()
         if left_s > 0:
-            self._close_window_after(left_s)
-        elif not self.closing and self._window.close(self.in_flight):
+            self._settle_after(left_s)
+        elif not self.closing and self._window.settle(self.in_flight):
             self._write(commands.rdy(self._window.used))
 
     # -- reading
@@ -429,7 +434,7 @@ class NsqConnection:
         if self._reason is not None:
             return self._reason
         self._reason = reason
-        for timer in (self._silence, self._window_closes):
+        for timer in (self._silence, self._settling):
             if timer is not None:
                 timer.cancel()
         if self._opening is not None:
@@ -438,7 +443,7 @@ class NsqConnection:
             self._stream.close()
         # After a refusal nsqd reads no further: the commands behind the refused one never happened.
         is_refused = isinstance(reason, NsqdRefused)
-        self._requests.fail_all(NotReached(f"{reason}, in answer to another command") if is_refused else reason)
+        self._requests.fail_all(BehindRefusal(f"{reason}, in answer to another command") if is_refused else reason)
         self._closed.set()
         self._receiver.on_closed(self, reason)
         return reason

@@ -32,6 +32,7 @@ from nsqdigest.backoff import retry_wait_ms
 from nsqdigest.base import log, tasks
 from nsqdigest.base.errors import (
     Applied,
+    BehindRefusal,
     NotReached,
     NsqdError,
     NsqdRefused,
@@ -167,14 +168,17 @@ class Publisher:
 
     async def _next_at(self, pool: _NsqdPool, topic: str, bodies: Sequence[bytes], start: int) -> int:
         """One command. Returns how many bodies nsqd acknowledged."""
-        for _ in range(_TRIES):
+        tries = 0
+        while tries < _TRIES:
+            tries += 1
             count = publish_rules.count_of_next(bodies, start, pool.max_body_bytes)
             command = commands.publish(topic, bodies[start : start + count])
             try:
                 (answer,) = await self._send(pool, topic, [command])
-            except NotReached:
-                continue
+            except NotReached as error:
+                answer = error
             if isinstance(answer, NotReached):
+                tries -= isinstance(answer, BehindRefusal)  # it was another's
                 continue
             if isinstance(answer, NsqdRefused):
                 learned = publish_rules.learned_max_body_bytes(answer, count)
@@ -204,14 +208,16 @@ class Publisher:
                     topic,
                     [commands.publish(part.topic, [messages[each][1] for each in part.numbers]) for part in parts],
                 )
-            except NotReached:
-                tries += 1
-                continue
+            except NotReached as error:
+                answers = [error] * len(parts)
             known = len(results)
             for part, answer in zip(parts, answers, strict=True):
                 self._on_answer(pool, part, answer, results)
-            # A refusal costs what stands behind it: no try, since each ends with one message less.
-            tries = 0 if len(results) > known else tries + 1
+            # A refusal costs what stands behind it: no try, since each ends with one message less. Nor does another's.
+            if len(results) > known:
+                tries = 0
+            elif not isinstance(answers[0], BehindRefusal):
+                tries += 1
 
     def _on_answer(
         self,
@@ -269,7 +275,8 @@ class Publisher:
     ) -> list[bytes | NsqdError]:
         try:
             if not connection.is_open:
-                raise NotReached(f"nsqd at {pool.address}: the connection ended before anything was sent")
+                kind = BehindRefusal if connection.is_refused else NotReached
+                raise kind(f"nsqd at {pool.address}: the connection ended before anything was sent")
             answers = await connection.request_all(requests, self._bounds.acknowledged_within_s)
             if isinstance(answers[0], bytes):
                 pool.acknowledged(connection)

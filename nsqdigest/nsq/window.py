@@ -9,12 +9,13 @@ So a connection uses a window of the RDY that it was granted:
 - Messages that use up the window double it: a backlog opens all of it within a few round trips.
 - Silence closes it: when no message came or was answered for PATIENCE_S, RDY is one more than what is in flight. nsqd
   then writes what it holds, or the next message at once. That message opens the window again, half as wide: it was
-  wider than what came.
+  wider than what came. Where Redis is slow, and all of the window is in flight, silence makes room for one more, too.
 
 Under load a far nsqd is silent for a round trip, too, and a window that closes then costs another one. So patience has
 two round trips more; where it would be longer than the ticker, all that was granted is used.
 
-Invariants: what is used is never more than what was granted, and never 0 where something was granted.
+Invariants: what is used is never more than what was granted, and after a silence it leaves room for another message
+wherever that does.
 
 Comes from `connection`, which counts what is in flight, notices the silence, and sends the RDY that this decides on.
 """
@@ -60,14 +61,13 @@ class Window:
         self._open()
         return self.used != before
 
-    def close(self, in_flight: int) -> bool:
+    def settle(self, in_flight: int) -> bool:
         """After silence. Returns whether `used` is another number now."""
-        if self.used <= in_flight + 1:
-            return False
-        self._width_before_close = self.used
-        self._width = self.used // 2
-        self.used = in_flight + 1
-        return True
+        before, self.used = self.used, min(self._granted, in_flight + 1)
+        if self.used < before:
+            self._width_before_close = before
+            self._width = before // 2
+        return self.used != before
 
     def _open(self) -> None:
         self._width_before_close = 0

@@ -13,7 +13,7 @@ import pytest
 from nsq import protocol
 
 import nsqdigest
-from nsqdigest.base.errors import ConnectionLost, NotReached, NsqdigestError, NsqdRefused, ProtocolError
+from nsqdigest.base.errors import BehindRefusal, ConnectionLost, NsqdigestError, NsqdRefused, ProtocolError
 from nsqdigest.config import Address
 from nsqdigest.demo.servers.nsqd import Connection, EmbeddedNsqd, Options, Refusal
 from nsqdigest.nsq import connection as connection_module
@@ -778,7 +778,7 @@ async def test_several_commands_go_in_one_write_and_each_has_its_answer(
     publish = b"PUB %s\n\0\0\0\1x" % topic.encode()
     assert await connection.request_all([publish, publish]) == [b"OK", b"OK"]
     answers = await connection.request_all([publish, b"PUB no+topic\n\0\0\0\1x", publish])
-    assert [type(answer) for answer in answers] == [bytes, NsqdRefused, NotReached]
+    assert [type(answer) for answer in answers] == [bytes, NsqdRefused, BehindRefusal]
     assert embedded.stats(topic)["topics"][0]["message_count"] == 3
 
 

@@ -277,6 +277,19 @@ async def test_what_is_too_large_is_refused_alone(narrow_nsqd: Nsqd, publisher: 
     assert await taken(narrow_nsqd, topic, 36) == sorted(fitting * 2)
 
 
+@pytest.mark.parametrize("each", [True, False])
+async def test_what_nsqd_refuses_of_others_costs_no_try(narrow_nsqd: Nsqd, make: Make, topic: str, each: bool) -> None:
+    """They share a connection, which each refusal ends; what stands behind it comes again, and behind the next."""
+    publisher = make(connections=1, commands=100)
+    refused = asyncio.gather(*[results_of(publisher, narrow_nsqd, [(topic, b"x" * 1001)]) for _ in range(12)])
+    if each:
+        assert codes_of(await results_of(publisher, narrow_nsqd, [(topic, b"fits")])) == [""]
+    else:
+        await publisher.publish(address_of(narrow_nsqd), topic, [b"fits"])
+    assert [codes_of(results) for results in await refused] == [["E_BAD_MESSAGE"]] * 12
+    assert await taken(narrow_nsqd, topic, 1) == [b"fits"]
+
+
 async def test_once_the_limit_is_known_what_is_beyond_it_goes_last_and_costs_others_nothing(
     narrow_nsqd: Nsqd, embedded: EmbeddedNsqd, publisher: Publisher, topic: str
 ) -> None:

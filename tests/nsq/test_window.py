@@ -27,7 +27,7 @@ def closed(granted: int = GRANTED) -> Window:
     """Silences have closed it, a message now and then."""
     made = window(granted)
     while made.used > 1:
-        made.close(0)
+        made.settle(0)
         made.arrived(1)
     return made
 
@@ -110,7 +110,7 @@ class Simulation:
             self._to_nsqd.append((self.now_ms + self._way_ms, -1, count))
             self._active_ms = self.now_ms
         is_silent = self.now_ms - self._active_ms >= 1000 * self.window.patience_s
-        if is_silent and self.window.close(self._ours):
+        if is_silent and self.window.settle(self._ours):
             self._send_rdy()
 
     def _send_rdy(self) -> None:
@@ -136,19 +136,19 @@ def test_it_never_uses_more_than_was_granted() -> None:
     assert made.used == 4
     made.grant(0)
     assert made.used == 0
-    assert not made.close(0)
+    assert not made.settle(0)
 
 
 def test_silence_leaves_room_for_the_next_message_alone() -> None:
     made = window()
-    assert made.close(3)
+    assert made.settle(3)
     assert made.used == 4
-    assert made.close(3) is False
+    assert made.settle(3) is False
 
 
 def test_the_message_after_a_silence_opens_half_of_what_was_open() -> None:
     made = window(100)
-    made.close(0)
+    made.settle(0)
     assert made.arrived(1)
     assert made.used == 50
 
@@ -158,7 +158,7 @@ def test_messages_that_use_up_what_was_closed_keep_it_as_wide() -> None:
     made.arrived(1)
     made.arrived(2)
     made.arrived(4)
-    made.close(0)
+    made.settle(0)
     assert (made.used, made.arrived(8), made.used) == (1, True, 16)
 
 
@@ -235,6 +235,24 @@ def test_a_backlog_comes_as_fast_as_without_a_window(way_ms: float) -> None:
         return of.now_ms
 
     assert duration_ms(TICKER_MS / 1000) <= 1.05 * duration_ms(0.0) + 1
+
+
+def test_all_that_is_granted_comes_where_nothing_is_finished() -> None:
+    """Redis stands still, and what comes is slow enough for silences in between."""
+    of = Simulation(way_ms=0.1, work_ms=math.inf)
+    for count in (300, 1, 40, 1, 1, 2 * GRANTED):
+        of.publish(count)
+        of.run(30)
+    assert len(of.came) == GRANTED
+
+
+def test_silence_makes_room_where_all_of_it_is_in_flight() -> None:
+    made = closed()
+    assert made.settle(300)
+    assert made.used == 301
+    made.grant(200)
+    made.settle(300)
+    assert made.used == 200
 
 
 def test_an_idle_connection_sends_nothing() -> None:
