@@ -47,7 +47,7 @@ class ConnectionView(msgspec.Struct, kw_only=True, frozen=True):
     rdy: int = 0
     """So many messages may be in flight."""
     rdy_used: int = 0
-    """nsqd's `ready_count`: of `rdy` as much as lets no message wait in nsqd's buffer."""
+    """The RDY that was sent last, nsqd's `ready_count`: less than `rdy` while little comes."""
     in_flight: int = 0
     sources: list[str] = []
     """Who named it: the file, or nsqlookupds."""

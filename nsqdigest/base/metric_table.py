@@ -127,7 +127,8 @@ METRICS: dict[str, Declared] = {
     ),
     "publishes_total": _counter(
         ("outcome",),
-        "PUBs and MPUBs of dead letters and of nsq sinks; outcome unknown: nsqd may have the messages or not.",
+        "PUBs and MPUBs of dead letters and of nsq sinks; unsent and unknown, where nsqd may have the messages or not, "
+        "count once a write.",
         outcome=("acknowledged", "refused", "unsent", "unknown"),
     ),
     "publish_waits_total": _counter(

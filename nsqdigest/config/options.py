@@ -296,7 +296,7 @@ POLICY = Section(
 
 EVERY_SINK = (
     Option("timeout", Duration("10ms", "1h"), "15s", "of one attempt"),
-    Option("concurrency", Whole(1, 1000), 8, "posts, mails or writes at a time"),
+    Option("concurrency", Whole(1, 1000), 8, "posts, mails, or writes to nsqd (of up to 100 digests) at a time"),
     Option("max_attempts", Whole(0, 1_000_000), 0, "posts of one digest; 0: max_age decides"),
     Option("max_age", Duration("1s"), "72h", "since the digest was opened; older ones move to the dead list"),
     Option("retry_base", Duration("10ms", "1d"), "1s", "the shortest wait before the next attempt"),

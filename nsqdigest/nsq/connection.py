@@ -4,7 +4,7 @@ Invariants:
 - One read takes whatever is there and passes all its messages to the receiver as one list; the reader never waits for
   the receiver.
 - Heartbeats are answered here, by the reader, each with the wanted RDY again: a RDY that got lost cannot stall us.
-- nsqd has as much of the RDY that was granted as `window` says; nobody else has to know.
+- nsqd has as much of the RDY that was granted as `window` says.
 - Silence for two heartbeat intervals ends the connection: a stopped nsqd sends no error.
 - It can be closed at any moment, also while it opens. However it ends, `on_closed` is called once, with the reason.
 

@@ -12,7 +12,8 @@ So a connection uses a window of the RDY that it was granted:
   wider than what came. Where Redis is slow, and all of the window is in flight, silence makes room for one more, too.
 
 Under load a far nsqd is silent for a round trip, too, and a window that closes then costs another one. So patience has
-two round trips more; where it would be longer than the ticker, all that was granted is used.
+two round trips more; where it would be longer than the ticker, all that was granted is used. The round trip is that of
+the connection's beginning: where it grows later, a backlog comes more slowly until the next connection.
 
 Invariants: what is used is never more than what was granted, and after a silence it leaves room for another message
 wherever that does.
