@@ -40,6 +40,8 @@ ROUTES = [{"name": "events", "topic": TOPIC, "timeline": "{user}", "key": "{id}"
 
 
 AWAIT = "await"
+BESIDE = frozenset({"NsqConnection._settle"})
+"""Timers that a message sets off, and that its way does not wait for."""
 
 
 class Step(NamedTuple):
@@ -156,4 +158,4 @@ def _turns(calls: Sequence[Call], part: Part) -> list[Turn]:
                 turns.append([Step("" if is_beginning else AWAIT, file, function, line)])
         elif is_inside:
             turns[-1].append(Step(caller, file, function, line))
-    return [tuple(turn) for turn in turns if len(turn) > 1]
+    return [tuple(turn) for turn in turns if len(turn) > 1 and BESIDE.isdisjoint(step.function for step in turn)]
