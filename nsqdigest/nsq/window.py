@@ -6,7 +6,7 @@ once; on a topic with a few hundred messages a second and a RDY of thousands, ea
 
 So a connection uses a window of the RDY that it was granted:
 
-- Messages that use up the window double it: a backlog opens all of it within a few round trips.
+- Messages that use up the window double it: a backlog opens all of it within a dozen round trips.
 - Silence closes it: when no message came or was answered for PATIENCE_S, RDY is one more than what is in flight. nsqd
   then writes what it holds, or the next message at once. That message opens the window again, half as wide: it was
   wider than what came. Where Redis is slow, and all of the window is in flight, silence makes room for one more, too.
