@@ -658,27 +658,30 @@ async def test_a_backlog_opens_the_window_to_all_that_is_granted(
     await recorder.take(150)
 
 
-@pytest.mark.servers
-@pytest.mark.parametrize("heartbeat_ms", [1000])
-async def test_a_heartbeat_repeats_the_rdy_that_nsqd_has(
-    real_nsqd: Nsqd, to: Make, topic: str, heartbeat_ms: int
-) -> None:
-    connection = await subscribed(to(real_nsqd, heartbeat_ms), topic)
+async def test_a_heartbeat_repeats_the_rdy_that_nsqd_has(embedded: EmbeddedNsqd, to: Make, topic: str) -> None:
+    connection = await subscribed(to(embedded, FAST_MS), topic, rdy=5)
     await until(lambda: connection.rdy_used == 1, PATIENCE_S, "the window to close")
-    await until(lambda: connection.quiet_s > heartbeat_ms / 2000, PATIENCE_S, "silence")
-    await until(lambda: connection.quiet_s < heartbeat_ms / 2000, PATIENCE_S, "a heartbeat")
-    await until(lambda: ready_count(real_nsqd, topic) == 1, PATIENCE_S, "nsqd to have the same")
-
-
-async def test_nothing_is_asked_for_once_it_closes(embedded: EmbeddedNsqd, to: Make, topic: str) -> None:
-    connection = await subscribed(to(embedded), topic)
-    connection.set_rdy(0)
-    connection.cls()
     peer = embedded.connections[0]
+    await embedded.until(lambda: peer.rdy_sequence[-1] == 1)
+    sent = len(peer.rdy_sequence)
+    await embedded.until(lambda: len(peer.rdy_sequence) >= sent + 2)
+    assert peer.rdy_sequence[sent:] == [1] * (len(peer.rdy_sequence) - sent)
+
+
+async def test_nothing_is_asked_for_once_it_closes(
+    embedded: EmbeddedNsqd, to: Make, recorder: Recorder, topic: str
+) -> None:
+    connection = await subscribed(to(embedded), topic)
+    await until(lambda: connection.rdy_used == 1, PATIENCE_S, "the window to close")
+    peer = embedded.connections[0]
+    connection.cls()
+    await embedded.until(lambda: peer.params_of("CLS"))
+    sent = len(peer.rdy_sequence)
     peer.send_raw(message_frame(Message(b"0" * 16, 1, 1, b"x")))
-    await until(lambda: connection.in_flight == 1, PATIENCE_S, "the last message")
-    assert connection.rdy_used == 0
-    assert peer.rdy_sequence[-1] == 0
+    connection.fin(await recorder.take(1))
+    await embedded.until(lambda: peer.params_of("FIN"))
+    assert connection.rdy_used > 1, "while it is open, nsqd would be told"
+    assert len(peer.rdy_sequence) == sent
 
 
 async def test_a_heartbeat_comes_with_messages_and_is_answered(
