@@ -5,7 +5,7 @@
 .NOTPARALLEL:
 .PHONY: help setup setup-demo setup-dev setup-bench setup-servers install demo test test-lowest lint mutants prove bench \
 	bench-delivery bench-fleet bench-planner bench-timelines bench-transport bench-http bench-mail backoff-page metrics-page \
-	policies-page dashboard docs example-file mail-picture page-picture demo-picture river clean
+	policies-page dashboard docs example-file lock mail-picture page-picture demo-picture river clean
 
 VENV := .venv
 LOWEST_VENV := .venv-lowest
@@ -107,6 +107,9 @@ page-picture: setup install ## write docs/pictures/page.png and page-dark.png (n
 
 demo-picture: setup-demo install ## write docs/pictures/demo.svg: the moments of a demo, drawn by itself
 	$(VENV)/bin/nsqdigest demo --picture docs/pictures/demo.svg
+
+lock: setup-dev ## write scripts/locked/: the newest versions that pyproject.toml allows, with their hashes
+	@scripts/lock-requirements $(VENV)
 
 river: setup install ## write the way of one event and of one digest into docs/how-it-works.md, traced at run time
 	$(VENV)/bin/python -m scripts.river --write

@@ -17,13 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from packaging.requirements import Requirement
 
 if TYPE_CHECKING:
-    from scripts import package_readme
+    from scripts import package_readme, requirements
 else:
     from support.tree import load
 
     package_readme = load("scripts.package_readme")
+    requirements = load("scripts.requirements")
 
 pytestmark = pytest.mark.integration
 
@@ -92,6 +94,25 @@ def metadata(wheel: Path) -> email.message.Message:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
         return email.message_from_bytes(archive.read(name))
+
+
+@pytest.mark.parametrize("group", ["runtime", "extras", "build"])
+def test_locked_versions_are_what_the_project_allows_and_have_hashes(group: str) -> None:
+    locked = {}
+    for name in ("runtime", "build"):
+        for entry in re.split(r"\n(?=\S)", (ROOT / "scripts" / "locked" / f"{name}.txt").read_text("utf-8"))[1:]:
+            requirement = Requirement(entry.partition("\\")[0].strip())
+            assert "--hash=sha256:" in entry
+            (pin,) = requirement.specifier
+            locked[requirement.name] = pin.version
+    for wanted in map(Requirement, requirements.requirements([group], at_lowest=False)):
+        assert locked[wanted.name] in wanted.specifier, f"{wanted}: run `make lock`"
+
+
+def test_a_lower_bound_becomes_the_version_under_test() -> None:
+    assert [requirements.lowest(each) for each in ("a>=1.2", "b>=1.2,<2")] == ["a==1.2", "b==1.2"]
+    with pytest.raises(SystemExit, match="not of the form"):
+        requirements.lowest("a==1.2")
 
 
 def test_its_description_has_no_link_that_leads_nowhere(wheel: Path) -> None:
