@@ -31,7 +31,7 @@ from nsqdigest.backoff import (
 from scripts import pages
 from scripts.pages import DOCS
 
-CURVE = Curve(base_s=1.0, max_duration_s=30.0, recovery="halve")
+CURVE = Curve(base_s=1.0, max_duration_s=30.0)
 MAX_IN_FLIGHT = 2500
 REDIS_TIMEOUT_S = 5.0
 
@@ -103,6 +103,8 @@ connection. What the options do, and which to choose, is in [tuning](tuning.md).
   fifty messages that fail together one counts; results of an earlier epoch are counted and ignored.
 - **The level has a cap**: the first level whose wait without jitter is `max_duration`. A long outage does not make the
   way back longer.
+- **A success steps the level down by one.** Each successful probe lowers the level by one, until none is left. With
+  `recovery = "halve"` it halves the level: a healthy store is in use again sooner.
 - **The wait is drawn once a backoff**, after the level is known and from 0.1 s on, so that jitter is left at both ends.
   When Redis has answered another part of the daemon again, a small wait of at least 0.1 s may replace it, once.
 - **Every probe leads on.** Whatever becomes of it, a verdict or a timer ends it, and where it was lost another one
@@ -278,7 +280,7 @@ def states_svg() -> str:
 
 SEED = 3
 DOWN_S = (5.0, 95.0)
-LASTS_S = 150.0
+LASTS_S = 180.0
 ASKS_EVERY_S = 0.25
 ANSWERS_IN_S = 0.05
 MSG_TIMEOUT_S = 60.0

@@ -42,7 +42,7 @@ class Choice(NamedTuple):
     """A row of a table."""
 
     jitter: Jitter | Literal["decorrelated"] = "full"
-    descent: Literal["one by one", "halved", "to level 1", "straight to 0"] = "halved"
+    descent: Literal["one by one", "halved", "to level 1", "straight to 0"] = "one by one"
     longest_s: int = 30
     slow_start: bool = True
     batch_size: int = BATCH_SIZE

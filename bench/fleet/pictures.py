@@ -17,7 +17,7 @@ STYLE = colours(
     bad=("#c4503c", "#e5755f"),
     store=("#59636e", "#9aa4af"),
 )
-CSS = {"one by one": "bad", "halved": "ours", "to level 1": "other", "straight to 0": "third"}
+CSS = {"one by one": "ours", "halved": "bad", "to level 1": "other", "straight to 0": "third"}
 
 
 def alone_svg(results: Results) -> str:
@@ -69,10 +69,10 @@ def recovery_svg(results: Results, daemons: int) -> str:
     frame = Frame(left, top, WIDTH - left - 190, 250, last_s, 100)
     lines = {
         Choice(descent="straight to 0"): "third-line",
+        Choice(descent="halved"): "other-line",
         CHOSEN: "ours-line",
-        Choice(descent="one by one"): "other-line",
-        Choice(longest_s=120): "store-line",
-        Choice(descent="one by one", longest_s=120): "bad-line",
+        Choice(descent="halved", longest_s=120): "store-line",
+        Choice(longest_s=120): "bad-line",
     }
     body = [
         text(20, 32, "Daemons that flow again, %", "ink head"),
@@ -102,8 +102,8 @@ def _flowing(runs: Sequence[Run], daemons: int, last_s: int) -> list[tuple[float
 PANELS = {
     "no jitter": Choice(jitter="none"),
     "full jitter, straight to 0": Choice(descent="straight to 0"),
-    "full jitter, halved: the defaults": CHOSEN,
-    "decorrelated, halved": Choice(jitter="decorrelated"),
+    "full jitter, one by one: the defaults": CHOSEN,
+    "decorrelated, one by one": Choice(jitter="decorrelated"),
 }
 
 

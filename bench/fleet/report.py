@@ -150,8 +150,8 @@ def markdown(results: Results, daemons: int, seeds: int) -> str:
         prose(
             f"""Written by `make bench-fleet`: {daemons:,} daemons and one store, in simulated time, with the real
             controller. The numbers are the same on every machine. Medians of {seeds} seeds, and in brackets the
-            smallest and the largest. In bold the defaults: full jitter, `max_duration` 30s, levels halved by
-            each success, slow start. [Tuning](../tuning.md) says what follows from it."""
+            smallest and the largest. In bold the defaults: full jitter, `max_duration` 30s, levels that come
+            down one by one, slow start. [Tuning](../tuning.md) says what follows from it."""
         ),
         "## How long a healthy store is left alone",
         prose(

@@ -96,7 +96,7 @@ class Backoff:
     base_ms: int
     max_duration_ms: int
     jitter: Literal["full", "equal", "none"]
-    recovery: Literal["halve", "step"]
+    recovery: Literal["step", "halve"]
     slow_start: bool
 
 

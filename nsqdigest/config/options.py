@@ -169,9 +169,9 @@ BACKOFF = Section(
         Option("jitter", Choice(("full", "equal", "none")), "full", '"full", "equal" or "none"; of "exponential" only'),
         Option(
             "recovery",
-            Choice(("halve", "step")),
-            "halve",
-            'what a successful probe does to the level; "step": one less',
+            Choice(("step", "halve")),
+            "step",
+            'what a successful probe does to the level; "halve": half of it, not one less',
         ),
         Option("slow_start", Switch(), True, "after a backoff 1, 2, 4 … messages in flight, not all at once"),
     ),
