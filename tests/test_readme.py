@@ -22,8 +22,8 @@ from support.files import SMALLEST
 from support.keeper import kept
 from support.ports import HOST, free_port
 from support.servers import Nsqd, RedisServer
-from support.shell import PATIENCE_S, PROGRAM, Shell
-from support.waiting import wait_until
+from support.shell import PROGRAM, Shell
+from support.waiting import PATIENCE_S, wait_until
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -134,7 +134,7 @@ def test_its_commands_end_in_the_digest_that_it_shows(nsqd: Nsqd, redis_server: 
         assert shape(document) == shape(json.loads(DIGEST))
     finally:
         daemon.terminate()
-        assert daemon.wait(PATIENCE_S) == EXIT_OK
+        assert daemon.wait() == EXIT_OK
 
 
 @pytest.mark.unit

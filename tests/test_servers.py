@@ -11,6 +11,7 @@ import redis
 import redis.asyncio
 
 import support.servers
+from support import waiting
 from support.ports import free_port, is_free
 from support.servers import MissingServer, Nsqd, Nsqlookupd, RedisServer, ServerError, find_binary
 from support.waiting import NotInTime, until, wait_until
@@ -153,11 +154,19 @@ def test_waiting_returns_what_it_waited_for() -> None:
     assert wait_until(lambda: next(answers)) == 7
 
 
-def test_waiting_in_vain_says_for_what() -> None:
-    with pytest.raises(NotInTime, match=r"waited 0\.02 s for rain; at last it was 0"):
-        wait_until(lambda: 0, 0.02, "rain")
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "PATIENCE_S", 0.02)
 
 
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(("named_s", "waited_s"), [(0.001, "0.02"), (0.03, "0.03")])
+def test_waiting_in_vain_says_for_what_and_is_never_less_patient(named_s: float, waited_s: str) -> None:
+    with pytest.raises(NotInTime, match=f"waited {waited_s} s for rain; at last it was 0"):
+        wait_until(lambda: 0, named_s, "rain")
+
+
+@pytest.mark.usefixtures("impatient")
 async def test_waiting_on_the_loop_takes_plain_and_coroutine_predicates() -> None:
     async def five() -> int:
         return 5
@@ -165,4 +174,4 @@ async def test_waiting_on_the_loop_takes_plain_and_coroutine_predicates() -> Non
     assert await until(five) == 5
     assert await until(lambda: 6) == 6
     with pytest.raises(NotInTime):
-        await until(lambda: False, 0.02)
+        await until(lambda: False)

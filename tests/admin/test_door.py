@@ -14,14 +14,13 @@ from nsqdigest.admin.server import AdminServer, Check
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.config import Address, Secret
 from support.ports import HOST, free_port
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
 
 GET = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"
 TOKEN = "a-long-enough-token"
 ANSWERED = b"HTTP/1.1 200 OK\r\n"
-PATIENCE_S = 10.0
 
 
 class Peer:

@@ -19,7 +19,7 @@ from nsqdigest.base.http.errors import Closed, ConnectFailed, Overdue, TlsFailed
 from support.certificates import Certificates, Pair
 from support.ports import HOST, free_port
 from support.raw_server import Peer, RawServer, silent
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
 
@@ -347,10 +347,10 @@ async def test_closed_while_it_connects_it_does_not_wait(client_to: MakeClient) 
         await asyncio.sleep(3600)
         return []
 
-    client = client_to(f"http://{HOST}:1/", resolve=resolve, timeout_s=60, connect_timeout_s=60)
+    client = client_to(f"http://{HOST}:1/", resolve=resolve, timeout_s=3600, connect_timeout_s=3600)
     post = asyncio.create_task(client.post(b"x"))
     await resolving.wait()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(PATIENCE_S):
         await client.close()
     with pytest.raises(Closed):
         await post

@@ -18,7 +18,7 @@ from nsqdigest.base.http.errors import Closed, NoHttp, Overdue, PostFailed, Stal
 from support.certificates import Certificates
 from support.ports import HOST
 from support.raw_server import Peer, RawServer, Script, silent
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
 
@@ -117,14 +117,18 @@ async def test_an_answer_cut_off_behind_its_headers_counts(client_to: MakeClient
         assert (response.status, response.retry_after, response.reusable) == (status, "5", False)
 
 
-async def test_a_body_that_drips_does_not_hold_up_a_success(client_to: MakeClient) -> None:
+async def test_a_body_that_drips_does_not_hold_up_a_success(
+    client_to: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first post has its answer, the next one ends the rest of that body, and the last rest ends in time."""
     async with RawServer(answering(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n1")) as server:
         client = client_to(server.url)
-        began_s = time.monotonic()
-        for _ in range(2):
-            response = await client.post(b"x")
-            assert (response.status, response.beginning, response.reusable) == (200, b"1", False)
-        assert time.monotonic() - began_s < http_connection.DRAIN_WITHIN_S, "who waits in line ends the rest of a body"
+        with monkeypatch.context() as patient:
+            patient.setattr(http_connection, "DRAIN_WITHIN_S", 10 * PATIENCE_S)
+            async with asyncio.timeout(PATIENCE_S):
+                for _ in range(2):
+                    response = await client.post(b"x")
+                    assert (response.status, response.beginning, response.reusable) == (200, b"1", False)
         await until(lambda: client.open_connections == 0, what="the rest not to be awaited for ever")
 
 
@@ -157,7 +161,7 @@ async def test_the_beginning_of_a_failures_body_is_awaited(client_to: MakeClient
         assert response.beginning == (b"field x " + b"." * 300)[:256]
 
 
-@pytest.mark.parametrize("pause_s", [0.01, 60])
+@pytest.mark.parametrize("pause_s", [0.01, 3600])
 async def test_but_not_for_long(client_to: MakeClient, monkeypatch: pytest.MonkeyPatch, pause_s: float) -> None:
     monkeypatch.setattr(http_connection, "BODY_WITHIN_S", 0.2)
 
@@ -170,7 +174,7 @@ async def test_but_not_for_long(client_to: MakeClient, monkeypatch: pytest.Monke
 
     async with RawServer(drip) as server:
         client = client_to(server.url)
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE_S):
             response = await client.post(b"x")
         assert response.status == 422
         assert response.beginning.startswith(b"why")
@@ -324,9 +328,10 @@ async def test_no_whole_head_in_time_is_overdue(client_to: MakeClient, script: S
     async with RawServer(script) as server:
         began_s = time.monotonic()
         client = client_to(server.url, timeout_s=0.2)
-        with pytest.raises(Overdue):
-            await client.post(b"x")
-        assert 0.2 <= time.monotonic() - began_s < 2
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(Overdue):
+                await client.post(b"x")
+        assert time.monotonic() - began_s >= 0.2
         await until(lambda: client.open_connections == 0, what="the connection to end")
 
 

@@ -11,7 +11,7 @@ import pytest
 from support.daemon import Daemon
 from support.receiver import OK, Answer
 from support.stage import Stage, stage
-from support.waiting import wait_until
+from support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -37,7 +37,9 @@ def daemon(stage: Stage) -> Daemon:
 
 
 def ran(promtool: Path, *words: str, text: str = "") -> str:
-    done = subprocess.run([promtool, *words], input=text, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [promtool, *words], input=text, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +26,7 @@ from support.daemon import toml
 from support.keeper import kept
 from support.ports import HOST
 from support.servers import Nsqd, RedisServer
-from support.waiting import until, wait_until
+from support.waiting import PATIENCE_S, until, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -54,7 +53,7 @@ class NameServer:
         self.asked[str(host)] += 1
         if str(host).endswith(SLOW):
             self.threads.add(threading.current_thread())
-            self.answers.wait(20)
+            self.answers.wait(10 * PATIENCE_S)
             raise socket.gaierror(socket.EAI_NONAME, "nobody knows it")
         return self._real(HOST if host == KNOWN else host, *more, **named)
 
@@ -103,7 +102,7 @@ async def test_what_can_be_no_name_is_a_name_that_nobody_knows() -> None:
 
 def in_our_loop(test: Callable[[], Any]) -> None:
     async def limited() -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await test()
 
     resolver.run(limited())
@@ -132,9 +131,7 @@ def test_slow_names_of_nsqds_delay_no_other_connection_and_not_the_end(
         failures = await asyncio.gather(*slow, return_exceptions=True)
         assert {type(each) for each in failures} == {ConnectionLost}
 
-    began_s = time.monotonic()
     in_our_loop(connect)
-    assert time.monotonic() - began_s < 5.0
     assert names.waiting == MOST_NSQDS, "they are still asked for, and nobody waited for that"
 
 
@@ -143,7 +140,7 @@ import socket, sys, threading
 real = socket.getaddrinfo
 def getaddrinfo(host, *more, **named):
     if str(host).endswith("{SLOW}"):
-        threading.Event().wait(30)
+        threading.Event().wait(600)
     return real(host, *more, **named)
 socket.getaddrinfo = getaddrinfo
 from nsqdigest.cli import main
@@ -168,15 +165,12 @@ def test_a_daemon_ends_right_after_its_drain_though_names_hang(redis_server: Red
     daemon = kept(subprocess.Popen([sys.executable, "-c", _SLOW_DAEMON, str(file)], stderr=subprocess.PIPE, text=True))
     try:
         assert daemon.stderr is not None
-        began_s = 0.0
         for line in daemon.stderr:
             if '"daemon.started"' in line:
                 daemon.terminate()
-                began_s = time.monotonic()
             if '"daemon.stopped"' in line:
                 break
-        assert daemon.wait(5) == 0
-        assert 0 < time.monotonic() - began_s < 5
+        assert daemon.wait(PATIENCE_S) == 0
     finally:
         daemon.kill()
         daemon.wait()

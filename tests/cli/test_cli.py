@@ -19,7 +19,8 @@ from nsqdigest.base.errors import EXIT_CONFIG, EXIT_NO, EXIT_OK, EXIT_USAGE
 from nsqdigest.cli.preview import for_terminal
 from support.files import SMALLEST
 from support.ports import HOST
-from support.shell import PATIENCE_S, PROGRAM, Shell
+from support.shell import PROGRAM, Shell
+from support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.unit
 

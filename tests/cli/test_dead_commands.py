@@ -14,11 +14,11 @@ from nsqdigest.audit.ledger import balances
 from nsqdigest.base.errors import EXIT_NO, EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.cli.test_sink import IN_WORDS
-from support.cli import PATIENCE_S, Operated, operated, route
+from support.cli import Operated, operated, route
 from support.daemon import installed_command
 from support.receiver import OK, Answer
 from support.stage import CHANNEL, TOPIC, Stage, stage
-from support.waiting import wait_until
+from support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -149,7 +149,7 @@ def answered(operated: Operated, answer: str, *words: str) -> tuple[int, str]:
         os.write(ours, answer.encode())
         done = subprocess.run(
             [installed_command(), *words, "-c", str(operated.daemon.config_path)],
-            stdin=its, capture_output=True, text=True, timeout=30, check=False,
+            stdin=its, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
         )  # fmt: skip
     finally:
         os.close(its)
@@ -210,7 +210,7 @@ def test_an_interrupted_replay_leaves_nothing_in_flight(operated: Operated, numb
     with subprocess.Popen([installed_command(), *words], stdout=subprocess.PIPE, text=True) as process:
         wait_until(lambda: operated.added() >= 3, PATIENCE_S, "a few events")
         process.send_signal(number)
-        said, _ = process.communicate(timeout=30)
+        said, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == EXIT_NO
     assert "interrupted; what was not replayed stays" in said
     channel = operated.nsqd.channel_stats(DEAD_TOPIC, CHANNEL)

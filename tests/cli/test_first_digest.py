@@ -16,7 +16,7 @@ from support import keeper
 from support.daemon import installed_command
 from support.ports import HOST, free_port
 from support.servers import Nsqd, RedisServer
-from support.waiting import NotInTime, wait_until
+from support.waiting import PATIENCE_S, NotInTime, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.servers]
 
@@ -26,7 +26,6 @@ BLOCKS = [
 ]
 TOML = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 COMMANDS = ("nsqd ", "redis-server ", "nsqdigest ", "echo ", "curl ")
-PATIENCE_S = 20.0
 
 
 class Terminal:
@@ -135,7 +134,7 @@ class Reader:
         here = command.replace("127.0.0.1:4151", f"{HOST}:{self._nsqd.ports[1]}")
         done = subprocess.run(
             ["bash", "-euc", here],
-            cwd=self._folder, env=self._environ, capture_output=True, text=True, timeout=60, check=False,
+            cwd=self._folder, env=self._environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         return done.stdout

@@ -7,9 +7,9 @@ import pytest
 from nsqdigest.audit.ledger import balances
 from nsqdigest.base.errors import EXIT_NO, EXIT_OK, EXIT_USAGE
 from nsqdigest.cli.operating import typed
-from support.cli import HOURS, PATIENCE_S, Operated, operated, route
+from support.cli import HOURS, Operated, operated, route
 from support.stage import stage
-from support.waiting import wait_until
+from support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.integration
 

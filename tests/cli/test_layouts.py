@@ -16,12 +16,12 @@ from nsqdigest.doctor.findings import Part
 from nsqdigest.doctor.report import lines
 from nsqdigest.store import access
 from nsqdigest.store.namespace import Namespace
-from support.cli import PATIENCE_S, Operated, operated, route
+from support.cli import Operated, operated, route
 from support.files import SMALLEST
 from support.looks import WIDTHS, compare_sections, look, widest
 from support.receiver import HANG, Answer
 from support.stage import stage
-from support.waiting import wait_until
+from support.waiting import PATIENCE_S, wait_until
 
 __all__ = ["operated", "stage"]
 

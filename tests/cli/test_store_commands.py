@@ -9,12 +9,12 @@ import pytest
 
 from nsqdigest.audit.ledger import balances
 from nsqdigest.base.errors import EXIT_CONFIG, EXIT_NO, EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE
-from support.cli import PATIENCE_S, Operated, operated, route
+from support.cli import Operated, operated, route
 from support.daemon import run_command
 from support.publishing import Background
 from support.receiver import HANG, Answer
 from support.stage import stage
-from support.waiting import wait_until
+from support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.integration
 

@@ -13,7 +13,8 @@ import pytest
 
 from nsqdigest.base.errors import EXIT_CONFIG, EXIT_NO, EXIT_OK, EXIT_USAGE
 from support.files import SMALLEST
-from support.shell import PATIENCE_S, PROGRAM, Shell
+from support.shell import PROGRAM, Shell
+from support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.unit
 

@@ -20,10 +20,9 @@ from nsqdigest.cli import watching
 from support.local_clock import in_utc
 from support.ports import HOST, free_port
 from support.status_views import busy, empty
-from support.waiting import wait_until
+from support.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("in_utc")]
-PATIENCE_S = 20.0
 __all__ = ["in_utc"]
 
 GONE = Unreachable("no daemon answers at 127.0.0.1:4180: Connection refused")

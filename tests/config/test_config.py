@@ -42,6 +42,7 @@ from nsqdigest.delivery.sinks.nsq import NsqSinkSettings
 from nsqdigest.delivery.sinks.table import KINDS
 from nsqdigest.delivery.sinks.webhook import WebhookSinkSettings
 from support.files import SMALLEST
+from support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.unit
 
@@ -214,7 +215,7 @@ def test_nothing_happens_at_import() -> None:
     code += "os.environ = None\n"
     code += "import nsqdigest.config, nsqdigest.base.log\n"
     code += "assert not logging.getLogger().handlers\n"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_S)
 
 
 # -- many mistakes

@@ -16,7 +16,7 @@ import pytest
 
 from support.receiver import Receiver
 from support.stage import PROVE, TOPIC, Stage
-from support.waiting import wait_until
+from support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.chaos
 
@@ -44,7 +44,7 @@ class Stream:
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._thread.join(20)
+        self._thread.join(PATIENCE_S)
 
     def _run(self) -> None:
         while not self._ended.wait(EVERY_S / 4):

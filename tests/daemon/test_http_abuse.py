@@ -16,7 +16,7 @@ from support.daemon import Daemon
 from support.ports import HOST
 from support.publishing import Background
 from support.stage import QUIET, Stage, stage
-from support.waiting import wait_until
+from support.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.servers]
 
@@ -79,7 +79,7 @@ def daemon(stage: Stage) -> Daemon:
 
 
 def asked(daemon: Daemon, method: str, path: str, headers: dict[str, str], body: bytes | None) -> int:
-    connection = http.client.HTTPConnection(HOST, daemon.ports[0], timeout=30)
+    connection = http.client.HTTPConnection(HOST, daemon.ports[0], timeout=PATIENCE_S)
     try:
         connection.request(method, path, body, headers)
         return connection.getresponse().status
@@ -88,7 +88,7 @@ def asked(daemon: Daemon, method: str, path: str, headers: dict[str, str], body:
 
 
 def opened(daemon: Daemon, sends: bytes = b"") -> socket.socket:
-    connection = socket.create_connection((HOST, daemon.ports[0]), timeout=30)
+    connection = socket.create_connection((HOST, daemon.ports[0]), timeout=PATIENCE_S)
     with contextlib.suppress(OSError):
         connection.sendall(sends)
     return connection

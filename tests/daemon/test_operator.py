@@ -11,14 +11,13 @@ import pytest
 from nsqdigest.base.errors import EXIT_NO, EXIT_UNREACHABLE
 from support.daemon import Daemon, run_command
 from support.stage import CHANNEL, TOPIC, Stage, stage
-from support.waiting import wait_until
+from support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.integration
 
 __all__ = ["stage"]
 
 TOKEN = "a-long-enough-token"
-PATIENCE_S = 20.0
 
 
 @pytest.fixture
@@ -111,4 +110,4 @@ def test_what_answers_and_is_no_daemon(stage: Stage, daemon: Daemon) -> None:
 def test_a_paused_topic_can_be_drained(stage: Stage, daemon: Daemon) -> None:
     said(daemon, "pause", "topic", TOPIC)
     daemon.term()
-    assert daemon.wait(PATIENCE_S) == 0
+    assert daemon.wait() == 0

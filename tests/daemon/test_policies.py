@@ -58,7 +58,7 @@ def test_a_shorter_policy_reaches_what_waits(daemon: Daemon, nsqd: Nsqd, tmp_pat
     begin(daemon, nsqd, immediate=False, minimum_delay="1h")
     wait_until(lambda: daemon.metric("timelines", state="waiting") == 1, 10, "the timeline")
     daemon.term()
-    daemon.wait(10)
+    daemon.wait()
     daemon.settings["policies.default"] = {"immediate": False, "minimum_delay": "10ms", "increment_delay": "0s"}  # type: ignore[index]
     daemon.start()
     wait_until(lambda: delivered(daemon) == 1, 10, "the digest")

@@ -27,7 +27,7 @@ from nsqdigest.intake.routing import Router
 from nsqdigest.store.store import Store
 from support.daemon import toml
 from support.stage import CHANNEL, TOPIC, Stage, stage
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
 
@@ -134,7 +134,7 @@ async def test_a_step_that_cannot_fail_and_does_ends_the_daemon_in_order(
                 broken.setattr(owner, step, breaking)
                 daemon.reloads.ask()
                 with pytest.raises(NsqdigestError, match=r"a part of the daemon ended: reload: ValueError: odd"):
-                    async with asyncio.timeout(10):
+                    async with asyncio.timeout(PATIENCE_S):
                         await watching
         await until(lambda: not is_connected(stage), 5.0, step)
         assert stage.in_flight() == 0

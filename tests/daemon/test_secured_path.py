@@ -75,7 +75,7 @@ def test_the_whole_path_goes_over_tls_snappy_and_auth(
     (client,) = nsqd.channel_stats(TOPIC, "nsqdigest")["clients"]
     assert (client["tls"], client["tls_version"], client["snappy"], client["authed"]) == (True, "TLS1.3", True, True)
     daemon.term()
-    assert daemon.wait(15.0) == 0
+    assert daemon.wait() == 0
     assert nsqd.channel_stats(TOPIC, "nsqdigest")["in_flight_count"] == 0
     assert {(asked["secret"], asked["tls"], asked["common_name"]) for asked in auth_server.asked} == {
         (SECRET, "true", "nsqdigest")
@@ -95,7 +95,7 @@ def test_a_refusal_is_told_once_and_the_daemon_waits_long_for_the_operator(
     assert [line for line in daemon.said("library") if "tornado" in line["event"]] == []
     assert not daemon.is_ready()
     daemon.term()
-    assert daemon.wait(5.0) == 0
+    assert daemon.wait() == 0
 
 
 def test_insecure_is_warned_about_at_the_start(

@@ -16,7 +16,7 @@ from support.daemon import toml
 from support.keeper import kept
 from support.ports import HOST
 from support.servers import Nsqd, RedisServer
-from support.waiting import until, wait_until
+from support.waiting import PATIENCE_S, until, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -78,7 +78,7 @@ def test_the_end_of_a_part_ends_the_daemon_and_is_logged(
             if raising == "consumer.Consumer.on_closed":
                 wait_until(lambda: nsqd.channel_stats(TOPIC, CHANNEL)["clients"], 10, "its connection")
                 nsqd.kill()
-            _, stderr = daemon.communicate(timeout=15)
+            _, stderr = daemon.communicate(timeout=PATIENCE_S)
         finally:
             daemon.kill()
     assert daemon.returncode == 1, stderr

@@ -139,7 +139,7 @@ def test_a_real_daemon_tells_of_its_life(
         "RELOADING=1", "READY=1",
     ]  # fmt: skip
     daemon.term()
-    assert daemon.wait(20) == 0
+    assert daemon.wait() == 0
     assert is_told("STOPPING=1\nSTATUS=drains")
 
 

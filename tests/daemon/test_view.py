@@ -21,11 +21,10 @@ from support.daemon import Daemon, installed_command, run_command
 from support.ports import free_port
 from support.receiver import Answer
 from support.stage import NAMESPACE, TOPIC, Stage
-from support.waiting import wait_until
+from support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.integration
 
-PATIENCE_S = 20.0
 HOSTILE = "eve\u202e<script>"
 """No event's timeline has a control character: such an event is a dead letter."""
 LONG = {"immediate": False, "minimum_delay": "1h", "increment_delay": "1m", "maximum_delay": "5h"}

@@ -35,7 +35,7 @@ from nsqdigest.store.store import Store
 from nsqdigest.store.upkeep import Upkeep
 from support.settings import POLICY, ROUTE, SINK
 from support.stores import rec, redis_settings
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
 
@@ -343,7 +343,8 @@ async def test_what_a_claim_took_whose_answer_got_lost_is_asked_for_again_and_go
 async def test_a_claim_that_may_still_come_is_asked_for_once_an_interval_until_its_lease_would_be_over(
     make: MakeStage,
 ) -> None:
-    stage = await make(interval_ms=50, lease_ms=700)
+    lease_s = 1.5
+    stage = await make(interval_ms=50, lease_ms=int(lease_s * 1000))
     stage.store.digests.claims_fail = [(Applied.AMBIGUOUS, False)]
     began_s = time.monotonic()
     stage.scheduler.start()
@@ -351,14 +352,13 @@ async def test_a_claim_that_may_still_come_is_asked_for_once_an_interval_until_i
     def was_the_last() -> bool:
         """The lease was over, and nothing was asked for some intervals. A pause before that is a slow look's."""
         asked_s = stage.store.digests.asked_again[-1][0] if stage.store.digests.asked_again else began_s
-        return asked_s - began_s > 0.69 and time.monotonic() - asked_s > 0.2
+        return asked_s - began_s > lease_s - 0.01 and time.monotonic() - asked_s > 0.2
 
     await until(was_the_last)
     at_s = [asked_s for asked_s, _ in stage.store.digests.asked_again]
-    assert 2 <= len(at_s) <= 14
+    assert 2 <= len(at_s) <= lease_s / 0.05
     # An interval apart at least, though a slow look makes one of them late.
     assert all(asked_s - began_s > number * 0.05 for number, asked_s in enumerate(at_s))
-    assert at_s[-1] - began_s < 3
     assert {token for _, token in stage.store.digests.asked_again} == {stage.store.digests.claims[0].token}
 
 
@@ -414,8 +414,9 @@ async def test_a_drain_cuts_off_what_does_not_end_in_time(make: MakeStage) -> No
     stage.scheduler.start()
     await until(lambda: sent(stage) == ["a"])
     began_s = time.monotonic()
-    await stage.scheduler.drain(began_s + 0.3)
-    assert 0.29 < time.monotonic() - began_s < 3
+    async with asyncio.timeout(PATIENCE_S):
+        await stage.scheduler.drain(began_s + 0.3)
+    assert time.monotonic() - began_s > 0.29
     assert stage.outlet.sending == 0
     assert all(task.done() for task in stage.scheduler.tasks)
     claims = len(stage.store.digests.claims)

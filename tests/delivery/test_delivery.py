@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -33,7 +34,7 @@ from support.delivering import Delivering, ToldSink
 from support.settings import POLICY, ROUTE, SINK
 from support.store import Scripts
 from support.stores import OpenStore, add, open_store, rec
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
 
@@ -386,10 +387,9 @@ async def test_what_redis_does_not_do_within_the_lease_is_left_to_the_next_one(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     called_s = failing(monkeypatch, "open", 1000)
-    began_s = time.monotonic()
-    await stage.go(lease_ms=450)
-    assert 2 <= len(called_s) <= 5
-    assert time.monotonic() - began_s < 5
+    async with asyncio.timeout(PATIENCE_S):
+        await stage.go(lease_ms=1_500)
+    assert 2 <= len(called_s) <= 15
     assert stage.metrics.value("store_errors_total", reason="redis-timeout") == 1
     assert lines(caplog, "scheduler.digest.left") == 1
     assert stage.sink.sent == []
@@ -412,9 +412,8 @@ async def test_a_digest_leaves_only_when_its_open_is_durable(
     with pytest.raises(StoreError, match="redis-replicas"):
         await add(store)
     stage = Stage(store)
-    began_s = time.monotonic()
-    await stage.go(lease_ms=700)
-    assert time.monotonic() - began_s < 5
+    async with asyncio.timeout(PATIENCE_S):
+        await stage.go(lease_ms=700)
     assert stage.sink.sent == []
     assert ("open", True) in asked
     assert ("claim", False) in asked

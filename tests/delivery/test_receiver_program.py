@@ -31,7 +31,7 @@ from nsqdigest.delivery.sinks.webhook import Webhook, WebhookSinkSettings
 from support.ports import HOST, free_port
 from support.receiver import Receiver
 from support.settings import SINK
-from support.waiting import wait_until
+from support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -135,7 +135,7 @@ def test_a_digest_that_could_not_be_handled_comes_again_and_is(program: Program)
 
 @pytest.mark.parametrize("length", ["-1", "1073741824", "x"])
 def test_a_length_that_is_none_of_a_digest_is_refused(program: Program, length: str) -> None:
-    connection = http.client.HTTPConnection(HOST, program.port, timeout=10)
+    connection = http.client.HTTPConnection(HOST, program.port, timeout=PATIENCE_S)
     connection.putrequest("POST", "/hook")
     connection.putheader("content-length", length)
     connection.endheaders()

@@ -145,7 +145,7 @@ def test_a_receiver_that_is_gone_gets_nothing_until_the_daemon_starts_anew(stage
     wait_until(lambda: stage.unfinished() == 0, 5, "intake, which goes on")
     receiver.answer(OK)
     daemon.term()
-    assert daemon.wait(10) == 0
+    assert daemon.wait() == 0
     assert len(receiver.posts) == 1
     assert not receiver.accepted()
     daemon.start()
@@ -167,7 +167,7 @@ def test_attempts_count_over_restarts(stage: Stage, end: str) -> None:
             daemon.kill()
         else:
             daemon.term()
-            assert daemon.wait(10) == 0
+            assert daemon.wait() == 0
         daemon.start()
     receiver.answer(OK)
     stage.wait_until_all_is_delivered()

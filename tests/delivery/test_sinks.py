@@ -24,7 +24,7 @@ from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.delivery.sinks.log import LogFile, LogSinkSettings
 from nsqdigest.delivery.sinks.webhook import Webhook, WebhookSinkSettings
 from support.ports import HOST, free_port
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
 
@@ -294,7 +294,7 @@ async def test_an_endless_answer_is_not_read(
 
     receiver.answer = answer
     assert (await webhook_to(receiver.url).deliver(PARCEL)).verdict is verdict
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await hung_up.wait()
     # What lies in the sockets' buffers; the client took next to nothing.
     assert written_bytes < 32 << 20

@@ -21,6 +21,7 @@ from nsqdigest.delivery.digest import Names
 from nsqdigest.delivery.grouped import GroupedBuilder
 from nsqdigest.store.record import StoredRecord
 from support.delivering import HEAD
+from support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.unit
 
@@ -229,7 +230,7 @@ def test_a_template_without_an_end_or_a_measure_is_stopped(text: str) -> None:
     finally:
         tracemalloc.stop()
     assert peak_bytes < 64 * MEBIBYTE
-    assert time.monotonic() - began_s < LONGEST_S + 20, "tracing makes it many times slower"
+    assert time.monotonic() - began_s < LONGEST_S + PATIENCE_S, "tracing makes it many times slower"
 
 
 def test_one_that_takes_too_long_is_stopped_by_the_clock() -> None:

@@ -23,6 +23,7 @@ from nsqdigest.delivery.sinks.base import OutgoingDigest
 from nsqdigest.delivery.sinks.webhook import Webhook, WebhookSinkSettings, signature, signing_key
 from support.receiver import Receiver
 from support.settings import SINK
+from support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -111,7 +112,7 @@ def said(program: list[str], known: str, post: Signed) -> tuple[bool, str]:
     """Whether the program verifies the post with these secrets, and what it prints."""
     done = subprocess.run(
         [*program, post.id, post.timestamp, post.signature],
-        input=post.body, capture_output=True, timeout=30, check=False, env={**os.environ, "HOOK_SECRET": known},
+        input=post.body, capture_output=True, timeout=PATIENCE_S, check=False, env={**os.environ, "HOOK_SECRET": known},
     )  # fmt: skip
     text = (done.stdout + done.stderr).decode()
     assert (done.returncode, "Traceback" in text, "panic" in text) in ((0, False, False), (1, False, False)), text

@@ -22,9 +22,9 @@ from nsqdigest.base.errors import NsqdigestError
 from nsqdigest.demo.servers.nsqd import Connection, EmbeddedNsqd, Options, Refusal
 from nsqdigest.nsq import commands
 from nsqdigest.nsq.frames import FrameType, frame
-from support.nsqclient import PATIENCE_S, NsqClient
+from support.nsqclient import NsqClient
 from support.servers import Nsqd
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
 

@@ -22,6 +22,7 @@ from nsqdigest.store.operations import RouteCounts
 from nsqdigest.store.servers.facts import ServerFacts
 from nsqdigest.store.servers.rights import Rights
 from support.stores import redis_settings
+from support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.unit
 
@@ -392,14 +393,14 @@ async def test_work_in_a_thread_that_hangs_is_left_alone() -> None:
     may_end, has_ended = threading.Event(), threading.Event()
 
     def hang() -> None:
-        may_end.wait(30)
+        may_end.wait(PATIENCE_S)
         has_ended.set()
 
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await in_a_thread(hang)
     may_end.set()
-    assert has_ended.wait(30)
+    assert has_ended.wait(PATIENCE_S)
 
 
 async def test_an_error_in_a_thread_comes_out() -> None:

@@ -20,7 +20,7 @@ from support.daemon import Daemon
 from support.servers import Nsqd, RedisServer
 from support.stage import TOPIC as STAGE_TOPIC
 from support.stage import Stage
-from support.waiting import wait_until
+from support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -29,7 +29,6 @@ MOST_NSQDS = 10
 LEVEL_CAP = 3  # of 50 ms and 400 ms
 PROBES = 4
 """Failed ones that are waited for: enough to reach the cap, and one more."""
-PATIENCE_S = 30.0
 TOPICS = (f"backing-off-{number}" for number in itertools.count())
 
 

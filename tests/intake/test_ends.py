@@ -19,13 +19,12 @@ from nsqdigest.intake.letters import DeadLetters
 from nsqdigest.intake.routing import Router
 from support.intake import config_of, consumer_of, in_flight_here, left_at_nsqd, running
 from support.stage import Stage
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
 
 MESSAGES = 10
 POISON = b"no json"
-PATIENCE_S = 10.0
 MOST_SUSPENSIONS = 60
 AT_ONCE = {"nsq": {"requeue_delay": "0s"}}
 """Of a new channel nsqd looks for delayed messages only after five seconds."""

@@ -14,13 +14,12 @@ from nsqdigest.intake.letter_queue import PART_BYTES
 from nsqdigest.intake.letters import DeadLetters, Letter
 from support.intake import config_of, consumer_of, in_flight_here, left_at_nsqd, running
 from support.stage import TOPIC, Stage
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
 
 MIB = 1 << 20
 OVERSIZE = 24
-PATIENCE_S = 20.0
 
 
 async def test_messages_above_the_limit_are_held_within_bounds_and_become_letters_in_small_parts(

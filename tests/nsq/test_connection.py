@@ -23,7 +23,7 @@ from nsqdigest.nsq.frames import HEARTBEAT, FrameType, Message, frame, message_f
 from support.nsqclient import NsqClient
 from support.ports import HOST, free_port
 from support.servers import Nsqd
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
 
@@ -32,7 +32,6 @@ HEARTBEAT_MS = 30_000
 FAST_MS = 150
 STEADY_MS = 600
 """Heartbeats of a connection that is to stay open: a machine that is busy for a second keeps it."""
-PATIENCE_S = 10.0
 TOPICS = (f"conn-{number}" for number in itertools.count())
 
 Server = Nsqd | EmbeddedNsqd

@@ -30,11 +30,10 @@ from nsqdigest.nsq.frames import HEARTBEAT, FrameType, Message, frame, message_f
 from support.certificates import Certificates
 from support.fuzzing import times
 from support.ports import HOST
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
 
-PATIENCE_S = 10.0
 OK = frame(FrameType.RESPONSE, b"OK")
 BEAT = frame(FrameType.RESPONSE, HEARTBEAT)
 FUZZED = times(2)

@@ -29,7 +29,7 @@ from nsqdigest.nsq.frames import FrameType, Message, frame, message_frame
 from nsqdigest.nsq.publisher import Publisher
 from support.ports import HOST
 from support.stage import PROVE, TOPIC, Stage
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
 
@@ -39,7 +39,6 @@ BAD_FRAMES_OF_A_KIND = 5_600 if PROVE else 25
 PUBLISHES = 5_000 if PROVE else 250
 WARM_UP = 25
 GROWTH_ALLOWED_BYTES = 64 * 1024
-PATIENCE_S = 10.0
 OPTIONS = ConnectionOptions(heartbeat_interval_ms=30_000)
 
 OK = frame(FrameType.RESPONSE, b"OK")

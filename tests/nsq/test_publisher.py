@@ -25,12 +25,11 @@ from support.certificates import Certificates
 from support.nsqclient import NsqClient
 from support.ports import HOST, free_port
 from support.servers import Nsqd
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
 
 CHANNEL = "ch"
-PATIENCE_S = 10.0
 SOON_S = 0.1
 RESTS_LONG_S = 60.0
 BAD_TOPIC = "bad!"

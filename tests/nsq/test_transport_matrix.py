@@ -28,14 +28,13 @@ from support.certificates import Certificates, Pair
 from support.ports import HOST, free_port
 from support.servers import Nsqd
 from support.stage import PROVE
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.servers]
 
 CELL_BYTES = (64 if PROVE else 4) << 20
 BATCH_BYTES = 2 << 20
 """Of one MPUB; nsqd takes 5 MiB."""
-PATIENCE_S = 120.0 if PROVE else 30.0
 CHANNEL = "ch"
 SECRET = "correct horse"
 TOPICS = (f"cell-{number}" for number in itertools.count())

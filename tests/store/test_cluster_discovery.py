@@ -4,7 +4,6 @@ forgotten. What a real Cluster does is tested in test_cluster.py."""
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from support.ports import HOST
 from support.scripted_redis import HANG_UP, Answer, Words
 from support.scripted_sets import (
     LAST_SLOT,
+    LONG_MS,
     ODD,
     A,
     B,
@@ -177,17 +177,15 @@ async def test_where_no_map_can_be_had_it_says_why(answer: Answer, reason: str, 
 async def test_one_that_is_well_is_enough() -> None:
     async with (
         scripted(stays_silent, tells(ALL_A), stays_silent) as servers,
-        opened(cluster_url(servers), 30_000) as found,
+        opened(cluster_url(servers), LONG_MS) as found,
     ):
         assert await address_of(found) == A
 
 
 async def test_silent_ones_get_no_more_than_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "DISCOVERY_S", 0.02)
-    async with scripted(stays_silent, stays_silent) as servers, opened(cluster_url(servers), 30_000) as found:
-        began_s = time.monotonic()
+    async with scripted(stays_silent, stays_silent) as servers, opened(cluster_url(servers), LONG_MS) as found:
         assert str(await refusal(found)).count("no answer within 0.02 s") == 2
-        assert time.monotonic() - began_s < 0.9
 
 
 # -- a Cluster that changes

@@ -17,11 +17,10 @@ from nsqdigest.store.servers.node import Node
 from nsqdigest.store.servers.resp import Command
 from support.ports import HOST
 from support.scripted_redis import HANG_UP, SILENCE, ScriptedRedis, Words
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
 
-PATIENCE_S = 5.0
 LARGE_BYTES = 1 << 18
 """More is not read at a time."""
 PING, GET = [b"PING"], [b"GET", b"k"]
@@ -33,7 +32,7 @@ async def connected(
 ) -> AsyncIterator[Node]:
     """With one connection that has answered."""
     node = Node("a server", server.url, connections, timeout_s)
-    async with asyncio.timeout(2 * PATIENCE_S):
+    async with asyncio.timeout(PATIENCE_S):
         assert await node.exchange([PING]) == [b"PONG"]
         server.asked.clear()
         try:
@@ -203,7 +202,7 @@ async def test_a_server_that_is_retired_serves_who_waits_for_a_connection_before
 
 async def test_to_close_ends_what_the_server_has_not_taken() -> None:
     async def answer(words: Words) -> Any:
-        await asyncio.sleep(0 if words == (b"PING",) else 2 * PATIENCE_S)
+        await asyncio.sleep(0 if words == (b"PING",) else 3600)
         return "PONG"
 
     async with ScriptedRedis(answer) as server, connected(server) as node:

@@ -17,8 +17,8 @@ from support.ports import HOST, free_port
 from support.scripted_redis import Answer, Words
 from support.scripted_sets import (
     LAST_SLOT,
+    LONG_MS,
     ODD,
-    PATIENCE_S,
     A,
     B,
     C,
@@ -32,7 +32,7 @@ from support.scripted_sets import (
     sentinels_url,
     stays_silent,
 )
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
 
@@ -154,7 +154,7 @@ async def test_an_address_that_cannot_be_one_is_a_failure_of_the_look() -> None:
 
 @pytest.mark.usefixtures("patient")
 async def test_a_majority_waits_for_nobody() -> None:
-    async with scripted(names(A), stays_silent, names(A)) as servers, opened(sentinels_url(servers), 30_000) as found:
+    async with scripted(names(A), stays_silent, names(A)) as servers, opened(sentinels_url(servers), LONG_MS) as found:
         assert await address_of(found) == A
 
 
@@ -246,7 +246,7 @@ async def test_a_primary_that_was_replaced_is_not_stale_any_more() -> None:
 async def test_a_sentinel_that_has_not_answered_is_asked_again_by_the_next_look() -> None:
     async with (
         scripted(names(A), names(A), stays_silent) as servers,
-        opened(sentinels_url(servers), timeout_ms=30_000) as found,
+        opened(sentinels_url(servers), timeout_ms=LONG_MS) as found,
     ):
         await found.primaries()
         await until(lambda: servers[2].accepted == 1 and servers[2].asked)
@@ -294,7 +294,7 @@ async def test_the_former_primary_is_let_go_once_its_last_call_has_ended() -> No
 @pytest.mark.usefixtures("patient")
 async def test_closing_ends_the_look_that_is_under_way() -> None:
     async with scripted(stays_silent) as servers:
-        async with opened(sentinels_url(servers), timeout_ms=30_000) as found:
+        async with opened(sentinels_url(servers), timeout_ms=LONG_MS) as found:
             waiting = asyncio.create_task(found.server_for(0))
             await until(lambda: servers[0].asked)
         assert left_running() == []
@@ -305,7 +305,7 @@ async def test_closing_ends_the_look_that_is_under_way() -> None:
 @pytest.mark.usefixtures("patient")
 async def test_closed_nothing_of_it_runs_any_more() -> None:
     async with scripted(names(A), stays_silent, names(A)) as servers:
-        async with opened(sentinels_url(servers), timeout_ms=30_000) as found:
+        async with opened(sentinels_url(servers), timeout_ms=LONG_MS) as found:
             await found.server_for(0)
             await until(lambda: servers[1].asked)
             assert len(left_running()) == 1

@@ -14,11 +14,10 @@ from nsqdigest.store.servers.single import SingleServer
 from support.scripted_redis import SILENCE
 from support.scripted_sets import (
     LAST_SLOT,
-    PATIENCE_S,
     opened,
     scripted,
 )
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
 

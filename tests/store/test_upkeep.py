@@ -24,6 +24,7 @@ from support.ports import HOST
 from support.servers import RedisServer
 from support.store import LEASE_MS, Scripts, inconsistencies
 from support.stores import PLAN, OpenStore, close_digest, open_digest, rec
+from support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -99,7 +100,7 @@ async def test_rights_taken_away_for_a_moment_strand_and_lose_nothing(
         published += 10
         await receiver.work(store, lease_ms=50)
         redis_server.cli("ACL", "SETUSER", "daemon", "+@all")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while waiting:
             await publish(store, published, waiting)
             published += 10

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+from support.waiting import PATIENCE_S
+
 pytestmark = pytest.mark.unit
 
 RULES = Path(__file__).parents[2] / "config" / "alerts.yml"
@@ -207,7 +209,7 @@ def promtool_test(case: Case, severity: str) -> dict[str, Any]:
 
 
 def ran(promtool: Path, *words: str) -> tuple[int, str]:
-    done = subprocess.run([promtool, *words], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([promtool, *words], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     return done.returncode, done.stdout + done.stderr
 
 

@@ -13,7 +13,7 @@ from support.ports import HOST
 from support.prometheus import CONFIG, Prometheus
 from support.receiver import Answer
 from support.stage import TOPIC, Stage
-from support.waiting import wait_until
+from support.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.servers]
 
@@ -22,7 +22,6 @@ EXPRESSIONS: Mapping[str, str] = {
     for group in yaml.safe_load((CONFIG / "alerts.yml").read_text("utf-8"))["groups"]
     for rule in group["rules"]
 }
-PATIENCE_S = 30.0
 
 
 class Scene:

@@ -14,6 +14,7 @@ import pytest
 from nsqdigest.config.options import SECTIONS
 from support.daemon import Daemon
 from support.stage import Stage
+from support.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "Containerfile").read_text("utf-8")
@@ -88,7 +89,7 @@ def test_logrotate_takes_the_snippet(tmp_path: Path) -> None:
     (tmp_path / "snippet").chmod(0o644)
     done = subprocess.run(
         [program, "--force", "--state", tmp_path / "state", tmp_path / "snippet"],
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True, text=True, check=False, timeout=PATIENCE_S,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "digests.jsonl.1").read_text("utf-8") == "{}\n"

@@ -14,7 +14,7 @@ from support.ports import HOST
 from support.prometheus import Prometheus
 from support.receiver import Answer
 from support.stage import TOPIC, Stage
-from support.waiting import wait_until
+from support.waiting import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from scripts import dashboard, pages
@@ -26,7 +26,6 @@ else:
 BOARD: dict[str, Any] = json.loads(dashboard.FILE.read_text("utf-8"))
 PANELS = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
 QUERIES = sorted({target["expr"] for panel in PANELS for target in panel["targets"]})
-PATIENCE_S = 30.0
 
 
 def shown(query: str) -> str:

@@ -13,11 +13,10 @@ import pytest
 
 from support import keeper
 from support.tree import ROOT
-from support.waiting import wait_until
+from support.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.servers]
 
-PATIENCE_S = 30
 
 TEST = """
 import os, pathlib, time

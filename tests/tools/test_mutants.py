@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.keeper import is_running, kept
-from support.waiting import wait_until
+from support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.unit
 
@@ -153,5 +153,5 @@ def test_ended_in_the_middle_it_ends_what_it_started(tree: Path, number: signal.
     ))  # fmt: skip
     wait_until(lambda: told.exists() and told.read_text(), 60, "a run to begin")
     process.send_signal(number)
-    assert process.wait(30) == (-signal.SIGKILL if number is signal.SIGKILL else 130)
+    assert process.wait(PATIENCE_S) == (-signal.SIGKILL if number is signal.SIGKILL else 130)
     wait_until(lambda: not is_running(int(told.read_text())), what="the run to be gone")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.daemon import installed_command
+from support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -36,7 +37,7 @@ def unit(tmp_path: Path) -> Path:
 
 
 def analyze(*words: str) -> str:
-    done = subprocess.run(["systemd-analyze", *words], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(["systemd-analyze", *words], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     return done.stdout + done.stderr
 
 

@@ -17,6 +17,7 @@ from typing import NamedTuple, Self
 
 from support.ports import HOST
 from support.raw_server import Peer, RawServer
+from support.waiting import PATIENCE_S
 
 Script = Callable[[Peer], Awaitable[None]]
 _ACCEPTED = b"HTTP/1.1 204 No Content\r\n\r\n"
@@ -49,20 +50,20 @@ class Answers:
     def another(self, script: Script, tls: ssl.SSLContext | None = None) -> RawServer:
         """A server beside it, in its thread."""
         server = RawServer(script, tls)
-        asyncio.run_coroutine_threadsafe(server.__aenter__(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(server.__aenter__(), self._loop).result(PATIENCE_S)
         self._servers.append(server)
         return server
 
     def __enter__(self) -> Self:
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._servers[0].__aenter__(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._servers[0].__aenter__(), self._loop).result(PATIENCE_S)
         return self
 
     def __exit__(self, *_: object) -> None:
         for server in self._servers:
-            asyncio.run_coroutine_threadsafe(server.__aexit__(), self._loop).result(10)
+            asyncio.run_coroutine_threadsafe(server.__aexit__(), self._loop).result(PATIENCE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(PATIENCE_S)
         self._loop.close()
 
     async def _serve(self, peer: Peer) -> None:

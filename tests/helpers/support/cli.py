@@ -11,9 +11,8 @@ import pytest
 
 from support.daemon import Daemon, run_command
 from support.stage import TOPIC, Stage
-from support.waiting import wait_until
+from support.waiting import PATIENCE_S, wait_until
 
-PATIENCE_S = 20.0
 HOURS = {"immediate": False, "minimum_delay": "1h", "increment_delay": "0s", "maximum_delay": "2h"}
 
 

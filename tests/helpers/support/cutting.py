@@ -8,6 +8,7 @@ import threading
 from typing import Self
 
 from support.ports import HOST, free_port
+from support.waiting import PATIENCE_S
 
 
 class CuttingProxy:
@@ -43,7 +44,7 @@ class CuttingProxy:
         for each in sockets:
             _close(each)
         for thread in self._threads:
-            thread.join(5)
+            thread.join(PATIENCE_S)
 
     def _run(self, work: object, *arguments: object) -> None:
         assert callable(work)

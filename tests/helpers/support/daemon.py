@@ -20,9 +20,7 @@ from typing import Any
 from nsqdigest.base.reasons import ReloadOutcome
 from support.ports import HOST
 from support.servers import MissingServer, Server, ServerError, http_get
-from support.waiting import wait_until
-
-REQUEST_TIMEOUT_S = 5.0
+from support.waiting import PATIENCE_S, wait_until
 
 Settings = Mapping[str, Mapping[str, Any]]
 
@@ -43,7 +41,7 @@ def installed_command() -> Path:
 def run_command(*words: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """One command of nsqdigest, to its end."""
     return subprocess.run(
-        [installed_command(), *words], capture_output=True, text=True, timeout=30, check=False, env=environ
+        [installed_command(), *words], capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=environ
     )
 
 
@@ -109,7 +107,7 @@ class Daemon(Server):
     def term(self) -> None:
         self.signal(signal.SIGTERM)
 
-    def reload(self, outcome: str = "applied", within_s: float = 20.0) -> None:
+    def reload(self, outcome: str = "applied", within_s: float = 0.0) -> None:
         """Writes its file anew and sends HUP. Returns when the reload has ended, with this outcome."""
         before = self._reloads()
         self.write_file()
@@ -121,9 +119,10 @@ class Daemon(Server):
     def _reloads(self) -> dict[str, float]:
         return {name: self.metric("config_reloads_total", outcome=name) for name in ReloadOutcome}
 
-    def wait(self, timeout_s: float) -> int:
-        """Its exit code, once it has ended by itself or by a signal that was sent before."""
+    def wait(self, timeout_s: float = 0.0) -> int:
+        """Waits until it has ended by itself or by an earlier signal, and returns its exit code."""
         assert self._process is not None
+        timeout_s = max(timeout_s, PATIENCE_S)
         try:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:

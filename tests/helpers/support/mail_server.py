@@ -20,8 +20,8 @@ from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
 from support.certificates import Pair
 from support.ports import HOST, free_port
+from support.waiting import PATIENCE_S
 
-PATIENCE_S = 10.0
 HANG_UP = "hang up"
 
 

@@ -14,9 +14,9 @@ from nsq import protocol
 
 from nsqdigest.nsq.commands import MAGIC_V2
 from nsqdigest.nsq.frames import HEARTBEAT, FrameSplitter, FrameType, Message
+from support.waiting import PATIENCE_S
 
 MAX_FRAME_BYTES = 8 << 20
-PATIENCE_S = 15.0
 
 
 class NsqClient:

@@ -22,8 +22,7 @@ import msgspec
 from aiohttp import web
 
 from support.ports import HOST, free_port
-
-PATIENCE_S = 10.0
+from support.waiting import PATIENCE_S
 
 
 class Kind(Enum):

@@ -17,7 +17,7 @@ from redis.crc import key_slot
 
 from support.ports import HOST
 from support.servers import RedisServer, Server, ServerError
-from support.waiting import wait_until
+from support.waiting import PATIENCE_S, wait_until
 
 DOWN_AFTER_MS = 1500
 NODE_TIMEOUT_MS = 700
@@ -88,7 +88,7 @@ class Sentinel(Server):
             return False
 
     def cli(self, *words: str) -> Any:
-        with redis.Redis(host=HOST, port=self.ports[0], socket_timeout=5) as client:
+        with redis.Redis(host=HOST, port=self.ports[0], socket_timeout=PATIENCE_S) as client:
             return client.execute_command(*words)
 
     def primary_port(self) -> int:
@@ -306,7 +306,7 @@ def _number(text: str) -> Any:
 
 
 def _slots(server: ClusterServer) -> Iterable[Any]:
-    with redis.Redis(host=HOST, port=server.port, socket_timeout=5) as client:
+    with redis.Redis(host=HOST, port=server.port, socket_timeout=PATIENCE_S) as client:
         client.set_response_callback("CLUSTER SLOTS", lambda answer, **_: answer)
         answer: list[Any] = client.execute_command("CLUSTER SLOTS")
     return answer

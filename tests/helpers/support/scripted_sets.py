@@ -15,10 +15,11 @@ from nsqdigest.store.servers.base import Servers
 from nsqdigest.store.servers.client import servers_of
 from support.scripted_redis import HANG_UP, SILENCE, Answer, ScriptedRedis, Words
 from support.stores import redis_settings
+from support.waiting import PATIENCE_S
 
-PATIENCE_S = 5.0
-"""What ought to come at once comes within this."""
-LONG_S = 30.0
+LONG_S = 10 * PATIENCE_S
+LONG_MS = int(LONG_S * 1000)
+"""What waits this long fails: a test ends after `PATIENCE_S`."""
 LAST_SLOT = 16383
 
 ODD = "it answered something else"

@@ -30,14 +30,14 @@ from redis.retry import Retry
 
 from support import keeper
 from support.ports import HOST, free_port
-from support.waiting import wait_until
+from support.waiting import PATIENCE_S, wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 OWN_BINARIES = ROOT / ".servers" / "bin"
 
-START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 15.0
-REQUEST_TIMEOUT_S = 10.0
+START_TIMEOUT_S = 2 * PATIENCE_S
+STOP_TIMEOUT_S = PATIENCE_S
+REQUEST_TIMEOUT_S = PATIENCE_S
 PORT_RACES = 5
 LOG_TAIL_LINES = 40
 # nsqd's own limit for a whole body (--max-body-size) is 5 MiB.

@@ -7,8 +7,9 @@ import subprocess
 import sysconfig
 from pathlib import Path
 
+from support.waiting import PATIENCE_S
+
 PROGRAM = Path(sysconfig.get_path("scripts")) / "nsqdigest"
-PATIENCE_S = 60
 
 
 class Shell:

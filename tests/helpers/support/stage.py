@@ -172,9 +172,24 @@ class Stage:
         """Messages that nsqd still has."""
         return sum(nsqd.unfinished(TOPIC, CHANNEL) for nsqd in self.nsqds)
 
+    # -- one digest, then another
+
+    def wait_until_shown(self, events: int, route: str = "events") -> None:
+        """Waits until this many events of the route are in digests that are opened or delivered.
+
+        An event that is published while an earlier one only *waits* may be in the same digest, or in the next one: that
+        is decided by which process gets the processor first. A test that needs two digests waits for this in between.
+        """
+
+        def shown() -> bool:
+            ledger = self.ledger(route)
+            return ledger.get("snapshots", 0) + ledger.get("delivered", 0) + ledger.get("buried", 0) >= events
+
+        wait_until(shown, what=f"{events} events of {route} to be in digests")
+
     # -- what must hold
 
-    def wait_until_all_is_delivered(self, timeout_s: float = 30.0) -> None:
+    def wait_until_all_is_delivered(self, timeout_s: float = 0.0) -> None:
         owed = self.owed()
 
         def still_owed() -> int:
