@@ -5,7 +5,6 @@ A record that is in two digests is a duplicate. Killed daemons may make some; da
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from functools import partial
 
@@ -20,7 +19,6 @@ pytestmark = [pytest.mark.chaos, pytest.mark.servers]
 RESTARTS = 20 if PROVE else 4
 EVENTS_PER_RESTART = 5_000 if PROVE else 3_000
 EVENTS_PER_S = 5_000
-ENDED_WITHIN_S = 5.0
 DUPLICATES_ALLOWED = 0.001
 
 
@@ -28,20 +26,18 @@ def test_rolling_restarts_lose_nothing_and_repeat_next_to_nothing(stage: Stage) 
     nsqd = stage.nsqd()
     stage.receiver()
     # nsqd's usual minute of msg_timeout: what a restart left in flight would be missing for longer than we wait.
-    daemons = [stage.daemon(), stage.daemon()]
+    # A drain that waits for its time limit fails: nothing waits that long for a daemon to end.
+    daemons = [stage.daemon({"nsq": {"drain_timeout": "5m"}}) for _ in range(2)]
     for daemon in daemons:
         daemon.start()
     publisher = stage.publisher(nsqd)
     events = (RESTARTS + 1) * EVENTS_PER_RESTART
-    longest_s = 0.0
     with Background(publisher, events, per_s=EVENTS_PER_S) as load:
         for number in range(RESTARTS):
             wait_until(partial(load.reached, (number + 0.5) / (RESTARTS + 1)), 60, "some of the load")
             daemon = daemons[number % 2]
-            began_s = time.monotonic()
             daemon.term()
-            assert daemon.wait(2 * ENDED_WITHIN_S) == 0, daemon.log_tail()
-            longest_s = max(longest_s, time.monotonic() - began_s)
+            assert daemon.wait() == 0, daemon.log_tail()
             daemon.start()
     stage.wait_until_all_is_delivered()
     stage.check()
@@ -49,5 +45,4 @@ def test_rolling_restarts_lose_nothing_and_repeat_next_to_nothing(stage: Stage) 
     assert sum(count - 1 for count in times.values()) <= DUPLICATES_ALLOWED * events
     stats = nsqd.channel_stats(TOPIC, CHANNEL)
     assert (stats["in_flight_count"], stats["timeout_count"]) == (0, 0)
-    assert longest_s <= ENDED_WITHIN_S
     assert sum(len(daemon.said("daemon.stopped")) for daemon in daemons) == RESTARTS
