@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 import fcntl
 import os
@@ -20,12 +21,15 @@ from pathlib import Path
 import pytest
 
 from support.keeper import kept
+from support.nsqclient import NsqClient
+from support.ports import HOST
 from support.servers import RedisServer, find_binary
 from support.terminal import Terminal
 
 pytestmark = pytest.mark.integration
 
 TIMEOUT_S = 90
+NSQD = re.compile(r"running: nsqd on (\d+),")
 PAGE = re.compile(r"the page: (http://127\.0\.0\.1:\d+/)$", re.MULTILINE)
 
 
@@ -67,6 +71,24 @@ class Demo:
         if self.process.poll() is None:
             self.process.kill()
         self.process.communicate()
+
+    @property
+    def daemon_pid(self) -> int:
+        own = self.process.pid
+        children = Path(f"/proc/{own}/task/{own}/children").read_text(encoding="ascii").split()
+        (daemon,) = [pid for pid in children if b"nsqdigest\0run" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        return int(daemon)
+
+    async def one_more_event(self) -> None:
+        """Returns when the shop has published another event. Reads it from a channel that begins now."""
+        found = NSQD.search(self.said)
+        assert found is not None, self.said
+        async with await NsqClient.connect((HOST, int(found[1]))) as client:
+            await client.identify()
+            await client.sub("shop", "test#ephemeral")
+            client.rdy(1)
+            (message,) = await client.take()
+            client.fin(message)
 
     @property
     def left_behind(self) -> list[str]:
@@ -154,7 +176,9 @@ def test_a_second_ctrl_c_ends_it_at_once_and_says_what_had_not_arrived(
 ) -> None:
     demo = Demo(environ, "--seconds", "8")
     demos.append(demo)
-    demo.read_until("publishes a broken event")  # by then warnings are waiting
+    demo.read_until(" · digest 1 · ")
+    os.kill(demo.daemon_pid, signal.SIGSTOP)
+    asyncio.run(demo.one_more_event())  # which cannot arrive in time
     demo.process.send_signal(signal.SIGINT)
     demo.read_until("Publishing has ended")
     demo.process.send_signal(signal.SIGINT)
@@ -184,9 +208,9 @@ def test_a_daemon_that_dies_unasked_is_a_loss_that_the_demo_admits(environ: dict
     (page,) = PAGE.findall(demo.said)
     with urllib.request.urlopen(page, timeout=TIMEOUT_S) as answer:
         assert answer.headers["content-type"].startswith("text/html")
-    children = Path(f"/proc/{demo.process.pid}/task/{demo.process.pid}/children").read_text(encoding="ascii").split()
-    (daemon,) = [pid for pid in children if b"nsqdigest\0run" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    os.kill(int(daemon), signal.SIGKILL)
+    os.kill(demo.daemon_pid, signal.SIGSTOP)
+    asyncio.run(demo.one_more_event())  # which this daemon will never deliver
+    os.kill(demo.daemon_pid, signal.SIGKILL)
     code, said, err = demo.end()
     assert (code, err) == (1, ""), said
     assert "the daemon ended by itself" in said
