@@ -102,7 +102,7 @@ class SinkView(msgspec.Struct, kw_only=True, frozen=True):
     since_ms: int | None
     """Since when it is in trouble."""
     why: str
-    """Of a refusal: an HTTP status, or our own words for what happened; "" where there was none."""
+    """The cause of a refusal, in our own words; "" if there was none."""
     backoff: BackoffView
     sending: int
     concurrency: int
@@ -312,8 +312,10 @@ class DeliveryView(msgspec.Struct, kw_only=True, frozen=True):
     records: int
     outcome: str
     """Of `base.reasons.Verdict`."""
-    detail: str
-    """Of a failure: an HTTP status, or our own words for what happened; never the receiver's."""
+    status: int | None
+    """The receiver's code, of HTTP or SMTP."""
+    cause: str
+    """Our own words for a failure, never the receiver's; "" if it was delivered."""
     took_s: float
 
 
@@ -358,8 +360,12 @@ class DeadView(msgspec.Struct, kw_only=True, frozen=True):
     attempts: int
     records: int
     since_ms: int
-    detail: str
-    """What its receiver answered last, cut where it is long."""
+    status: int | None
+    """The code of its receiver's last answer, of HTTP or SMTP."""
+    cause: str
+    """Our own words for its last failure."""
+    answer: str
+    """The receiver's last words, cut if they are long."""
 
 
 class DeadListView(msgspec.Struct, kw_only=True, frozen=True):

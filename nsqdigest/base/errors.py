@@ -153,12 +153,23 @@ class Applied(StrEnum):
 class PublishError(NsqdigestError):
     """nsqd did not acknowledge all messages of a publish.
 
-    The first `acknowledged` of them are safe; `applied` tells whether nsqd may have others. `code` is nsqd's own where
-    it refused, else "".
+    The first `acknowledged` of them are safe; `applied` tells whether nsqd may have others. If nsqd refused, `code` is
+    its code and `answer` the words after it, and `cause` has neither these words nor an unknown code.
     """
 
-    def __init__(self, message: str, *, applied: Applied, code: str = "", acknowledged: int = 0) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        applied: Applied,
+        code: str = "",
+        cause: str = "",
+        answer: str = "",
+        acknowledged: int = 0,
+    ) -> None:
         super().__init__(message)
+        self.cause = cause or message
+        self.answer = answer
         self.applied = applied
         self.code = code
         self.acknowledged = acknowledged

@@ -145,7 +145,8 @@ def show_command(digest_id: str, path: Path | None, records: int, as_json: bool)
     if as_json:
         head = dead.details.head
         answer = {
-            **_as_json(dead), "detail": dead.details.detail, "iteration": head.iteration,
+            **_as_json(dead), "status": dead.details.status or None, "cause": dead.details.cause,
+            "answer": dead.details.answer, "iteration": head.iteration,
             "opened": instant_as_json(head.opened_ms), "superseded": head.superseded,
             "dropped": dropped_as_json(head), "newest": records_as_json(newest),
         }  # fmt: skip
@@ -180,7 +181,8 @@ def _show_lines(dead: Dead, newest: list[StoredRecord], now_ms: int) -> list[str
             "died",
             f"{until(dead.since_ms, now_ms)} ({instant(dead.since_ms)}), after {counted(head.attempts, 'attempt')}",
         ),
-        ("reason", f"{details.reason}{': ' if details.detail else ''}{details.detail}"),
+        ("reason", f"{details.reason}: {details.cause}" if details.cause else details.reason),
+        *([("it answered", details.answer)] if details.answer else []),
         ("opened", f"{instant(head.opened_ms)}, number {head.iteration:,} of its timeline"),
         (
             "records",

@@ -111,8 +111,8 @@ def _lines(config: Config, name: str, sent: Sent) -> list[str]:
     lines = [f"sink {name} ({config.sinks[name].type}): {result}"]
     if sent.digest.target is not None:
         lines.append(f"  to {printable(sent.digest.target.shown)}")
-    if outcome.detail:
-        lines.append(f"  {printable(outcome.detail)}")
+    if outcome.cause:
+        lines.append(f"  {printable(outcome.cause)}")
     if outcome.answer and outcome.verdict == "no-target":
         lines.append(f"  the value: {printable(outcome.answer, _LONGEST_ANSWER)}")
     elif outcome.answer and outcome.verdict != "unrendered":
@@ -128,7 +128,8 @@ def _as_json(name: str, sent: Sent) -> dict[str, Any]:
         "sink": name,
         "target": sent.digest.target.shown if sent.digest.target is not None else None,
         "outcome": outcome.verdict,
-        "detail": outcome.detail,
+        "status": outcome.status,
+        "cause": outcome.cause,
         "answer": outcome.answer,
         "retry_after_s": outcome.retry_after_s or None,
         "took_s": round(sent.took_s, 3),

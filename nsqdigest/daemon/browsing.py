@@ -28,8 +28,8 @@ from nsqdigest.admin.views import (
     TimelineView,
 )
 from nsqdigest.base.errors import Applied, StoreError
+from nsqdigest.base.reasons import Verdict
 from nsqdigest.base.words import listed
-from nsqdigest.delivery.sink_state import why_of
 from nsqdigest.store.dead import Dead
 from nsqdigest.store.explanation import Terms, explain
 from nsqdigest.store.inspection import Inspector, Known, Place
@@ -251,7 +251,8 @@ class Browser:
                     attempt=head.attempt,
                     records=head.total,
                     outcome=outcome.verdict,
-                    detail="" if outcome.verdict == "delivered" else why_of(outcome),
+                    status=outcome.status,
+                    cause="" if outcome.verdict == Verdict.DELIVERED else outcome.why,
                     took_s=round(took_s, 4),
                 )
 
@@ -268,7 +269,8 @@ def _dead(dead: Dead) -> DeadView:
     of = dead.details
     return DeadView(
         id=dead.id, route=of.route, timeline=of.timeline, sink=of.sink, reason=of.reason, attempts=of.head.attempts,
-        records=of.head.total, since_ms=dead.since_ms, detail=of.detail[:_LONGEST_DETAIL],
+        records=of.head.total, since_ms=dead.since_ms, status=of.status or None, cause=of.cause[:_LONGEST_DETAIL],
+        answer=of.answer[:_LONGEST_DETAIL],
     )  # fmt: skip
 
 

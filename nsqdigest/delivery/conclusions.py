@@ -17,7 +17,6 @@ from nsqdigest.base.reasons import NOTHING_SENT, BuryReason, Verdict
 from nsqdigest.delivery import verdicts
 from nsqdigest.delivery.delivery import Delivery, NextSchedules
 from nsqdigest.delivery.finisher import Finisher, Result
-from nsqdigest.delivery.sink_state import why_of
 from nsqdigest.store.answers import Ended
 from nsqdigest.store.damage import ANOTHER_TYPE
 from nsqdigest.store.dead import Details
@@ -162,7 +161,7 @@ class Conclusions:
             outlet.history.delivered([head.id])
             return _closed(delivery, outcome, following)
         if outcome.answer:
-            _log.debug("scheduler.sink.answered", **delivery.log_fields, detail=outcome.detail, answer=outcome.answer)
+            _log.debug("scheduler.sink.answered", **delivery.log_fields, detail=outcome.cause, answer=outcome.answer)
         step = verdicts.after(outcome, outlet.settings, head.tries + 1, now_ms - head.since_ms, self._uniform)
         if step.step is verdicts.Step.BURY:
             assert step.reason is not None
@@ -178,15 +177,15 @@ class Conclusions:
         head, (route, timeline, sink) = delivery.opened, delivery.names
         was_posted = last is not None and last.verdict not in NOTHING_SENT
         head = head._replace(attempts=head.attempts + was_posted)
-        detail = ": ".join(filter(None, (last.detail, last.answer))) if last else ""
-        details = Details(head, route, timeline, sink, reason, detail).encode()
+        cause, answer, status = (last.cause, last.answer, last.status or 0) if last else ("", "", 0)
+        details = Details(head, route, timeline, sink, reason, cause, answer, status).encode()
         after = delivery.schedule_after(self._digests.now_ms())
         return Conclusion(delivery, Ending.bury(delivery.claim, head.id, after, details), last, reason)
 
     def _note_failure(self, delivery: Delivery, outcome: Outcome, wait_ms: int) -> None:
         now_s = time.time()
         delivery.outlet.history.failed(
-            delivery.opened.id, why_of(outcome), now_s, now_s + wait_ms / 1000, is_of_sink=outcome.is_of_sink
+            delivery.opened.id, outcome.why, now_s, now_s + wait_ms / 1000, is_of_sink=outcome.is_of_sink
         )
         _log.counted(
             "warning",
@@ -195,7 +194,7 @@ class Conclusions:
             adds=("records",),
             **delivery.log_fields,
             verdict=outcome.verdict,
-            detail=outcome.detail,
+            detail=outcome.cause,
             again_s=wait_ms / 1000,
         )
 
@@ -203,11 +202,11 @@ class Conclusions:
         outlet = delivery.outlet
         if outlet.is_stopped:  # others of its digests were under way, too
             return
-        outlet.history.stopped(why_of(outcome), time.time())
+        outlet.history.stopped(outcome.why, time.time())
         _log.error(
             "scheduler.sink.stopped",
             **delivery.log_fields,
-            detail=outcome.detail,
+            detail=outcome.cause,
             hint="the receiver answered 410 Gone: its digests wait until the daemon is reloaded or restarted",
         )
         self._on_decision(outlet)
@@ -287,7 +286,7 @@ class Conclusions:
         outlet = delivery.outlet
         if reason.is_of_receiver:
             outlet.history.buried(
-                delivery.opened.id, why_of(last) if last else reason, time.time(),
+                delivery.opened.id, last.why if last else reason, time.time(),
                 is_of_sink=last is None or last.is_of_sink,
             )  # fmt: skip
         self._metrics.add("digests_buried_total", sink=outlet.name, reason=reason)
@@ -298,7 +297,7 @@ class Conclusions:
             adds=("records",),
             **delivery.log_fields,
             reason=reason,
-            detail=last.detail if last else "",
+            detail=last.cause if last else "",
         )
 
     async def _drop_the_longest_dead(self, partition: int) -> None:

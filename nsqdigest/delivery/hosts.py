@@ -196,7 +196,7 @@ class Hosts:
             host.failing_since_s, host.why = None, ""
             return was_failing
         host.successes = 0
-        host.why = outcome.detail
+        host.why = outcome.why
         if not was_failing and (backs_off or outcome.verdict is Verdict.UNAVAILABLE):
             host.failing_since_s = now_s
         return not was_failing and host.failing_since_s is not None

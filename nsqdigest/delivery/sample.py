@@ -57,7 +57,7 @@ async def send_sample(config: Config, kinds: SinkKinds, sink: str, now_ms: int, 
     except TimeoutError:
         outcome = Outcome(Verdict.UNAVAILABLE, f"no outcome within {limit_s:g} s")
     except Exception as error:
-        outcome = Outcome(Verdict.AGAIN, f"{type(error).__name__}: {error}")
+        outcome = Outcome(Verdict.AGAIN, type(error).__name__, answer=str(error))
     finally:
         took_s = time.monotonic() - began_s
         await built.close()

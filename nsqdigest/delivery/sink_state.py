@@ -13,15 +13,13 @@ once however often it fails. Facts come in with `now` as Unix time, because an o
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from nsqdigest.base.reasons import SinkState, Verdict
-from nsqdigest.delivery.sinks.base import Outcome
+from nsqdigest.base.reasons import SinkState
 
 BEHIND_AFTER_S = 60.0
 RETRIES_REMEMBERED = 10_000
@@ -30,8 +28,6 @@ _LONG_AGO_S = 20 * 3600
 _PLACES_SHOWN = 3
 _ASIDE_GRACE_S = 60.0
 """A digest that was not tried again so long after its time waits no more: it is gone, or a daemon elsewhere has it."""
-_LONGEST_WHY = 120
-_STATUS = re.compile(r"\d{3}\b")
 
 
 class Backlog(NamedTuple):
@@ -170,19 +166,6 @@ def _aside_text(waiting: Sequence[_Aside], now_s: float) -> str:
     if len(reasons) > _PLACES_SHOWN:
         parts.append(f"{len(reasons) - _PLACES_SHOWN:,} other reasons")
     return f"{_digests(len(waiting))} {'waits' if len(waiting) == 1 else 'wait'} ({'; '.join(parts)})"
-
-
-def why_of(outcome: Outcome) -> str:
-    """An HTTP status, or our own words for what happened: never what the receiver wrote. Of a sink that cannot be
-    reached the cause: a full disk, a refused connection."""
-    if outcome.verdict is Verdict.UNRENDERED or not outcome.is_of_sink:
-        return outcome.detail
-    status = _STATUS.match(outcome.detail)
-    if status:
-        return status[0]
-    if outcome.verdict is Verdict.UNAVAILABLE and outcome.detail:
-        return outcome.detail if len(outcome.detail) <= _LONGEST_WHY else f"{outcome.detail[: _LONGEST_WHY - 1]}…"
-    return str(outcome.verdict)
 
 
 def clock_text(at_s: float, now_s: float) -> str:

@@ -24,6 +24,7 @@ _COUNT_BYTES = 4
 _SIZE_BYTES = 4
 _TOPIC = re.compile(r"(?=.{1,64}\Z)[.a-zA-Z0-9_-]+(#ephemeral)?")
 _TOO_BIG = re.compile(r"too big (\d+) > (\d+)")
+_CODE = re.compile(r"E_[A-Z_]{1,40}")
 _PERHAPS_APPLIED = frozenset(("E_PUB_FAILED", "E_MPUB_FAILED"))
 """nsqd failed while it queued: it may have a part of an MPUB."""
 _OF_ONE_COMMAND = frozenset(("E_BAD_TOPIC", "E_BAD_MESSAGE", "E_BAD_BODY", "E_UNAUTHORIZED"))
@@ -124,8 +125,12 @@ def refusal(error: NsqdRefused, where: str, topic: str) -> PublishError:
     """With nsqd's own text, and the remedy."""
     applied = Applied.AMBIGUOUS if error.code in _PERHAPS_APPLIED else Applied.NO
     remedy = _remedy(error, topic)
-    text = f"{where} refused a publish to {topic}: {error}"
-    return PublishError(f"{text}; {remedy}" if remedy else text, code=error.code, applied=applied)
+    refused, then = f"{where} refused a publish to {topic}", f"; {remedy}" if remedy else ""
+    code = error.code if _CODE.fullmatch(error.code) else "with a code that is not known"
+    return PublishError(
+        f"{refused}: {error}{then}", code=error.code, cause=f"{refused}: {code}{then}", answer=error.detail,
+        applied=applied,
+    )  # fmt: skip
 
 
 def _remedy(error: NsqdRefused, topic: str) -> str:

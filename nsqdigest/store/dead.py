@@ -56,7 +56,9 @@ class _Beside(NamedTuple):
     timeline: str
     sink: str
     reason: str
-    detail: str
+    cause: str
+    answer: str
+    status: int
 
 
 class Details(NamedTuple):
@@ -67,18 +69,24 @@ class Details(NamedTuple):
     timeline: str
     sink: str
     reason: str
-    detail: str
+    cause: str
+    """Our own words for the last failure."""
+    answer: str = ""
+    """The receiver's last words."""
+    status: int = 0
+    """The code of that answer, of HTTP or SMTP; 0 if it gave none."""
 
     def encode(self) -> bytes:
         # A receiver's answer, or a library's error, may hold halves of characters.
-        detail = self.detail.encode("utf-8", "backslashreplace").decode()
-        return msgspec.json.encode({**self._asdict(), "head": self.head._asdict(), "detail": detail})
+        texts = {name: getattr(self, name).encode("utf-8", "backslashreplace").decode() for name in ("cause", "answer")}
+        return msgspec.json.encode({**self._asdict(), "head": self.head._asdict(), **texts})
 
     @classmethod
     def decode(cls, text: bytes) -> Details:
         try:
             written: dict[str, Any] = msgspec.json.decode(text)
             head = _of_any_version(Head, written.pop("head"))
+            written.setdefault("answer", written.pop("detail", ""))  # of a version that kept both in one text
             beside = _of_any_version(_Beside, written)
         except (msgspec.MsgspecError, TypeError, KeyError, AttributeError) as error:
             raise Unreadable(str(error)) from error

@@ -52,7 +52,7 @@ def test_a_dead_digest_is_listed_shown_and_replayed_under_its_id(operated: Opera
     assert operated.run("dead", "list").stdout.splitlines()[1].split()[0] == dead["id"]
 
     shown = operated.run("dead", "show", dead["id"])
-    assert "reason    refused: 422" in shown.stdout
+    assert "reason       refused: 422 Unprocessable Entity\n" in shown.stdout
     assert "\\u001b[2Jno such user" in shown.stdout
     assert '{"timeline": "ada", "id": "ada/0"}' in shown.stdout
     assert all(line.isprintable() for line in shown.stdout.splitlines())

@@ -107,6 +107,18 @@ def test_while_a_server_is_down_the_sink_is_refusing_and_then_the_same_mail_arri
     stage.check_logs()
 
 
+def test_a_server_at_an_ip_address_is_shown_with_what_is_wrong_and_not_with_a_part_of_its_address(
+    stage: Stage, server: MailServer
+) -> None:
+    daemon = started(stage, server, tls="starttls")
+    publish(stage, "ada")
+    wait_until(lambda: "refusing since" in line(daemon), 10, "a server that offers no TLS")
+    assert f"1 digest waits: {HOST}:{server.port} offers no STARTTLS; nothing goes there in the clear" in line(daemon)
+    [sink] = json.loads(daemon.get("/api/status")[1])["sinks"]
+    assert sink["why"].startswith(f"{HOST}:{server.port} offers no STARTTLS")
+    stage.check_logs()
+
+
 def test_another_file_of_authorities_under_the_same_name_needs_only_a_reload(stage: Stage, tmp_path: Path) -> None:
     made = Certificates(tmp_path / "certificates")
     trusted = tmp_path / "ca.pem"

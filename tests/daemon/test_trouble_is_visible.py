@@ -67,7 +67,7 @@ def states_said(daemon: Daemon) -> dict[str, tuple[bool, str]]:
 
 def test_a_receiver_that_answers_400_to_everything(stage: Stage) -> None:
     daemon = started(stage, HASTY, Answer(400))
-    until_line(daemon, "sink hook", r"\[!\] sink hook: refusing since \d\d:\d\d \(8 digests buried: 400\)")
+    until_line(daemon, "sink hook", r"\[!\] sink hook: refusing since \d\d:\d\d \(8 digests buried: 400 Bad Request\)")
     assert states(daemon) == ["refusing"]
     wait_until(lambda: daemon.metric("dead_digests", sink="hook") == 8, 10, "the dead ones to be counted")
     assert daemon.metric("last_delivery_timestamp_seconds", sink="hook") == 0
@@ -81,7 +81,9 @@ def test_a_receiver_that_answers_400_to_everything(stage: Stage) -> None:
 
 def test_a_receiver_that_answers_500_to_everything(stage: Stage) -> None:
     daemon = started(stage, PATIENT, Answer(500), timelines=40)
-    until_line(daemon, "sink hook", r"\[!\] sink hook: refusing since \d\d:\d\d \(40 digests wait: 500\)")
+    until_line(
+        daemon, "sink hook", r"\[!\] sink hook: refusing since \d\d:\d\d \(40 digests wait: 500 Internal Server Error\)"
+    )
     assert states(daemon) == ["refusing"]
     before_s = daemon.metric("oldest_due_seconds", route="events")
     wait_until(lambda: daemon.metric("oldest_due_seconds", route="events") > before_s > 0, 10, "it to grow")
@@ -92,14 +94,14 @@ def test_a_receiver_that_answers_500_to_everything(stage: Stage) -> None:
 
 def test_a_receiver_that_is_gone(stage: Stage) -> None:
     daemon = started(stage, {}, Answer(410))
-    until_line(daemon, "sink hook", r"\[!\] sink hook: stopped since \d\d:\d\d \(8 digests wait: 410\)")
+    until_line(daemon, "sink hook", r"\[!\] sink hook: stopped since \d\d:\d\d \(8 digests wait: 410 Gone\)")
     assert states(daemon) == ["stopped"]
     wait_until(lambda: daemon.metric("oldest_due_seconds", route="events") > 0, 10, "what is overdue to show")
 
 
 def test_it_is_over_with_the_first_digest_that_is_accepted(stage: Stage) -> None:
     daemon = started(stage, HASTY, Answer(503), timelines=1)
-    until_line(daemon, "sink hook", r"\[!\] sink hook: refusing since .*: 503\)")
+    until_line(daemon, "sink hook", r"\[!\] sink hook: refusing since .*: 503 Service Unavailable\)")
     stage.receivers[0].answer(OK)
     until_line(daemon, "sink hook", r"\[\+\] sink hook: delivering")
     assert states(daemon) == ["delivering"]

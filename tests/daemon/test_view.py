@@ -105,8 +105,10 @@ def test_status_shows_every_part_and_the_worst_first(world: World) -> None:
     assert (store["health"], store["version"][0].isdigit(), store["partitions"]) == ("well", True, 1)
     sinks = {sink["name"]: sink for sink in status["sinks"]}
     assert (sinks["hook"]["state"], sinks["hook"]["why"]) == ("delivering", "")
-    assert (sinks["second"]["state"], sinks["second"]["why"], sinks["second"]["buried"]) == ("refusing", "400", 1)
-    assert (sinks["third"]["why"], sinks["third"]["waits"]) == ("503", 1)
+    assert (sinks["second"]["state"], sinks["second"]["why"], sinks["second"]["buried"]) == (
+        "refusing", "400 Bad Request", 1,
+    )  # fmt: skip
+    assert (sinks["third"]["why"], sinks["third"]["waits"]) == ("503 Service Unavailable", 1)
     assert sinks["third"]["backoff"]["next_probe_ms"] is None or sinks["third"]["backoff"]["level"] > 0
     assert status["dead_digests"] == 1
     assert [check["name"] for check in status["checks"]][:3] == ["running", "store", f"topic {TOPIC}"]
@@ -173,7 +175,9 @@ def test_a_timeline_that_waits_for_another_attempt(world: World) -> None:
         1,
     )
     assert answer["digest_records"][0]["key"] == "2"
-    assert [(each["outcome"], each["detail"]) for each in answer["deliveries"]] == [("unavailable", "503")]
+    assert [(each["outcome"], each["status"], each["cause"]) for each in answer["deliveries"]] == [
+        ("unavailable", 503, "503 Service Unavailable")
+    ]
     assert "as attempt 2 of its digest" in answer["explanation"]["sentence"]
 
 
@@ -208,7 +212,8 @@ def test_deliveries_are_remembered_newest_first(world: World) -> None:
         ("events", "delivered"), ("refused", "refused"), ("busy", "unavailable"),
     }  # fmt: skip
     refused = world.get("deliveries?route=refused")["deliveries"]
-    assert [(each["attempt"], each["detail"]) for each in refused] == [(3, "400"), (2, "400"), (1, "400")]
+    assert [(each["attempt"], each["status"]) for each in refused] == [(3, 400), (2, 400), (1, 400)]
+    assert {each["cause"] for each in refused} == {"400 Bad Request"}
     assert world.get("deliveries?sink=second&limit=1")["deliveries"] == refused[:1]
     assert "bad blocks" not in json.dumps(every), "what a receiver answers may quote events"
 
@@ -218,7 +223,8 @@ def test_dead_digests(world: World) -> None:
     (dead,) = answer["dead"]
     assert (answer["total"], answer["is_partial"]) == (1, False)
     assert (dead["route"], dead["timeline"], dead["sink"], dead["attempts"]) == ("refused", "ada", "second", 3)
-    assert "bad blocks" in dead["detail"]
+    assert (dead["status"], dead["cause"]) == (400, "400 Bad Request")
+    assert "bad blocks" in dead["answer"]
     assert world.get("dead?sink=hook")["dead"] == []
     assert world.get("dead?route=refused")["dead"] == [dead]
 

@@ -120,7 +120,7 @@ async def test_after_an_hour_it_is_dead_with_its_reason_and_its_timeline_goes_on
     assert ending.kind is End.BURY
     details = Details.decode(ending.details)
     assert (details.reason, details.head.attempts) == (BuryReason.NO_TARGET, 0)
-    assert details.detail == 'topic: the field "tenant" of its newest record is not there'
+    assert details.cause == 'topic: the field "tenant" of its newest record is not there'
     assert stage.metrics.value("digests_buried_total", sink="out", reason="no-target") == 1
 
 

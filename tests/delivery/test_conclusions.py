@@ -261,7 +261,12 @@ async def test_what_was_refused_is_buried_with_the_receivers_words_and_the_longe
     (ending,) = stage.digests.endings()
     details = Details.decode(ending.details)
     assert (ending.kind, ending.digest_id, ending.after.base_ms) == ("bury", "id of a", NOW_MS + 60_000)
-    assert (details.reason, details.detail, details.head.attempts) == ("too-many-attempts", "400: no", 1)
+    assert (details.reason, details.cause, details.answer, details.head.attempts) == (
+        "too-many-attempts",
+        "400",
+        "no",
+        1,
+    )
     assert (details.route, details.timeline, details.sink) == ("r", "a", "out")
     assert (stage.outlet.history.why, stage.outlet.history.buried_since) == ("400", 1)
     assert stage.metrics.value("digests_buried_total", sink="out", reason="too-many-attempts") == 1

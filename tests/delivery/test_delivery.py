@@ -226,13 +226,14 @@ async def test_a_receiver_that_is_gone_leaves_the_digest_due_as_it_was(stage: St
 
 
 async def test_a_digest_that_was_refused_three_times_is_dead_with_its_reason(stage: Stage) -> None:
-    stage.sink.outcome = Outcome(Verdict.REFUSED, "400", answer="no")
+    stage.sink.outcome = Outcome(Verdict.REFUSED, "400 Bad Request", 400, answer="no")
     for _ in range(3):
         await stage.store.operations.flush("r", "t")
         await stage.go()
     assert [digest.attempt for digest in stage.sink.sent] == [1, 2, 3]
     (dead,) = await stage.store.dead.page(0, 0)
-    assert (dead.details.reason, dead.details.detail, dead.details.head.attempts) == ("refused", "400: no", 3)
+    assert (dead.details.reason, dead.details.head.attempts) == ("refused", 3)
+    assert dead.details[-3:] == ("400 Bad Request", "no", 400)
     assert dead.id == stage.sink.sent[0].id
     assert stage.metrics.value("digests_buried_total", sink="out", reason="refused") == 1
     assert stage.metrics.total("digests_stale_total") == 0
@@ -250,7 +251,7 @@ async def test_a_digest_that_is_too_old_is_dead_without_another_post(
     await stage.go()
     assert len(stage.sink.sent) == 1
     (dead,) = await stage.store.dead.page(0, 0)
-    assert (dead.details.reason, dead.details.detail, dead.details.head.attempts) == ("too-old", "", 1)
+    assert (dead.details.reason, dead.details.cause, dead.details.head.attempts) == ("too-old", "", 1)
 
 
 @pytest.mark.parametrize(

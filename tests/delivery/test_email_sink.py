@@ -101,7 +101,7 @@ def aimed(sink: Email, event: dict[str, Any] = EVENT) -> OutgoingDigest:
 
 async def test_a_mail_says_what_happened_in_text_and_html(server: MailServer, email: Make) -> None:
     outcome = await email().deliver(digest())
-    assert outcome == Outcome(Verdict.DELIVERED, "250")
+    assert outcome == Outcome(Verdict.DELIVERED, "250", 250)
     (mail,) = server.accepted
     message = mail.message
     assert (mail.sender, mail.recipients) == ("alerts@example.com", ["ops@example.com"])
@@ -203,7 +203,7 @@ async def test_a_template_that_fails_sends_nothing_and_is_named(server: MailServ
     html = TemplateFile("/etc/mail.html.j2", "\n{{ data.records[0].value.nothing }}")
     outcome = await email(html=html).deliver(digest())
     assert outcome.verdict is Verdict.UNRENDERED
-    assert outcome.detail.startswith('/etc/mail.html.j2:2: "nothing" is not there; ')
+    assert outcome.cause.startswith('/etc/mail.html.j2:2: "nothing" is not there; ')
     assert server.connections == 0
 
 
@@ -226,7 +226,7 @@ async def test_an_address_of_another_alphabet_needs_a_server_that_takes_it(serve
     with MailServer(utf8=False) as old:
         outcome = await email(to=to, port=old.port).deliver(digest())
         assert (outcome.verdict, old.received) == (Verdict.REFUSED, [])
-        assert "SMTPUTF8" in outcome.detail
+        assert "SMTPUTF8" in outcome.cause
 
 
 async def test_what_is_larger_than_the_server_takes_is_not_sent(email: Make) -> None:
@@ -234,7 +234,7 @@ async def test_what_is_larger_than_the_server_takes_is_not_sent(email: Make) -> 
         sink = email(port=small.port)
         outcome = await sink.deliver(digest())
         assert outcome.verdict is Verdict.REFUSED
-        assert "bytes, and the server takes 2,000; write a smaller max_body" in outcome.detail
+        assert "bytes, and the server takes 2,000; write a smaller max_body" in outcome.cause
         assert small.commands["MAIL"] == 0
 
 
@@ -309,22 +309,26 @@ async def test_a_mail_that_is_refused_does_not_cost_the_connection(server: MailS
         (
             "MAIL",
             "421 4.3.2 closing",
-            Outcome(Verdict.UNAVAILABLE, "421 4.3.2: the server takes nothing now (MAIL FROM)"),
+            Outcome(Verdict.UNAVAILABLE, "421 4.3.2: the server takes nothing now (MAIL FROM)", 421),
         ),
-        ("MAIL", "451 4.3.0 later", Outcome(Verdict.AGAIN, "451 4.3.0: error of the server (MAIL FROM)", 300)),
-        ("MAIL", "452 full", Outcome(Verdict.AGAIN, "452: no room (MAIL FROM)")),
-        ("MAIL", "550 5.7.1 not you", Outcome(Verdict.UNAVAILABLE, "550 5.7.1: not accepted (MAIL FROM)")),
-        ("MAIL", "530 5.7.0 log in", Outcome(Verdict.UNAVAILABLE, "530 5.7.0: login required (MAIL FROM)")),
-        ("MAIL", "552 5.3.4 too large", Outcome(Verdict.REFUSED, "552 5.3.4: over its limit (MAIL FROM)")),
-        ("RCPT", "450 4.2.1 greylisted", Outcome(Verdict.AGAIN, "450 4.2.1: mailbox not available now (RCPT TO)", 300)),
-        ("RCPT", "452 4.5.3 too many", Outcome(Verdict.AGAIN, "452 4.5.3: no room (RCPT TO)")),
-        ("RCPT", "550 5.1.1 no <ops> here", Outcome(Verdict.REFUSED, "550 5.1.1: not accepted (RCPT TO)")),
-        ("RCPT", "552 full", Outcome(Verdict.AGAIN, "552: over its limit (RCPT TO)")),
-        ("RCPT", "550 5.4.5 quota", Outcome(Verdict.UNAVAILABLE, "550 5.4.5: not accepted (RCPT TO)")),
-        ("RCPT", "421 bye", Outcome(Verdict.UNAVAILABLE, "421: the server takes nothing now (RCPT TO)")),
-        ("CONTENT", "451 4.7.1 later", Outcome(Verdict.AGAIN, "451 4.7.1: error of the server (content)", 300)),
-        ("CONTENT", "554 5.7.1 spam", Outcome(Verdict.REFUSED, "554 5.7.1: refused (content)")),
-        ("CONTENT", "421 bye", Outcome(Verdict.UNAVAILABLE, "421: the server takes nothing now (content)")),
+        ("MAIL", "451 4.3.0 later", Outcome(Verdict.AGAIN, "451 4.3.0: error of the server (MAIL FROM)", 451, 300)),
+        ("MAIL", "452 full", Outcome(Verdict.AGAIN, "452: no room (MAIL FROM)", 452)),
+        ("MAIL", "550 5.7.1 not you", Outcome(Verdict.UNAVAILABLE, "550 5.7.1: not accepted (MAIL FROM)", 550)),
+        ("MAIL", "530 5.7.0 log in", Outcome(Verdict.UNAVAILABLE, "530 5.7.0: login required (MAIL FROM)", 530)),
+        ("MAIL", "552 5.3.4 too large", Outcome(Verdict.REFUSED, "552 5.3.4: over its limit (MAIL FROM)", 552)),
+        (
+            "RCPT",
+            "450 4.2.1 greylisted",
+            Outcome(Verdict.AGAIN, "450 4.2.1: mailbox not available now (RCPT TO)", 450, 300),
+        ),
+        ("RCPT", "452 4.5.3 too many", Outcome(Verdict.AGAIN, "452 4.5.3: no room (RCPT TO)", 452)),
+        ("RCPT", "550 5.1.1 no <ops> here", Outcome(Verdict.REFUSED, "550 5.1.1: not accepted (RCPT TO)", 550)),
+        ("RCPT", "552 full", Outcome(Verdict.AGAIN, "552: over its limit (RCPT TO)", 552)),
+        ("RCPT", "550 5.4.5 quota", Outcome(Verdict.UNAVAILABLE, "550 5.4.5: not accepted (RCPT TO)", 550)),
+        ("RCPT", "421 bye", Outcome(Verdict.UNAVAILABLE, "421: the server takes nothing now (RCPT TO)", 421)),
+        ("CONTENT", "451 4.7.1 later", Outcome(Verdict.AGAIN, "451 4.7.1: error of the server (content)", 451, 300)),
+        ("CONTENT", "554 5.7.1 spam", Outcome(Verdict.REFUSED, "554 5.7.1: refused (content)", 554)),
+        ("CONTENT", "421 bye", Outcome(Verdict.UNAVAILABLE, "421: the server takes nothing now (content)", 421)),
     ],
 )
 async def test_an_answer_decides(server: MailServer, email: Make, command: str, answer: str, expected: Outcome) -> None:
@@ -340,7 +344,7 @@ async def test_a_connection_cut_after_the_final_dot_is_tried_again_under_the_sam
     sink = email()
     outcome = await sink.deliver(digest())
     assert outcome.verdict is Verdict.UNAVAILABLE
-    assert outcome.detail == f"{HOST}:{server.port}: the server closed the connection (content)"
+    assert outcome.cause == f"{HOST}:{server.port}: the server closed the connection (content)"
     assert (await sink.deliver(digest())).verdict is Verdict.DELIVERED
     first, second = server.received
     assert first.content == second.content
@@ -354,7 +358,7 @@ async def test_who_took_it_does_not_get_it_again(server: MailServer, email: Make
     sink = email(to=(OPS, DEV))
     outcome = await sink.deliver(digest())
     assert (outcome.verdict, outcome.retry_after_s) == (Verdict.AGAIN, 300)
-    assert outcome.detail == "450 4.2.0: mailbox not available now (RCPT TO), 1 of 2 recipients"
+    assert outcome.cause == "450 4.2.0: mailbox not available now (RCPT TO), 1 of 2 recipients"
     server.accept(DEV.address)
     assert (await sink.deliver(digest())).verdict is Verdict.DELIVERED
     first, second = server.accepted
@@ -367,7 +371,7 @@ async def test_who_is_refused_for_good_holds_nobody_up_and_is_reported(
 ) -> None:
     server.refuse(LEFT.address, "550 5.1.1 <left> has left\x1b[31m")
     outcome = await email(to=(OPS, LEFT)).deliver(digest())
-    assert outcome == Outcome(Verdict.DELIVERED, "250, refused for 1 of 2 recipients")
+    assert outcome == Outcome(Verdict.DELIVERED, "250, refused for 1 of 2 recipients", 250)
     assert metrics.value("mail_recipients_refused_total", sink="mail") == 1
     (record,) = [each for each in caplog.records if each.getMessage() == "scheduler.recipient.refused"]
     fields: dict[str, Any] = record.fields  # type: ignore[attr-defined]
@@ -394,7 +398,7 @@ async def test_who_cannot_take_it_for_long_holds_the_next_digest_up_no_longer(
         outcome = await sink.deliver(digest())
         assert (outcome.verdict, outcome.is_of_sink) == (Verdict.AGAIN, False)
     monkeypatch.setattr(connections, "WAITED_FOR_S", 0.0)
-    assert await sink.deliver(digest()) == Outcome(Verdict.DELIVERED, "250, refused for 1 of 1 recipients")
+    assert await sink.deliver(digest()) == Outcome(Verdict.DELIVERED, "250, refused for 1 of 1 recipients", 250)
     assert metrics.value("mail_recipients_refused_total", sink="mail") == 1
     assert [mail.recipients for mail in server.accepted] == [[OPS.address]]
 
@@ -442,7 +446,7 @@ async def test_nobody_listens(email: Make) -> None:
 async def test_a_name_that_nobody_knows(email: Make) -> None:
     outcome = await email(host="mail.invalid").deliver(digest())
     assert outcome.verdict is Verdict.UNAVAILABLE
-    assert "its name cannot be looked up" in outcome.detail
+    assert "its name cannot be looked up" in outcome.cause
 
 
 async def _garbage(peer: Peer) -> None:
@@ -494,7 +498,7 @@ async def test_a_server_that_speaks_no_smtp_or_too_slowly(
         async with asyncio.timeout(PATIENCE_S):
             outcome = await email(port=server.port, timeout_ms=400).deliver(digest())
         assert outcome.verdict is Verdict.UNAVAILABLE
-        assert outcome.detail.endswith(detail)
+        assert outcome.cause.endswith(detail)
 
 
 async def test_what_a_server_writes_in_an_old_encoding_is_text_that_can_be_stored(email: Make) -> None:
@@ -561,12 +565,12 @@ async def test_tls_with_a_login(certificates: Certificates, email: Make, implici
         options = {"port": server.port, "tls": "implicit" if implicit else "starttls", "user": login[0]}
         ca_file = str(certificates.ca_file)
         sink = email(**options, ca_file=ca_file, password=Secret(login[1]))
-        assert await sink.deliver(digest()) == Outcome(Verdict.DELIVERED, "250")
+        assert await sink.deliver(digest()) == Outcome(Verdict.DELIVERED, "250", 250)
         assert server.accepted[0].tls
         assert repr(sink._settings).count("pässword") == 0
         wrong = await email(**options, ca_file=ca_file, password=Secret("no")).deliver(digest())
         assert wrong.verdict is Verdict.UNAVAILABLE
-        assert wrong.detail == "535 5.7.8: user or password wrong (AUTH)"
+        assert wrong.cause == "535 5.7.8: user or password wrong (AUTH)"
 
 
 @pytest.mark.parametrize("implicit", [False, True])
@@ -585,27 +589,27 @@ async def test_a_certificate_that_does_not_pass(
         tls = "implicit" if implicit else "starttls"
         outcome = await email(port=server.port, tls=tls, ca_file=str(certificates.ca_file)).deliver(digest())
         assert outcome.verdict is Verdict.UNAVAILABLE
-        assert re.search(detail, outcome.detail)
+        assert re.search(detail, outcome.cause)
         assert server.received == []
 
 
 async def test_starttls_is_never_done_without(server: MailServer, email: Make) -> None:
     outcome = await email(tls="starttls").deliver(digest())
     assert outcome.verdict is Verdict.UNAVAILABLE
-    assert "offers no STARTTLS; nothing goes there in the clear" in outcome.detail
+    assert "offers no STARTTLS; nothing goes there in the clear" in outcome.cause
     assert server.received == []
 
 
 async def test_tls_where_the_server_speaks_none(server: MailServer, email: Make) -> None:
     outcome = await email(tls="implicit").deliver(digest())
     assert outcome.verdict is Verdict.UNAVAILABLE
-    assert "TLS failed (wrong version number)" in outcome.detail
+    assert "TLS failed (wrong version number)" in outcome.cause
 
 
 async def test_a_server_without_a_login_is_not_sent_the_password(server: MailServer, email: Make) -> None:
     outcome = await email(user="alerts", password=Secret("secret")).deliver(digest())
     assert outcome.verdict is Verdict.UNAVAILABLE
-    assert "offers no login (AUTH)" in outcome.detail
+    assert "offers no login (AUTH)" in outcome.cause
 
 
 async def test_a_closed_sink_has_no_connection_left(server: MailServer, email: Make, tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ async def test_a_folder_that_comes_back_has_the_file_again(tmp_path: Path) -> No
     await write(sink, 1)
     shutil.rmtree(folder)
     outcome = await sink.deliver(digest(b"2"))
-    assert (outcome.verdict, outcome.detail) == (Verdict.UNAVAILABLE, f"{folder / 'out'}: No such file or directory")
+    assert (outcome.verdict, outcome.cause) == (Verdict.UNAVAILABLE, f"{folder / 'out'}: No such file or directory")
     folder.mkdir()
     await write(sink, 2)
     await sink.close()

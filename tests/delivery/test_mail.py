@@ -384,8 +384,8 @@ def test_an_address_of_another_alphabet_is_known() -> None:
 @given(st.sampled_from(Stage), st.integers(200, 599), st.text(max_size=300))
 def test_an_outcome_has_the_codes_in_our_words_and_the_servers_text_apart(stage: Stage, code: int, text: str) -> None:
     outcome = outcome_of(Refusal(stage, code, text))
-    assert re.fullmatch(rf"{code}( [245]\.[0-9]{{1,3}}\.[0-9]{{1,3}})?: [A-Za-z ,]+ \({stage}\)", outcome.detail)
-    assert outcome.detail == shown(Refusal(stage, code, text))
+    assert re.fullmatch(rf"{code}( [245]\.[0-9]{{1,3}}\.[0-9]{{1,3}})?: [A-Za-z ,]+ \({stage}\)", outcome.cause)
+    assert outcome.cause == shown(Refusal(stage, code, text))
     assert outcome.answer == text
     assert outcome.verdict is verdict_of(Refusal(stage, code, text))
     assert outcome.retry_after_s in (0, GREYLISTED_S)

@@ -151,9 +151,9 @@ async def test_tls_that_nsqd_does_not_offer_is_unavailable_with_the_cause(out: N
     context = tls_files.client(Tls(ca_file="", cert_file="", key_file="", insecure=True))
     outcome = await make(out, options=replace(OPTIONS, tls=context)).deliver(PARCEL)
     assert outcome.verdict is Verdict.UNAVAILABLE
-    assert "TLS" in outcome.detail
+    assert "TLS" in outcome.cause
     # No longer than an attempt waits: the controller's probe has to find out. Two would leave the other its time.
-    assert re.search(r"tried again in [01]\.\d+ s", outcome.detail)
+    assert re.search(r"tried again in [01]\.\d+ s", outcome.cause)
 
 
 async def test_what_is_under_way_at_the_end_gets_a_moment_and_an_outcome(out: Nsqd, make: Make) -> None:
@@ -167,7 +167,7 @@ async def test_what_is_under_way_at_the_end_gets_a_moment_and_an_outcome(out: Ns
         assert (await sending).verdict is Verdict.UNAVAILABLE
     finally:
         out.resume()
-    assert (await sink.deliver(PARCEL)).detail == "the publisher ends: nothing was sent"
+    assert (await sink.deliver(PARCEL)).cause == "the publisher ends: nothing was sent"
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,10 @@ async def test_one_that_nsqd_finds_too_large_is_the_only_one_refused(narrow: Nsq
         outcomes = await sink.deliver_all(digests_of(*bodies))
         refused = [number for number, outcome in enumerate(outcomes) if outcome.verdict is Verdict.REFUSED]
         assert refused == [5, 6, 11]
-        assert all(f"--max-msg-size={NARROW_BYTES + 2}" in outcomes[number].detail for number in refused)
+        assert all(f"--max-msg-size={NARROW_BYTES + 2}" in outcomes[number].cause for number in refused)
+        for number in refused:
+            assert "too big" in outcomes[number].answer, "nsqd's own words"
+            assert "too big" not in outcomes[number].cause
         assert verdicts_of(outcomes).count(Verdict.DELIVERED) == 27
     fitting = [body for number, body in enumerate(bodies) if number not in (5, 6, 11)]
     assert sorted(await taken(narrow, topic, 54)) == sorted(fitting * 2)
@@ -240,7 +243,7 @@ async def test_an_empty_body_and_a_name_that_no_topic_has_are_refused_alone(out:
     digests = [aimed(b"1", topic), aimed(b"", topic), aimed(b"2", "no topic"), aimed(b"3", topic)]
     outcomes = await make(out).deliver_all(digests)
     assert verdicts_of(outcomes) == [Verdict.DELIVERED, Verdict.REFUSED, Verdict.REFUSED, Verdict.DELIVERED]
-    assert [outcome.detail.partition(":")[0] for outcome in outcomes[1:3]] == ["E_BAD_MESSAGE", "E_BAD_TOPIC"]
+    assert [outcome.cause.partition(":")[0] for outcome in outcomes[1:3]] == ["E_BAD_MESSAGE", "E_BAD_TOPIC"]
     assert sorted(await taken(out, topic, 2)) == [b"1", b"3"]
 
 
@@ -253,7 +256,7 @@ async def test_all_go_to_the_next_address_where_the_first_can_not_be_reached(out
 async def test_without_any_nsqd_all_are_unavailable(make: Make) -> None:
     outcomes = await make(Address(HOST, free_port())).deliver_all(digests_of(*NUMBERS))
     assert set(verdicts_of(outcomes)) == {Verdict.UNAVAILABLE}
-    assert "Connection refused" in outcomes[0].detail
+    assert "Connection refused" in outcomes[0].cause
 
 
 async def test_an_nsqd_that_stands_still_makes_all_of_them_unavailable_in_time(out: Nsqd, make: Make) -> None:
@@ -280,7 +283,7 @@ async def test_a_killed_nsqd_makes_all_of_them_unavailable_and_takes_them_when_i
     out.kill()
     outcomes = await sending
     assert set(verdicts_of(outcomes)) == {Verdict.UNAVAILABLE}
-    assert "nsqd may have it or not" in outcomes[0].detail
+    assert "nsqd may have it or not" in outcomes[0].cause
     await asyncio.to_thread(out.start)
 
     async def all_are_delivered() -> bool:
@@ -308,12 +311,12 @@ async def test_a_disk_that_is_full_makes_duplicates_once_and_then_each_is_stored
         sink = make(nsqd)
         outcomes = await sink.deliver_all(digests_of(*NUMBERS))
         assert set(verdicts_of(outcomes)) == {Verdict.UNAVAILABLE}
-        assert "E_MPUB_FAILED" in outcomes[0].detail
+        assert "E_MPUB_FAILED" in outcomes[0].cause
         assert nsqd.topic_stats(topic)["depth"] == 10
         nsqd.request("POST", "/topic/empty", topic=topic)
         outcomes = await sink.deliver_all(digests_of(*NUMBERS))
         assert verdicts_of(outcomes) == [Verdict.DELIVERED] * 10 + [Verdict.UNAVAILABLE] * (MOST_AT_ONCE - 10)
-        assert "E_PUB_FAILED" in outcomes[-1].detail
+        assert "E_PUB_FAILED" in outcomes[-1].cause
         assert nsqd.topic_stats(topic)["depth"] == 10
         elsewhere.rename(folder)
         outcomes = await sink.deliver_all(digests_of(*NUMBERS[10:]))
@@ -335,8 +338,8 @@ async def test_a_topic_that_auth_does_not_permit_makes_its_digests_unavailable_a
         digests = [aimed(b"1", topic), aimed(b"2", "another"), aimed(b"3", "a-third"), aimed(b"4", topic)]
         outcomes = await sink.deliver_all(digests)
         assert verdicts_of(outcomes) == [Verdict.DELIVERED, *[Verdict.UNAVAILABLE] * 2, Verdict.DELIVERED]
-        assert "E_UNAUTHORIZED" in outcomes[1].detail
-        assert "publish to a-third" in outcomes[2].detail
+        assert "E_UNAUTHORIZED" in outcomes[1].cause
+        assert "publish to a-third" in outcomes[2].cause
         assert nsqd.topic_stats(topic)["message_count"] == 2
 
 
@@ -437,8 +440,8 @@ async def test_what_is_too_large_for_nsqd_is_buried_with_its_word(
 
     (dead,) = await until(buried)
     assert (dead.details.reason, len(sent.parcels)) == (BuryReason.REFUSED, ATTEMPTS_WHEN_REFUSED)
-    assert "E_BAD_MESSAGE" in dead.details.detail
-    assert "--max-msg-size=" in dead.details.detail
+    assert "E_BAD_MESSAGE" in dead.details.cause
+    assert "--max-msg-size=" in dead.details.cause
 
 
 # -- with a daemon

@@ -360,7 +360,7 @@ async def test_what_expired_is_buried_without_a_post_and_with_our_own_word() -> 
     assert stage.sink.sent == []
     (ending,) = stage.digests.endings()
     details = Details.decode(ending.details)
-    assert (details.reason, details.detail, details.head.attempts) == ("too-many-attempts", "", 2)
+    assert (details.reason, details.cause, details.head.attempts) == ("too-many-attempts", "", 2)
     assert [call.name for call in stage.digests.calls] == ["open", "finish"]
     assert stage.outlet.history.why == "too-many-attempts"
 

@@ -120,14 +120,14 @@ def test_and_after_it_was_killed(program: Program) -> None:
 
 def test_who_does_not_know_the_secret_changes_nothing(program: Program) -> None:
     outcome = post(program.url, STRANGE)
-    assert (outcome.verdict, outcome.detail) == (Verdict.UNAVAILABLE, "401 Unauthorized")
+    assert (outcome.verdict, outcome.cause) == (Verdict.UNAVAILABLE, "401 Unauthorized")
     assert program.digests() == []
     assert post(program.url).verdict is Verdict.DELIVERED
 
 
 def test_a_digest_that_could_not_be_handled_comes_again_and_is(program: Program) -> None:
     broken = BODY.replace(b'"total"', b'"tatol"')
-    assert [post(program.url, body=broken).detail for _ in range(2)] == ["500 Internal Server Error"] * 2
+    assert [post(program.url, body=broken).cause for _ in range(2)] == ["500 Internal Server Error"] * 2
     assert program.digests() == []
     assert post(program.url).verdict is Verdict.DELIVERED
     assert len(program.digests()) == 1

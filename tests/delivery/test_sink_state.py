@@ -14,7 +14,6 @@ from nsqdigest.delivery.sink_state import (
     Condition,
     SinkHistory,
     clock_text,
-    why_of,
 )
 from nsqdigest.delivery.sinks.base import Outcome
 
@@ -172,21 +171,17 @@ def test_backlogs_of_several_routes_add_up() -> None:
 @pytest.mark.parametrize(
     ("outcome", "why"),
     [
-        (Outcome(Verdict.REFUSED, "400 Bad Request"), "400"),
-        (Outcome(Verdict.UNAVAILABLE, "503 Service Unavailable"), "503"),
+        (Outcome(Verdict.REFUSED, "400 Bad Request", 400, answer="no user 42"), "400 Bad Request"),
         (Outcome(Verdict.UNAVAILABLE, "no answer within 15 s"), "no answer within 15 s"),
-        (
-            Outcome(Verdict.UNAVAILABLE, "/digests.log: No space left on device"),
-            "/digests.log: No space left on device",
-        ),
-        (Outcome(Verdict.UNAVAILABLE, "x" * 200), "x" * 119 + "…"),
+        (Outcome(Verdict.UNAVAILABLE, "127.0.0.1:25 offers no STARTTLS"), "127.0.0.1:25 offers no STARTTLS"),
+        (Outcome(Verdict.AGAIN, "500 Internal Server Error", 500), "500 Internal Server Error"),
+        (Outcome(Verdict.UNAVAILABLE, "x" * 300), "x" * 199 + "…"),
         (Outcome(Verdict.UNAVAILABLE), "unavailable"),
-        (Outcome(Verdict.AGAIN, "5000 things"), "again"),
-        (Outcome(Verdict.DELIVERED), "delivered"),
+        (Outcome(Verdict.REFUSED, answer="no user 42"), "refused"),
     ],
 )
-def test_why_is_a_status_or_a_word_of_ours(outcome: Outcome, why: str) -> None:
-    assert why_of(outcome) == why
+def test_why_is_our_own_word_for_what_happened(outcome: Outcome, why: str) -> None:
+    assert outcome.why == why
 
 
 def test_of_another_day_the_date_is_said() -> None:

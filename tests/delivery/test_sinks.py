@@ -235,13 +235,13 @@ async def test_every_status_has_its_outcome(
         receiver.always(status, "said so")
         outcome = await webhook.deliver(PARCEL)
         assert outcome.verdict is verdict
-        assert outcome.detail.startswith(str(status))
+        assert outcome.cause.startswith(str(status))
 
 
 async def test_a_failure_tells_what_the_receiver_said(receiver: Receiver, webhook_to: MakeWebhook) -> None:
     receiver.always(422, "field x is missing")
     assert await webhook_to(receiver.url).deliver(PARCEL) == Outcome(
-        Verdict.REFUSED, "422 Unprocessable Entity", answer="field x is missing"
+        Verdict.REFUSED, "422 Unprocessable Entity", 422, answer="field x is missing"
     )
 
 
@@ -326,13 +326,13 @@ async def test_a_refused_connection_is_unavailable(webhook_to: MakeWebhook) -> N
     port = free_port()
     outcome = await webhook_to(f"http://{HOST}:{port}/hook").deliver(PARCEL)
     assert outcome.verdict is Verdict.UNAVAILABLE
-    assert str(port) in outcome.detail
+    assert str(port) in outcome.cause
 
 
 async def test_a_name_that_does_not_resolve_is_unavailable(webhook_to: MakeWebhook) -> None:
     outcome = await webhook_to("http://receiver.invalid/hook").deliver(PARCEL)
     assert outcome.verdict is Verdict.UNAVAILABLE
-    assert "receiver.invalid" in outcome.detail
+    assert "receiver.invalid" in outcome.cause
 
 
 async def test_plain_http_where_tls_is_expected_is_unavailable(receiver: Receiver, webhook_to: MakeWebhook) -> None:
@@ -358,8 +358,8 @@ async def test_garbage_in_place_of_http_is_tried_again(
 ) -> None:
     outcome = await webhook_to(await raw_server(garbage)).deliver(PARCEL)
     assert outcome.verdict is Verdict.AGAIN
-    assert outcome.detail.startswith("no HTTP: ")
-    assert "hook" not in outcome.detail + outcome.answer, "the path of the URL, often a secret"
+    assert outcome.cause.startswith("no HTTP: ")
+    assert "hook" not in outcome.cause + outcome.answer, "the path of the URL, often a secret"
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\ncontent-le"])
@@ -368,7 +368,7 @@ async def test_a_receiver_that_hangs_up_before_it_answered_is_unavailable(
 ) -> None:
     outcome = await webhook_to(await raw_server(answer)).deliver(PARCEL)
     assert outcome.verdict is Verdict.UNAVAILABLE
-    assert outcome.detail
+    assert outcome.cause
 
 
 async def test_an_answer_cut_off_behind_its_status_counts(

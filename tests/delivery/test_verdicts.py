@@ -169,12 +169,12 @@ def test_retry_after_never_shortens_a_wait() -> None:
 
 @pytest.mark.parametrize("retry_after_s", [3_600.5, 86_400.0, 1e300, math.inf])
 def test_a_long_retry_after_is_cut(retry_after_s: float) -> None:
-    outcome = Outcome(Verdict.AGAIN, "503", retry_after_s)
+    outcome = Outcome(Verdict.AGAIN, "503", retry_after_s=retry_after_s)
     assert after(outcome, sink(), 1, 0, lowest).wait_ms == HOUR_MS
 
 
 def test_waits_are_whole_milliseconds() -> None:
-    wait_ms = after(Outcome(Verdict.AGAIN, "", 1.2345678), sink(), 1, 0, lambda low, high: low + 0.5).wait_ms
+    wait_ms = after(Outcome(Verdict.AGAIN, retry_after_s=1.2345678), sink(), 1, 0, lambda low, high: low + 0.5).wait_ms
     assert isinstance(wait_ms, int)
     assert wait_ms == 1_234
 

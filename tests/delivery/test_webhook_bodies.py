@@ -95,7 +95,7 @@ async def test_where_a_template_fails_nothing_is_posted_and_the_outcome_names_fi
     sink = webhook('{\n"a": "{{ data.records[0].value.user }}"}')
     outcome = await sink.deliver(DIGEST)
     assert outcome.verdict is Verdict.UNRENDERED
-    assert outcome.detail.startswith('message.json.j2:2: "user" is not there; write {{ … | default("") }}')
+    assert outcome.cause.startswith('message.json.j2:2: "user" is not there; write {{ … | default("") }}')
     assert receiver.posts == []
 
 
@@ -137,7 +137,7 @@ async def test_what_quotes_an_event_is_the_answer_and_never_the_detail() -> None
 
     outcome = await Rendering(fails, "x.j2", 1, "out").of(b"{}")
     assert not isinstance(outcome, bytes)
-    assert (outcome.detail, outcome.answer) == (
+    assert (outcome.cause, outcome.answer) == (
         "x.j2:3: fails with ValueError; test the values before", "ValueError: s3cret",
     )  # fmt: skip
 

@@ -63,7 +63,7 @@ async def test_a_new_connection_that_ends_is_a_failure(webhooks: list[Webhook]) 
         assert (await webhook.deliver(PARCEL)).verdict is Verdict.DELIVERED
         outcome = await webhook.deliver(PARCEL)
         assert outcome.verdict is Verdict.UNAVAILABLE
-        assert outcome.detail.endswith("closed the connection before it answered")
+        assert outcome.cause.endswith("closed the connection before it answered")
         assert server.connections == 2
 
 
@@ -81,5 +81,5 @@ async def test_both_together_have_the_time_out_of_one(webhooks: list[Webhook]) -
         assert (await webhook.deliver(PARCEL)).verdict is Verdict.DELIVERED
         began_s = time.monotonic()
         outcome = await webhook.deliver(PARCEL)
-        assert (outcome.verdict, outcome.detail) == (Verdict.UNAVAILABLE, "no answer within 1 s")
+        assert (outcome.verdict, outcome.cause) == (Verdict.UNAVAILABLE, "no answer within 1 s")
         assert time.monotonic() - began_s >= 1.0

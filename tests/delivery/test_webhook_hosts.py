@@ -207,7 +207,7 @@ async def test_the_certificate_has_to_be_that_of_the_name(
     assert asked_for == ["acme.tenants.test", "evil.tenants.test"]
     assert receiver.hosts == ["acme.tenants.test"]
     assert outcome.verdict is Verdict.UNAVAILABLE
-    assert "TLS with evil.tenants.test" in outcome.detail
+    assert "TLS with evil.tenants.test" in outcome.cause
 
 
 # -- where it must not go
@@ -230,7 +230,7 @@ async def test_a_name_that_leads_to_an_address_that_is_not_public_is_not_connect
     names.addresses["acme.tenants.test"] = [addresses]
     outcome = await sink_to(allow_hosts=()).send("acme")
     assert (outcome.verdict, outcome.is_of_sink) == (Verdict.UNAVAILABLE, False)
-    assert f"acme.tenants.test has the address {addresses[-1]}, which is not public" in outcome.detail
+    assert f"acme.tenants.test has the address {addresses[-1]}, which is not public" in outcome.cause
     assert receiver.hosts == []
 
 
@@ -295,11 +295,11 @@ async def test_a_host_that_fails_is_left_alone_and_its_digests_put_off(receiver:
     receiver.always("dead.tenants.test", 503)
     sink = sink_to()
     first = await sink.send("dead")
-    assert (first.verdict, first.detail, first.is_of_sink) == (
+    assert (first.verdict, first.cause, first.is_of_sink) == (
         Verdict.UNAVAILABLE, "dead.tenants.test: 503 Service Unavailable", False,
     )  # fmt: skip
     put_off = await sink.send("dead")
-    assert (put_off.verdict, put_off.detail, put_off.is_of_sink) == (Verdict.DEFERRED, first.detail, False)
+    assert (put_off.verdict, put_off.cause, put_off.is_of_sink) == (Verdict.DEFERRED, first.cause, False)
     assert 0 < put_off.retry_after_s <= 30
     assert (await sink.send("acme")).verdict is Verdict.DELIVERED
     assert receiver.hosts == ["dead.tenants.test", "acme.tenants.test"]

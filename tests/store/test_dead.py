@@ -63,7 +63,7 @@ async def test_what_is_told_of_a_dead_digest_is_what_it_was_buried_with(store: S
     dead = await bury(store, "id-1", "user:é")
     assert (dead.id, dead.route, dead.partition) == ("id-1", "r", 0)
     assert 0 <= dead.since_ms - before_ms < 10_000
-    assert (dead.details.reason, dead.details.detail, dead.details.head.attempts) == ("refused", "status 422", 4)
+    assert (dead.details.reason, dead.details.cause, dead.details.head.attempts) == ("refused", "status 422", 4)
     assert (dead.details.timeline, dead.details.head.total) == ("user:é", 2)
 
 
@@ -193,15 +193,28 @@ async def test_the_limit_holds_beside_details_that_nobody_can_read(
 
 async def test_fields_that_an_older_version_did_not_write_are_empty(store: Store, plain: Scripts) -> None:
     dead = await bury(store, "id-1")
-    rewritten(plain, "id-1", lambda details: details.pop("detail"))
+    rewritten(plain, "id-1", lambda details: details.pop("cause"))
     rewritten(plain, "id-1", lambda details: details["head"].pop("dropped_capacity"))
     found = await store.dead.find("id-1")
     assert found is not None
-    assert found.details == dead.details._replace(detail="", head=dead.details.head._replace(dropped_capacity=0))
+    assert found.details == dead.details._replace(cause="", head=dead.details.head._replace(dropped_capacity=0))
     assert await store.dead.revive(found) is Revival.REVIVED
+
+
+async def test_the_one_text_of_an_older_version_is_taken_for_the_answer(store: Store, plain: Scripts) -> None:
+    await bury(store, "id-1")
+
+    def of_old(details: dict[str, Any]) -> None:
+        del details["cause"], details["answer"], details["status"]
+        details["detail"] = "422 Unprocessable Entity: no such room"
+
+    rewritten(plain, "id-1", of_old)
+    found = await store.dead.find("id-1")
+    assert found is not None
+    assert found.details[-3:] == ("", "422 Unprocessable Entity: no such room", 0)
 
 
 def test_details_with_halves_of_characters_can_be_stored() -> None:
     head = Head("id", 1, 0, 1, 0, 0, 0, 0, 0, 0)
-    text = Details(head, "r", "t", "out", "refused", "554 unzul\udce4ssig").encode()
-    assert Details.decode(text).detail == "554 unzul\\udce4ssig"
+    text = Details(head, "r", "t", "out", "refused", "554", "554 unzul\udce4ssig").encode()
+    assert Details.decode(text).answer == "554 unzul\\udce4ssig"

@@ -39,7 +39,7 @@ function listed(found, nowMs, act) {
       [
         { title: "Timeline", class: "long", cell: (each) => name(each.timeline) },
         { title: "Sink", cell: (each) => name(each.sink) },
-        { title: "Reason", cell: (each) => [said(each.reason), each.detail && h("span", { class: "hint" }, said(each.detail))] },
+        { title: "Reason", cell: (each) => [said(each.reason), each.cause && h("span", { class: "hint" }, said(each.cause)), each.answer && h("span", { class: "hint" }, said(each.answer))] },
         { title: "Died", class: "number", cell: (each) => instant(each.since_ms, nowMs) },
         { title: "Attempts", class: "number", cell: (each) => count(each.attempts) },
         { title: "Records", class: "number", cell: (each) => count(each.records) },

@@ -53,7 +53,7 @@ export function listed(caption, deliveries, nowMs, isOfMany) {
     [
       { title: "When", cell: (each) => stamp(each.at_ms, nowMs) },
       isOfMany && { title: "Timeline", class: "long", cell: (each) => h("a", { href: href(each) }, name(each.timeline)) },
-      { title: "Outcome", cell: (each) => [outcome(each.outcome), each.detail && h("span", { class: "hint" }, said(each.detail))] },
+      { title: "Outcome", cell: (each) => [outcome(each.outcome), each.cause && h("span", { class: "hint" }, said(each.cause))] },
       isOfMany && { title: "Sink", cell: (each) => name(each.sink) },
       { title: "Attempt", class: "number", cell: (each) => count(each.attempt) },
       { title: "Records", class: "number", cell: (each) => count(each.records) },

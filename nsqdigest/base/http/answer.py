@@ -103,10 +103,10 @@ class AnswerReader:
             self._parser.feed_data(data)
         except HttpParserUpgrade:
             self.surplus = True
-        except HttpParserError as error:
+        except HttpParserError:
             self.surplus = True
             if not self.status:
-                raise NoHttp(self._refused or str(error), data[:BEGINNING_BYTES]) from None
+                raise NoHttp(self._refused or "its bytes are not an answer of HTTP/1", data[:BEGINNING_BYTES]) from None
         return bool(self.status)
 
     def response(self, reusable: bool) -> Response:

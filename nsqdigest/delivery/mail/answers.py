@@ -8,7 +8,7 @@
     5xx to a recipient, or to        refused: three attempts, then dead
       the content
 
-Invariants: `detail` is in our words, with the server's codes alone; the server's text stands in `answer`.
+Invariants: `cause` is in our words, with the server's codes alone; the server's text stands in `answer`.
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ def verdict_of(refusal: Refusal) -> Verdict:
 
 
 def outcome_of(refusal: Refusal, others: str = "") -> Outcome:
-    """`others`: what the detail ends in."""
+    """`others`: the end of the cause."""
     verdict = verdict_of(refusal)
     wait_s = GREYLISTED_S if verdict is Verdict.AGAIN and refusal.code in _LATER else 0.0
-    return Outcome(verdict, shown(refusal) + others, wait_s, refusal.text[:LONGEST_ANSWER])
+    return Outcome(verdict, shown(refusal) + others, refusal.code, wait_s, refusal.text[:LONGEST_ANSWER])
 
 
 def of_recipients(refused: list[tuple[str, Refusal]], of: int) -> Outcome:

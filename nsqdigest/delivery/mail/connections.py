@@ -142,7 +142,7 @@ class Connections:
 
     def _concluded(self, digest_id: str, taken: Sequence[str], refused: list[tuple[str, Refusal]], of: int) -> Outcome:
         if not refused:
-            return self._ended(digest_id, Outcome(Verdict.DELIVERED, "250"))
+            return self._ended(digest_id, Outcome(Verdict.DELIVERED, "250", 250))
         now_s = time.monotonic()
         if taken:
             self._taken_by.setdefault(digest_id, Taken(now_s, set())).by.update(taken)
@@ -158,8 +158,8 @@ class Connections:
             return answers.of_recipients(refused, of)._replace(verdict=Verdict.AGAIN, is_of_sink=False)
         for address, refusal in refused:
             self._on_refused(digest_id, address, refusal)
-        detail = f"250, refused for {len(refused)} of {of} recipients"
-        return self._ended(digest_id, Outcome(Verdict.DELIVERED, detail))
+        cause = f"250, refused for {len(refused)} of {of} recipients"
+        return self._ended(digest_id, Outcome(Verdict.DELIVERED, cause, 250))
 
     def _ended(self, digest_id: str, outcome: Outcome) -> Outcome:
         self._taken_by.pop(digest_id, None)
@@ -212,8 +212,8 @@ def _check(session: Session, mail: Mail) -> None:
     """What the server would refuse is not sent."""
     largest = session.largest_bytes
     if largest and len(mail.content) > largest:
-        detail = f"the mail has {len(mail.content):,} bytes, and the server takes {largest:,}; write a smaller max_body"
-        raise Failed(Outcome(Verdict.REFUSED, detail), Refusal(answers.Stage.SENDER, 552, ""))
+        cause = f"the mail has {len(mail.content):,} bytes, and the server takes {largest:,}; write a smaller max_body"
+        raise Failed(Outcome(Verdict.REFUSED, cause), Refusal(answers.Stage.SENDER, 552, ""))
     if mail.needs_utf8 and not session.takes_utf8:
-        detail = "an address has letters that this server does not take (it offers no SMTPUTF8)"
-        raise Failed(Outcome(Verdict.REFUSED, detail), Refusal(answers.Stage.SENDER, 553, ""))
+        cause = "an address has letters that this server does not take (it offers no SMTPUTF8)"
+        raise Failed(Outcome(Verdict.REFUSED, cause), Refusal(answers.Stage.SENDER, 553, ""))

@@ -51,7 +51,7 @@ class Failed(Exception):
     """`outcome` has what happened. The connection is of no use any more, unless `refusal` is there."""
 
     def __init__(self, outcome: Outcome, refusal: Refusal | None = None) -> None:
-        super().__init__(outcome.detail)
+        super().__init__(outcome.cause)
         self.outcome = outcome
         self.refusal = refusal
 
@@ -200,8 +200,8 @@ def _without(password: str, user: str, answer: str) -> str:
     return answer
 
 
-def _unavailable(detail: str) -> Failed:
-    return Failed(Outcome(Verdict.UNAVAILABLE, detail))
+def _unavailable(cause: str) -> Failed:
+    return Failed(Outcome(Verdict.UNAVAILABLE, cause))
 
 
 def own_name(address: Any) -> str:

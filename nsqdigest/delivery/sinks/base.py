@@ -22,15 +22,28 @@ class OutgoingDigest(NamedTuple):
     """None: where all digests of the sink go."""
 
 
+_LONGEST_WHY = 200
+
+
 class Outcome(NamedTuple):
+    """The end of an attempt. Each fact is a field of its own, so that no reader has to take a sentence apart."""
+
     verdict: Verdict
-    detail: str = ""
-    """In our own words: it goes into the log at every level."""
+    cause: str = ""
+    """Our own words for what happened. Every screen and the log at every level may show it."""
+    status: int | None = None
+    """The receiver's code, of HTTP or SMTP; None if it gave none."""
     retry_after_s: float = 0.0
     answer: str = ""
-    """In the receiver's words, which may quote events: for the dead store, and the log at debug only."""
+    """The receiver's words, which may quote events: for the dead store, and the log at debug only."""
     is_of_sink: bool = True
     """False: it says nothing of the sink's other digests, because they go elsewhere."""
+
+    @property
+    def why(self) -> str:
+        """The cause on one line of a screen; the verdict's name if no cause is known."""
+        cause = self.cause or str(self.verdict)
+        return cause if len(cause) <= _LONGEST_WHY else f"{cause[: _LONGEST_WHY - 1]}…"
 
 
 class Sink(Protocol):

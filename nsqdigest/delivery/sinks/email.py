@@ -396,7 +396,7 @@ async def _greet(sink: EmailSinkSettings) -> Greeted:
         size = f"takes {session.largest_bytes:,} bytes" if session.largest_bytes else "names no largest size"
         return Greeted(session.tls_version, session.certificate, (login, size))
     except Failed as failed:
-        detail = failed.outcome.detail.removeprefix(f"{sink.place}: ").removeprefix(f"{sink.place} ")
+        detail = failed.outcome.cause.removeprefix(f"{sink.place}: ").removeprefix(f"{sink.place} ")
         raise Unreachable(detail) from None
     finally:
         session.close()

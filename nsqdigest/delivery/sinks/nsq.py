@@ -149,7 +149,7 @@ _DELIVERED = Outcome(Verdict.DELIVERED)
 
 
 def _outcome_of(error: PublishError | None) -> Outcome:
-    return _DELIVERED if error is None else Outcome(verdict_of(error), str(error))
+    return _DELIVERED if error is None else Outcome(verdict_of(error), error.cause, answer=error.answer)
 
 
 class NsqTopic:

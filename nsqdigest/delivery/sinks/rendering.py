@@ -34,8 +34,8 @@ class Rendering(Generic[P, T]):
             async with asyncio.timeout(self._timeout_s):
                 return await asyncio.wrap_future(self._worker.start(partial(self._body, *given, **named)))
         except TimeoutError:
-            detail = f"{self._shown_path}: no body within {self._timeout_s:g} s; make the template shorter"
-            return Outcome(Verdict.UNRENDERED, detail.removeprefix(": "))
+            cause = f"{self._shown_path}: no body within {self._timeout_s:g} s; make the template shorter"
+            return Outcome(Verdict.UNRENDERED, cause.removeprefix(": "))
         except BodyFailed as failure:
             return Outcome(Verdict.UNRENDERED, place_of(self._shown_path, failure), answer=failure.quoting)
 

@@ -188,7 +188,7 @@ def verdict_of(status: int) -> Verdict:
     return Verdict.REFUSED
 
 
-_ACCEPTED = {status: Outcome(verdict_of(status), str(status)) for status in range(200, 300)}
+_ACCEPTED = {status: Outcome(verdict_of(status), str(status), status) for status in range(200, 300)}
 """Made once: nearly all posts have one of them."""
 
 
@@ -269,6 +269,7 @@ class Webhook:
         return Outcome(
             verdict_of(answer.status),
             status_line(answer.status),
+            answer.status,
             retry_after_s(answer.retry_after, now_s),
             answer.beginning.decode("utf-8", "replace"),
             is_of_sink=digest.target is None or answer.status not in _OF_THE_PLACE,

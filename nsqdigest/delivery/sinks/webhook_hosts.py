@@ -57,7 +57,7 @@ class ManyHosts:
             turn = await self._wait(host, (now_s + until_s) / 2)
         if turn.step is not Step.POST:
             why = host.why or f"{name} takes its time, and others wait"
-            return Outcome(Verdict.DEFERRED, why, turn.wait_s, is_of_sink=False)
+            return Outcome(Verdict.DEFERRED, why, retry_after_s=turn.wait_s, is_of_sink=False)
         return await self._post(host, name, origin, digest, until_s)
 
     async def _post(self, host: Host, name: str, origin: str, digest: OutgoingDigest, until_s: float) -> Outcome:
@@ -66,8 +66,8 @@ class ManyHosts:
         try:
             outcome = await self._with_client(origin, digest, until_s)
             is_failure = outcome.verdict not in NOTHING_SENT and outcome.verdict is not Verdict.DELIVERED
-            if is_failure and name not in outcome.detail:
-                outcome = outcome._replace(detail=f"{name}: {outcome.detail}")
+            if is_failure and name not in outcome.cause:
+                outcome = outcome._replace(cause=f"{name}: {outcome.cause}")
         finally:
             if self._hosts.ended(host, post, digest, outcome, time.monotonic()):
                 self._report(host, name)
