@@ -15,6 +15,7 @@ drawn from it. Invariants:
 - The wait is drawn once a backoff, after the level is known, between SHORTEST_WAIT_S and the level's longest: the
   jitter survives both ends. A small wait may replace it, once, when the service has answered another part.
 - Every probe leads on: to a verdict, or by its timer to the next one.
+- No backoff ends within the silence that a receiver asked for, whatever the curve and the settings say.
 
 It knows no messages and no sockets: a sink's deliveries are facts as good as a topic's messages.
 """
@@ -227,6 +228,7 @@ class Controller:
         self._uniform = uniform
         self._first_limit = 1 if slow_start else max_in_flight
         self._successes = 0
+        self._silent_until_s = float("-inf")
         self._before = Decision(State.FLOWING, 0, max_in_flight, 0, None, Reason.STARTED)
         """The decision before the operator paused it."""
         self.decision = self._before
@@ -240,10 +242,14 @@ class Controller:
             return self._stale(now_s)
         return self._take(self._success_of(count), now_s)
 
-    def failed(self, epoch: int, now_s: float) -> bool:
+    def failed(self, epoch: int, now_s: float, silence_s: float = 0.0) -> bool:
+        """`silence_s`: how long the receiver asked to be left alone. A result of an earlier epoch can ask as well."""
         if not self._curve.max_duration_s:
             return False
+        if silence_s > 0:
+            self._silent_until_s = max(self._silent_until_s, now_s + silence_s)
         if epoch != self.decision.epoch:
+            self.decision = self._not_before_silence_ends(self.decision)
             return self._stale(now_s)
         return self._take(Event.FAILURE, now_s)
 
@@ -301,7 +307,7 @@ class Controller:
         wake_at_s = decision.wake_at_s
         if state is State.BACKOFF and wake_at_s is not None:
             wake_at_s = min(wake_at_s, now_s + max(SHORTEST_WAIT_S, self._curve.longest_s(level)))
-        return decision._replace(level=level, wake_at_s=wake_at_s)
+        return self._not_before_silence_ends(decision._replace(level=level, wake_at_s=wake_at_s))
 
     # -- what they mean here
 
@@ -345,8 +351,14 @@ class Controller:
             wake_at_s = self._wake_at_s(transition.to, level, now_s)
         self._successes = 0
         epoch = now.epoch + transition.new_epoch
-        self.decision = Decision(transition.to, level, limit, epoch, wake_at_s, transition.reason)
+        decision = Decision(transition.to, level, limit, epoch, wake_at_s, transition.reason)
+        self.decision = self._not_before_silence_ends(decision)
         return True
+
+    def _not_before_silence_ends(self, decision: Decision) -> Decision:
+        if decision.state is not State.BACKOFF or decision.wake_at_s is None:
+            return decision
+        return decision._replace(wake_at_s=max(decision.wake_at_s, self._silent_until_s))
 
     def _level(self, change: Level) -> int:
         level = self.decision.level
@@ -377,7 +389,8 @@ class Controller:
             wake_at_s = before.wake_at_s
         else:
             wake_at_s = self._wake_at_s(before.state, before.level, now_s)
-        return before._replace(epoch=self.decision.epoch + 1, wake_at_s=wake_at_s, reason=Reason.RESUMED)
+        resumed = before._replace(epoch=self.decision.epoch + 1, wake_at_s=wake_at_s, reason=Reason.RESUMED)
+        return self._not_before_silence_ends(resumed)
 
 
 def longest_recovery_s(curve: Curve, max_in_flight: int, answer_s: float, *, slow_start: bool = True) -> float:
@@ -386,7 +399,7 @@ def longest_recovery_s(curve: Curve, max_in_flight: int, answer_s: float, *, slo
 
     At the worst a probe of before is out, and fails as late as that: the level is at its cap. Then each level on the
     way down costs its longest backoff and one answer, and then the ramp goes by time alone, RAMP_STEP_S a step, where
-    traffic is thin. A timer that is late adds its lateness.
+    traffic is thin. A timer that is late adds its lateness, a receiver that asks for silence its silence.
     """
     total_s = answer_s
     level = curve.level_cap

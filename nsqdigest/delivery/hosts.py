@@ -74,10 +74,10 @@ class Host:
         "accepted_s", "controller", "failing_since_s", "health", "name", "posting", "successes", "waiting", "why",
     )  # fmt: skip
 
-    def __init__(self, name: str, controller: Controller) -> None:
+    def __init__(self, name: str, controller: Controller, longest_silence_ms: int) -> None:
         self.name = name
         self.controller = controller
-        self.health = Health(controller)
+        self.health = Health(controller, longest_silence_ms)
         self.posting = 0
         self.waiting = 0
         self.successes = 0
@@ -98,7 +98,9 @@ class Host:
 
 
 class Hosts:
-    def __init__(self, concurrency: int, curve: Curve, uniform: Uniform, *, most: int = MOST_HOSTS) -> None:
+    def __init__(
+        self, concurrency: int, curve: Curve, uniform: Uniform, longest_silence_ms: int, *, most: int = MOST_HOSTS
+    ) -> None:
         self._concurrency = concurrency
         self._most_of_one = max(1, concurrency * 3 // 4)
         self._most_probes = max(1, concurrency // 2)
@@ -106,6 +108,7 @@ class Hosts:
         self._most_waiting_of_one = max(1, (held_of(concurrency) - concurrency) // 4)
         self._curve = curve
         self._uniform = uniform
+        self._longest_silence_ms = longest_silence_ms
         self._most = most
         self._hosts: OrderedDict[str, Host] = OrderedDict()
         self.posting = 0
@@ -123,7 +126,8 @@ class Hosts:
         found = self._hosts.get(name)
         if found is None:
             self._forget_the_oldest()
-            found = self._hosts[name] = Host(name, Controller(self._most_of_one, self._curve, self._uniform))
+            controller = Controller(self._most_of_one, self._curve, self._uniform)
+            found = self._hosts[name] = Host(name, controller, self._longest_silence_ms)
         self._hosts.move_to_end(name)
         return found
 

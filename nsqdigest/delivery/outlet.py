@@ -118,7 +118,7 @@ class Outlet:
         self._at_once = self._bulk.at_once if self._bulk is not None else 1
         self._at_once_bytes = self._bulk.at_once_bytes if self._bulk is not None else 0
         self.controller = controller
-        self.health = Health(controller)
+        self.health = Health(controller, settings.retry_after_max_ms)
         self.attempts: deque[Attempt] = deque(maxlen=REMEMBERED_ATTEMPTS)
         """What became of the last ones, for people; the newest last."""
         self.history = SinkHistory()

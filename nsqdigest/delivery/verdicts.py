@@ -11,7 +11,8 @@
 
 A sink's health is a `backoff.Controller` whose facts are deliveries: what says that the receiver as a whole is unwell
 (no connection, time-outs, 401, 429, 502-504) is a failure at once; other failures only after three different digests
-in a row. What says nothing of the sink's other digests is no fact for it.
+in a row. What says nothing of the sink's other digests is no fact for it. A receiver that is unwell and names a time
+(Retry-After) gets no digest at all before, its probe included.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def after(
     if reason is not None:
         return Next(Step.BURY, reason=reason)
     wait_ms = retry_wait_ms(attempt, settings.retry_base_ms, settings.retry_cap_ms, uniform)
-    return Next(Step.AGAIN, max(wait_ms, _floor_ms(outcome, settings)))
+    return Next(Step.AGAIN, max(wait_ms, silence_ms(outcome, settings.retry_after_max_ms)))
 
 
 def _after_nothing_sent(
@@ -88,11 +89,12 @@ def _after_nothing_sent(
     while settings.retry_base_ms * 3**attempt < min(age_ms, settings.retry_cap_ms):
         attempt += 1
     wait_ms = retry_wait_ms(attempt, settings.retry_base_ms, settings.retry_cap_ms, uniform)
-    return Next(Step.AGAIN, max(wait_ms, _floor_ms(outcome, settings)))
+    return Next(Step.AGAIN, max(wait_ms, silence_ms(outcome, settings.retry_after_max_ms)))
 
 
-def _floor_ms(outcome: Outcome, settings: SinkSettings) -> int:
-    return int(min(outcome.retry_after_s * 1000, settings.retry_after_max_ms))
+def silence_ms(outcome: Outcome, longest_ms: int) -> int:
+    """The time that the receiver asked for, cut to `longest_ms`."""
+    return int(min(outcome.retry_after_s * 1000, longest_ms))
 
 
 def ask_redis_again_s(failures: int, uniform: Callable[[float, float], float]) -> float:
@@ -133,8 +135,10 @@ def choose_probe(claims: Sequence[D], failed_last: tuple[str, str] | None) -> tu
 class Health:
     """Makes of what became of a sink's digests the facts that its controller decides by."""
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: Controller, longest_silence_ms: int) -> None:
+        """`longest_silence_ms`: a longer Retry-After is cut to it."""
         self._controller = controller
+        self._longest_silence_ms = longest_silence_ms
         self._failed_in_a_row: set[str] = set()
         self.failed_last: tuple[str, str] | None = None
         """Route and timeline of the digest that the receiver did not take last; None: it took the last one."""
@@ -154,7 +158,7 @@ class Health:
             return self._controller.lost(epoch, now_s)
         self.failed_last = delivery.claim.route, delivery.claim.timeline
         if outcome.verdict is Verdict.UNAVAILABLE:
-            return self._controller.failed(epoch, now_s)
+            return self._controller.failed(epoch, now_s, silence_ms(outcome, self._longest_silence_ms) / 1000)
         self._failed_in_a_row.add(delivery.lineage)
         if len(self._failed_in_a_row) >= DIGESTS_IN_A_ROW:
             self._failed_in_a_row.clear()

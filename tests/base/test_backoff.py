@@ -59,6 +59,44 @@ def test_fifty_failures_of_one_epoch_are_one_level() -> None:
     assert (ctl.decision.level, ctl.decision.wake_at_s) == (1, 12.0)
 
 
+# -- the silence that a receiver asks for
+
+
+def test_a_backoff_lasts_at_least_as_long_as_the_silence_and_a_probe_follows() -> None:
+    ctl = controller()
+    assert ctl.failed(0, 10.0, 60.0)
+    assert (ctl.decision.state, ctl.decision.level, ctl.decision.wake_at_s) == (State.BACKOFF, 1, 70.0)
+    assert not ctl.tick(69.9)
+    assert ctl.tick(70.0)
+    assert ctl.decision.state is State.PROBING
+
+
+def test_a_short_silence_shortens_no_backoff() -> None:
+    ctl = controller()
+    assert ctl.failed(0, 10.0, 1.0)
+    assert ctl.decision.wake_at_s == 12.0
+
+
+def test_the_longest_silence_that_any_of_the_failures_asked_for_counts_and_is_one_level() -> None:
+    ctl = controller()
+    assert ctl.failed(0, 10.0)
+    assert not ctl.failed(0, 11.0, 60.0)
+    assert not ctl.failed(0, 12.0, 30.0)
+    assert (ctl.decision.level, ctl.decision.wake_at_s) == (1, 71.0)
+
+
+def test_neither_a_pause_nor_other_settings_nor_another_answer_ends_the_silence() -> None:
+    ctl = controller()
+    ctl.failed(0, 10.0, 60.0)
+    ctl.answered(11.0)
+    assert ctl.decision.wake_at_s == 70.0
+    ctl.change(8, Curve(0.1, 1.0), 12.0)
+    assert ctl.decision.wake_at_s == 70.0
+    ctl.pause(13.0)
+    ctl.resume(14.0)
+    assert (ctl.decision.state, ctl.decision.wake_at_s) == (State.BACKOFF, 70.0)
+
+
 # -- backoff
 
 

@@ -64,6 +64,8 @@ class ControllerMachine(RuleBasedStateMachine):
     def begin(self, seed: int, curve: Curve, most: int, slow_start: bool) -> None:
         self.uniform = Random(seed).uniform
         self.windows: list[tuple[float, float]] = []
+        self.drawn_s = 0.0
+        self.silent_s = float("-inf")
         self.curve, self.most, self.slow_start, self.now_s = curve, most, slow_start, 0.0
         self.ctl = Controller(most, curve, self.drawn, slow_start=slow_start)
         self.state, self.level, self.limit, self.epoch = State.FLOWING, 0, most, 0
@@ -74,7 +76,8 @@ class ControllerMachine(RuleBasedStateMachine):
 
     def drawn(self, low: float, high: float) -> float:
         self.windows.append((low, high))
-        return self.uniform(low, high)
+        self.drawn_s = self.uniform(low, high)
+        return self.drawn_s
 
     # -- the model
 
@@ -92,7 +95,8 @@ class ControllerMachine(RuleBasedStateMachine):
         assert wake_s is not None
         low, high = self.curve.window_s(level)
         assert low >= SHORTEST_WAIT_S
-        assert low - 1e-9 <= wake_s - self.now_s <= high + 1e-9
+        assert low - 1e-9 <= self.drawn_s <= high + 1e-9
+        assert wake_s == max(self.now_s + self.drawn_s, self.silent_s)
         self.goes_to(State.BACKOFF, level, 0, wake_s - self.now_s)
         self.wake_s = wake_s
         self.is_cut = False
@@ -128,6 +132,11 @@ class ControllerMachine(RuleBasedStateMachine):
         elif self.state in {State.FLOWING, State.RAMPING}:
             self.backs_off(1)
 
+    def asks_for(self, silence_s: float) -> None:
+        if silence_s:
+            self.silent_s = max(self.silent_s, self.now_s + silence_s)
+            self.seen["silences"] += 1
+
     def is_lost(self) -> None:
         if self.state is State.PROBING:
             self.seen["probes lost"] += 1
@@ -136,22 +145,37 @@ class ControllerMachine(RuleBasedStateMachine):
     # -- facts
 
     @precondition(lambda self: self.state is not State.BACKOFF)
-    @rule(kind=st.sampled_from(("succeeded", "failed", "lost")), count=st.sampled_from((1, 3, 1000)))
-    def a_result(self, kind: str, count: int) -> None:
+    @rule(
+        kind=st.sampled_from(("succeeded", "failed", "lost")),
+        count=st.sampled_from((1, 3, 1000)),
+        silence_s=st.sampled_from((0.0, 0.0, 0.0, 50.0)),
+    )
+    def a_result(self, kind: str, count: int, silence_s: float = 0.0) -> None:
         if kind == "succeeded":
             self.ctl.succeeded(self.epoch, self.now_s, count)
             self.succeeds(count)
         elif kind == "failed":
-            self.ctl.failed(self.epoch, self.now_s)
+            self.asks_for(silence_s)
+            self.ctl.failed(self.epoch, self.now_s, silence_s)
             self.fails()
         else:
             self.ctl.lost(self.epoch, self.now_s)
             self.is_lost()
 
     @precondition(lambda self: self.epoch > 0)
-    @rule(kind=st.sampled_from(("succeeded", "failed", "lost")), ago=st.sampled_from((1, 1, 2, 5)))
-    def a_result_of_an_earlier_epoch(self, kind: str, ago: int) -> None:
-        assert not getattr(self.ctl, kind)(self.epoch - ago, self.now_s)
+    @rule(
+        kind=st.sampled_from(("succeeded", "failed", "lost")),
+        ago=st.sampled_from((1, 1, 2, 5)),
+        silence_s=st.sampled_from((0.0, 0.0, 50.0)),
+    )
+    def a_result_of_an_earlier_epoch(self, kind: str, ago: int, silence_s: float) -> None:
+        if kind == "failed":
+            self.asks_for(silence_s)
+            assert not self.ctl.failed(self.epoch - ago, self.now_s, silence_s)
+            if self.state is State.BACKOFF and self.wake_s is not None:
+                self.wake_s = max(self.wake_s, self.silent_s)
+        else:
+            assert not getattr(self.ctl, kind)(self.epoch - ago, self.now_s)
         self.ctl.began(self.epoch - ago, self.now_s, self.now_s + 100.0)
         self.ignored += 1
         self.seen["epochs crossed"] += 1
@@ -181,7 +205,8 @@ class ControllerMachine(RuleBasedStateMachine):
         assert self.wake_s is not None
         wake_s = self.ctl.decision.wake_at_s
         assert wake_s is not None
-        assert min(self.wake_s, self.now_s + low) - 1e-9 <= wake_s <= min(self.wake_s, self.now_s + high) + 1e-9
+        soonest_s, latest_s = (max(self.silent_s, min(self.wake_s, self.now_s + each)) for each in (low, high))
+        assert soonest_s - 1e-9 <= wake_s <= latest_s + 1e-9
         self.wake_s, self.is_cut = wake_s, True
         self.seen["backoffs cut"] += 1
 
@@ -219,7 +244,8 @@ class ControllerMachine(RuleBasedStateMachine):
         within_s = {State.PROBING: PROBE_S, State.RAMPING: RAMP_STEP_S}.get(state)
         self.goes_to(state, level, limit, within_s)
         if state is State.BACKOFF:
-            self.wake_s = wake_s
+            assert wake_s is not None
+            self.wake_s = max(wake_s, self.silent_s)
             self.is_cut = False
         self.seen[f"resumed to {state}"] += 1
 
@@ -276,6 +302,7 @@ class ControllerMachine(RuleBasedStateMachine):
             return State.FLOWING, level, self.most, None
         if state is State.BACKOFF and wake_s is not None:
             wake_s = min(wake_s, self.now_s + max(SHORTEST_WAIT_S, self.curve.longest_s(level)))
+            wake_s = max(wake_s, self.silent_s)
         return state, level, limit, wake_s
 
     @precondition(lambda self: self.state in {State.BACKOFF, State.PROBING})
@@ -311,7 +338,7 @@ class ControllerMachine(RuleBasedStateMachine):
             self.resume()
         answer_s = 1.5
         within_s = longest_recovery_s(self.curve, self.most, answer_s, slow_start=self.slow_start)
-        began_s = self.now_s
+        began_s, silence_s = self.now_s, max(0.0, self.silent_s - self.now_s)
         if self.state is State.PROBING:  # what is out now may still fail, or be lost
             self.now_s += answer_s
             self.a_result("failed" if self.level % 2 else "lost", 1)
@@ -322,7 +349,7 @@ class ControllerMachine(RuleBasedStateMachine):
             else:
                 self.the_timer()
             self.it_is_where_the_model_is()
-        assert self.now_s - began_s <= within_s + 1e-6
+        assert self.now_s - began_s <= within_s + silence_s + 1e-6
         ControllerMachine.runs += 1
 
 
@@ -333,6 +360,7 @@ INTERESTING = (
     "epochs crossed",
     "timers of nothing",
     "backoffs cut",
+    "silences",
     *(f"resumed to {state}" for state in State if state is not State.PAUSED),
 )
 

@@ -28,7 +28,7 @@ def digest(name: str = "id") -> OutgoingDigest:
 
 
 def hosts(concurrency: int = 8, curve: Curve = CURVE, **how: int) -> Hosts:
-    return Hosts(concurrency, curve, random.Random(1).uniform, **how)
+    return Hosts(concurrency, curve, random.Random(1).uniform, 60_000, **how)
 
 
 def sent(of: Hosts, host: Host, outcome: Outcome, now_s: float = 0.0, name: str = "id") -> bool:

@@ -45,6 +45,7 @@ def is_one_digest(posts: list[Post]) -> bool:
 
 
 TROUBLES = [*map(Answer, (500, 503, 302, 401, 403, 404, 405, 408, 425, 599)), HANG, DROP, GARBAGE]
+QUICK_TO_PROBE = {"backoff": {"base": "10ms", "max_duration": "50ms"}}
 HASTY = {"sinks.hook": {"timeout": "300ms", "retry_cap": "50ms"}, "backoff": {"base": "10ms", "max_duration": "50ms"}}
 
 
@@ -104,6 +105,21 @@ def test_retry_after_is_a_floor(stage: Stage) -> None:
     posts = until_posts(receiver, 3)
     assert is_one_digest(posts)
     assert all(later.at_s - earlier.at_s >= 1.0 for earlier, later in pairwise(posts))
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_no_digest_at_all_is_posted_in_the_time_that_the_receiver_asks_for(stage: Stage, status: int) -> None:
+    nsqd, receiver = stage.nsqd(), stage.receiver()
+    receiver.answer(OK, *[Answer(status, {"retry-after": "3"})] * 2)
+    for _ in range(2):
+        stage.daemon({"sinks.hook": {"concurrency": 1, "retry_base": "50ms"}, **QUICK_TO_PROBE}).start()
+    stage.publisher(nsqd, timelines=40).publish(40)
+    wait_until(lambda: len(receiver.accepted()) == 40, 30, "all digests")
+    # Each daemon learns of it by a post of its own.
+    silence = [post for post in receiver.posts if post.at_s - receiver.posts[0].at_s < 2.9]
+    assert 1 <= len(silence) <= 2
+    assert {post.answer.status for post in silence} == {status}
+    stage.check()
 
 
 def test_a_long_retry_after_is_cut(stage: Stage) -> None:

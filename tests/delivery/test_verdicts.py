@@ -188,7 +188,7 @@ def test_where_base_and_cap_are_equal_every_wait_is_that() -> None:
 
 def healthy() -> tuple[Health, Controller]:
     controller = Controller(8, Curve(1.0, 120.0, jitter="none"), lowest)
-    return Health(controller), controller
+    return Health(controller, 60_000), controller
 
 
 class Claimed(NamedTuple):

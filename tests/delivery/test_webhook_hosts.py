@@ -291,6 +291,17 @@ async def test_a_host_that_hangs_neither_stops_the_others_nor_takes_all_posts(
     assert verdicts <= {Verdict.DELIVERED, Verdict.DEFERRED}
 
 
+async def test_a_host_that_asks_for_silence_gets_it_and_the_others_go_on(receiver: Receiver, sink_to: MakeSink) -> None:
+    receiver.always("busy.tenants.test", 429, retry_after="600")
+    sink = sink_to(retry_after_max_ms=60_000)
+    assert (await sink.send("busy")).retry_after_s == 600
+    put_off = await sink.send("busy")
+    assert put_off.verdict is Verdict.DEFERRED
+    assert 50 < put_off.retry_after_s <= 60
+    assert (await sink.send("acme")).verdict is Verdict.DELIVERED
+    assert receiver.hosts == ["busy.tenants.test", "acme.tenants.test"]
+
+
 async def test_a_host_that_fails_is_left_alone_and_its_digests_put_off(receiver: Receiver, sink_to: MakeSink) -> None:
     receiver.always("dead.tenants.test", 503)
     sink = sink_to()

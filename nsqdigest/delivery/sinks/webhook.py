@@ -302,7 +302,7 @@ class Webhook:
             settings = self._settings
             resolve = resolver_of(Allowed(settings.allow_hosts))
             client_to = partial(self._client_to, ssl_context=ssl.create_default_context(), resolve=resolve)
-            hosts = Hosts(settings.concurrency, self._curve, random.uniform)
+            hosts = Hosts(settings.concurrency, self._curve, random.uniform, settings.retry_after_max_ms)
             self._hosts = ManyHosts(settings.name, hosts, client_to, self._send)
         return self._hosts
 
