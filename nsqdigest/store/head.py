@@ -16,6 +16,7 @@ _BEHIND_ID = re.compile(
     rb"opened=(\d+) total=(\d+) superseded=(\d+) capacity=(\d+) next=(\d+) since=(\d+) attempts=(\d+) tries=(\d+)"
 ).match
 _ZONE = re.compile(rb"(?: |^)zone=(\S+)").search
+_BURYING = re.compile(rb" burying=(\S+)").search
 _CANCELLED = re.compile(rb" cancelled=(\d+)").search
 _FIELDS = (
     b"iteration", b"opened", b"total", b"superseded", b"capacity", b"next", b"since", b"attempts", b"tries",
@@ -27,6 +28,12 @@ def zone_of(head: bytes | None) -> str:
     """The zone of a timeline, where its events name one."""
     found = _ZONE(head) if head else None
     return found[1].decode("utf-8", "replace") if found else ""
+
+
+def burying_id(head: bytes | None) -> bytes:
+    """The id of a digest on its way to the dead store, which a call that was cut off left there; b"": there is none."""
+    found = _BURYING(head) if head else None
+    return found[1] if found else b""
 
 
 class Head(NamedTuple):

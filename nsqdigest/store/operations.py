@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+from nsqdigest.store.head import burying_id
 from nsqdigest.store.holds import field_of
 from nsqdigest.store.keys import shown_timeline
 from nsqdigest.store.packing import RECORDS_PER_CALL
@@ -138,11 +139,18 @@ class Operations:
 
     async def _adopt(self, partition: int, route: str, to: str, capacity: int, name: bytes) -> int | None:
         of, theirs = self._namespace.keys[partition, route], self._namespace.keys[partition, to]
-        holds = self._namespace.tags[partition] + b"holds"
-        keys = [*of.of(name), *theirs.of(name), of.ends + name, theirs.ends + name, holds]
+        dead, holds = self._namespace.dead_keys[partition], self._namespace.tags[partition] + b"holds"
         fields = [field_of(each, name) for each in (route, to)]
-        answer = await self._namespace.run(partition, "adopt", keys, [name, capacity, *fields, b""])
-        return int(answer[1]) if answer[0] == b"adopted" else None
+        while True:
+            (head,) = await self._namespace.send(partition, [[b"HGET", of.heads, name]])
+            burying = burying_id(head)
+            own = [*of.of(name), *theirs.of(name), of.ends + name, theirs.ends + name]
+            keys = [*own, holds, dead.dead, dead.details, dead.values + burying]
+            word, *records = await self._namespace.run(
+                partition, "adopt", keys, [name, capacity, *fields, b"", burying]
+            )
+            if word != b"changed":
+                return int(records[0]) if word == b"adopted" else None
 
     async def delete_all(self, route: str) -> AsyncIterator[Step]:
         for partition in range(self._namespace.partitions):

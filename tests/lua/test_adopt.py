@@ -224,7 +224,7 @@ def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     expected |= {*store.keys("waiting schedule heads losses ledger", "new"), *store.keys("set values shown", "new", T)}
     store.adopt(T, "new")
     touched = store.watch.touched["adopt"]
-    assert touched == expected - {store.key("count")}  # it counts only where two timelines become one
+    assert touched == expected
 
 
 def test_of_more_records_than_one_call_may_move_none_goes_over(store: Scripts) -> None:

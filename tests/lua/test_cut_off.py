@@ -297,11 +297,12 @@ def dead_records(world: World) -> set[tuple[bytes, bytes]]:
     return {(T, key) for digest_id in ids for key in world.store.dead(digest_id.decode())}
 
 
-def of_an_orphan(world: World) -> None:
+def of_an_orphan(world: World) -> tuple[Claim, Opened]:
     world.add(*recs(T, b"a", b"b"), route="r")
     claim = world.claim(T)
-    world.store.opened(claim, world.new_id())  # and never sent
+    digest = world.store.opened(claim, world.new_id())  # and never sent
     world.add(*recs(T, b"c"))
+    return claim, digest
 
 
 def urgent_orphan(world: World) -> None:
@@ -462,6 +463,78 @@ def test_a_burial_that_is_cut_off_and_a_digest_that_an_operator_saw_dead_meanwhi
         of_digests = {record[:2] for records in world.shown.values() for record in records}
         dropped = {(T, b"a"), (T, b"b")} if word == "dropped" else set()
         assert world.filed - of_digests <= dead_records(world) | dropped, f"lost after {writes} writes"
+        redis_client.flushall()
+        if not was_cut_off:
+            return
+    raise AssertionError("more writes than expected")
+
+
+BEFORE_AN_ADOPTION = {
+    "open": Story(leased, lambda w, claim: w.open(claim)),
+    "open: merged": Story(left_over, lambda w, claim: w.open(claim, merge_capacity=10)),
+    "bury": Story(of_an_orphan, lambda w, both: w.store.bury(both[0], both[1].id)),
+}
+
+
+@pytest.mark.parametrize("name", BEFORE_AN_ADOPTION)
+def test_an_adoption_takes_all_that_a_call_which_was_cut_off_left(redis_client: redis.Redis, name: str) -> None:
+    for writes in range(MOST_WRITES):
+        world = World(Interruptible(redis_client))
+        was_cut_off, _ = cut_off(world, BEFORE_AN_ADOPTION[name], writes)
+        world.store.adopt(T, "new")
+        world.go_on()
+        world.is_sound()
+        of_digests = {record[:2] for records in world.shown.values() for record in records}
+        assert world.filed - of_digests <= dead_records(world), f"lost after {writes} writes"
+        redis_client.flushall()
+        if not was_cut_off:
+            return
+    raise AssertionError("more writes than expected")
+
+
+@pytest.mark.parametrize("left", ["by an add that was cut off, too", "alone"])
+def test_an_adoption_that_is_cut_off_counts_once_whoever_mends_between(redis_client: redis.Redis, left: str) -> None:
+    for writes in range(MOST_WRITES):
+        world = World(Interruptible(redis_client))
+        if left != "alone":
+            world.store.cut_off_after(3)
+            with pytest.raises(CutOff):
+                world.store.add(*recs(T, b"a", b"d"), route="new")
+        was_cut_off, _ = cut_off(world, STORIES["adopt"], writes)
+        for route in ROUTES:
+            world.mend(route)
+        world.store.adopt(T, "new")
+        if left != "alone":
+            world.store.add(*recs(T, b"a", b"d", repeat=True), route="new")
+        world.go_on()
+        world.is_sound()
+        of_digests = {record[:2] for records in world.shown.values() for record in records}
+        assert world.filed <= of_digests, f"lost after {writes} writes"
+        redis_client.flushall()
+        if not was_cut_off:
+            return
+    raise AssertionError("more writes than expected")
+
+
+@pytest.mark.parametrize("after", ["upkeep", "deliveries"])
+def test_an_adoption_that_is_cut_off_and_not_made_again_leaves_nothing_of_no_timeline(
+    redis_client: redis.Redis, after: str
+) -> None:
+    """Its copies are in a timeline that is known, and go out."""
+    for writes in range(MOST_WRITES):
+        world = World(Interruptible(redis_client))
+        was_cut_off, _ = cut_off(world, STORIES["adopt"], writes)
+        store = world.store
+        if after == "deliveries":
+            store.now_ms = NOW_MS + LEASE_MS
+            store.maintained(ROUTES)
+            for claim in store.claim(routes=[("new", 1, 0)]).claims:
+                world.deliver(claim)
+            copies = {name for name in store.contents() if name in store.keys("set values", "new", T)}
+            assert not copies, f"left after {writes} writes"
+        else:
+            known = store.schedules("new")
+            assert all(known for name in store.contents() if name in store.keys("set values heads", "new", T)), writes
         redis_client.flushall()
         if not was_cut_off:
             return

@@ -1,16 +1,16 @@
-"""An open that was cut off between its two RENAMEs: the index is a snapshot, its values are in the open set still. What
-comes meanwhile, and what the next open makes of both: each record is shown once, with its own value."""
+"""Calls that were cut off between an index and its values: an open between its two RENAMEs, a close before its UNLINK,
+or one after the other. Whatever comes meanwhile, each record is shown once, with its own value."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import redis
 
 from support.cutting_off import CutOff, Interruptible
-from support.store import NOW_MS, Claim, Rec, Scripts
+from support.store import LEASE_MS, NOW_MS, Claim, Rec, Scripts
 
 pytestmark = pytest.mark.script
 
@@ -104,3 +104,48 @@ def test_a_full_timeline_whose_set_is_gone_takes_records(store: Scripts) -> None
     store.command("DEL", store.key("set", "r", T))
     store.add(Rec(T, b"c", NOW_MS), Rec(b"other", b"k", NOW_MS), capacity=2)
     assert store.command("ZRANGE", store.key("set", "r", T), 0, -1) == [b"c"]
+
+
+# -- a close and an open after it, both cut off
+
+
+def cut_off(store: Interruptible, writes: int, call: Callable[[], object]) -> bool:
+    store.cut_off_after(writes)
+    try:
+        call()
+    except CutOff:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("merge_capacity", [0, 10], ids=["as it was", "merged"])
+@pytest.mark.parametrize("older", [0, 5], ids=["newer", "older"])
+def test_a_digest_never_shows_the_values_of_the_one_before(
+    redis_client: redis.Redis, merge_capacity: int, older: int
+) -> None:
+    """Both digests are of the same key. After the second cut a third event of that key comes, newer or older."""
+    was_closed = False
+    for in_close in range(40):
+        for in_open in range(40):
+            store = Interruptible(redis_client)
+            store.add(Rec(T, b"a", NOW_MS, b"first"))
+            claim = store.claim_one(T)
+            store.opened(claim)
+            was_closed = not cut_off(store, in_close, lambda: store.close(claim, base_ms=NOW_MS))  # noqa: B023
+            store.add(Rec(T, b"a", NOW_MS + 10, b"second"))
+            store.now_ms = NOW_MS + LEASE_MS + 1
+            store.maintenance()
+            claim = store.claim_one(T, token="second")
+            was_opened = not cut_off(store, in_open, lambda: store.open(claim, "id-2", merge_capacity=merge_capacity))  # noqa: B023
+            store.add(Rec(T, b"a", NOW_MS + 11 - older, b"third"))
+            digests = deliver_all(store, claim, merge_capacity)
+            assert all(total == len(records) for total, records in digests), (in_close, in_open)
+            found = {value for _, records in digests for _, value in records}
+            assert (b"second" if older else b"third") in found, (in_close, in_open, digests)
+            assert not was_closed or b"first" not in found
+            redis_client.flushall()
+            if was_opened:
+                break
+        if was_closed:
+            return
+    raise AssertionError("no end of its writes")

@@ -98,16 +98,19 @@ end
 
 -- Returns why nothing is to be done of an entry that has an id, as its answer, or nil. Counts its digest's records.
 local function refusal(entry)
-  local _, _, snapshot, snapshot_values = keys_of(entry)
-  local total, texts = redis.pcall('ZCARD', snapshot), redis.pcall('HLEN', snapshot_values)
-  local damage = type(total) == 'table' and total or type(texts) == 'table' and texts
+  local _, values, snapshot, snapshot_values = keys_of(entry)
+  local total, texts, own = redis.pcall('ZCARD', snapshot), redis.pcall('HLEN', snapshot_values), 0
+  if total == 0 and texts ~= 0 then
+    own = redis.pcall('HLEN', values)
+  end
+  local damage = type(total) == 'table' and total or type(texts) == 'table' and texts or type(own) == 'table' and own
   if damage then
     return 'damaged', damage.err
   end
   if field_of(entry.head, 'burying') == entry.id and field_of(entry.head, 'closed') ~= entry.id then
     return 'burying', entry.id .. ' ' .. (field_of(entry.head, 'next') or '')
   end
-  entry.total, entry.lacks_values = total, texts < total
+  entry.total, entry.has_left_values = total, total == 0 and texts > 0
 end
 
 -- What is to be done of an entry that has an id.
@@ -253,8 +256,18 @@ local function losses_of(fresh)
   return fields
 end
 
--- Fresh digests, all of a route together. The heads, which have the ids, before the records: a snapshot without an id
--- would be nobody's.
+-- Empties the place of a digest's values. Values that are there belong to a digest that has ended, or an open that was
+-- cut off moved them ahead of their index. The records of the open set that have no value take theirs back.
+local function clear_place(entry)
+  local index, values, _, snapshot_values = keys_of(entry)
+  take_back_values(index, values, snapshot_values)
+  call('UNLINK', snapshot_values)
+  entry.has_no_values = call('EXISTS', values) == 0
+end
+
+-- Opens fresh digests, all of a route together. A head is written before its records move: a snapshot without an id
+-- would belong to no digest. The values move before their index, into an empty place: a snapshot that is there has its
+-- own values, wherever a call was cut off.
 local function open(number, route, fresh)
   local _, _, _, schedules, heads, losses, ledger = keys_of_route(number)
   local heads_set, schedules_set, opened, uncounted = {}, {}, 0, 0
@@ -273,17 +286,19 @@ local function open(number, route, fresh)
     put_into_answer(entry, 'opened', head)
   end
   begin_count(ledger, 'superseded')
+  for place = 1, #fresh do
+    if fresh[place].has_left_values then
+      clear_place(fresh[place])
+    end
+  end
   call('HSET', heads, unpack(heads_set))
   for place = 1, #fresh do
     local entry = fresh[place]
     local own = entry.own
-    rename(KEYS[own], KEYS[own + 2])
     if not entry.has_no_values then
-      if entry.id then -- of a digest whose end was cut off
-        call('UNLINK', KEYS[own + 3])
-      end
       rename(KEYS[own + 1], KEYS[own + 3])
     end
+    rename(KEYS[own], KEYS[own + 2])
   end
   if route.has_losses then
     local gone = losses_of(fresh)
@@ -294,16 +309,6 @@ local function open(number, route, fresh)
   call('HSET', schedules, unpack(schedules_set))
   end_count(ledger, 'superseded',
     { 'superseded', 0, 'added', uncounted, 'open', uncounted - opened, 'snapshots', opened })
-end
-
--- Where a call that was cut off had moved the index and not the values, they follow. Returns whether the snapshot is
--- another one now, and how many records of it were superseded meanwhile.
-local function complete(entry)
-  if not entry.lacks_values then
-    return false, 0
-  end
-  local found, gone = take_back_values(keys_of(entry))
-  return found + gone > 0, gone
 end
 
 -- A digest left over takes in what came since, and becomes a new one.
@@ -317,7 +322,6 @@ local function merge(number, route, entry)
   head = with_number(with_number(with_number(head, 'merging', total), 'opened', now), 'attempts', 0)
   begin_count(ledger, 'superseded')
   call('HSET', heads, entry.timeline, head)
-  complete(entry)
   unite(index, values, snapshot, snapshot_values)
   local united = call('ZCARD', snapshot)
   local trimmed = route.capacity > 0 and trim(snapshot, snapshot_values, route.capacity) or 0
@@ -340,19 +344,11 @@ local function merge(number, route, entry)
   put_into_answer(entry, 'merged', head)
 end
 
--- As it was. What is not as it was goes under a new id: nobody has seen that one.
-local function take_up(number, route, entry)
+-- Takes up a digest as it was. One that lost records goes under a new id: no receiver has seen that one.
+local function take_up(number, entry)
   local _, _, tokens, _, heads = keys_of_route(number)
-  local is_changed, gone = complete(entry)
-  local left = entry.total - gone
-  if left == 0 then -- all of it came anew since
-    entry.lost_superseded = (entry.lost_superseded or 0) + gone
-    return open(number, route, { entry })
-  end
-  if is_changed or (tonumber(field_of(entry.head, 'total')) or left) ~= left then
-    local superseded = (tonumber(field_of(entry.head, 'superseded')) or 0) + gone
-    entry.head = with_number(with_field(entry.head, 'id', entry.new_id), 'total', left)
-    entry.head = with_number(entry.head, 'superseded', superseded)
+  if (tonumber(field_of(entry.head, 'total')) or entry.total) ~= entry.total then
+    entry.head = with_number(with_field(entry.head, 'id', entry.new_id), 'total', entry.total)
     call('HSET', heads, entry.timeline, entry.head)
   end
   call('HSET', tokens, entry.timeline, entry.token)
@@ -377,7 +373,7 @@ for number, route in ipairs(routes) do
       merge(number, route, entry)
     end
     for _, entry in ipairs(what.again) do
-      take_up(number, route, entry)
+      take_up(number, entry)
     end
     forget(number, what.forget)
   end

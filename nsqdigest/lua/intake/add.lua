@@ -210,13 +210,18 @@ for number = 1, #names do
       fate = DUPLICATE
     elseif held >= capacity and not call('ZSCORE', index, key) then
       fate, is_loser = into_full_set(index, values, key, score, value)
-    elseif held < capacity and call('HSETNX', values, key, value) == 1
-      and call('ZADD', index, 'NX', score, key) == 1 then
-      held, kept = held + 1, kept + 1
     else
-      fate, is_loser = contend(index, values, key, score, value)
-      met_known_key = true
-      held = fate == KEPT and held + 1 or held
+      local is_only_value = held < capacity and call('HSETNX', values, key, value) == 1
+      if is_only_value and call('ZADD', index, 'NX', score, key) == 1 then
+        held, kept = held + 1, kept + 1
+      else
+        fate, is_loser = contend(index, values, key, score, value)
+        met_known_key = true
+        held = fate == KEPT and held + 1 or held
+        if is_only_value and is_loser then -- an open that was cut off has the value of the record that stands
+          call('HDEL', values, key)
+        end
+      end
     end
     if urgent and not is_loser and not is_urgent and not UNSEEN[fate] then
       is_urgent = fate ~= REPEATED or was_cut_off()

@@ -41,35 +41,24 @@ local function unite(index, values, into_index, into_values)
   return met, copied_before
 end
 
--- The values of a snapshot whose index was moved by a call that was cut off before it moved them too. A record whose
--- key came anew since is superseded, for its value is not there any more: it leaves the snapshot. Returns how many
--- values were found, and how many records left.
-local function take_back_values(index, values, snapshot, snapshot_values)
-  local found, gone, start = 0, 0, 0
-  while true do
-    local keys = redis.call('ZRANGE', snapshot, start, start + PER_CALL - 1)
-    if #keys == 0 then
-      return found, gone
-    end
-    local here, own = redis.call('HMGET', snapshot_values, unpack(keys)), redis.call('HMGET', values, unpack(keys))
-    local present = redis.call('ZMSCORE', index, unpack(keys))
-    local texts, taken, superseded = {}, {}, {}
-    for number, key in ipairs(keys) do
-      if not here[number] and present[number] then
-        superseded[#superseded + 1] = key
-      elseif not here[number] and own[number] then
-        texts[#texts + 1], texts[#texts + 2] = key, own[number]
-        taken[#taken + 1] = key
+-- Copies values back to a set whose values were moved by a call that was cut off. A record that came since has its own.
+local function take_back_values(index, values, moved)
+  for start = 0, redis.call('ZCARD', index) - 1, PER_CALL do
+    local keys, lacking, texts = redis.call('ZRANGE', index, start, start + PER_CALL - 1), {}, {}
+    for number, value in ipairs(redis.call('HMGET', values, unpack(keys))) do
+      if not value then
+        lacking[#lacking + 1] = keys[number]
       end
     end
-    if #taken > 0 then
-      redis.call('HSET', snapshot_values, unpack(texts))
-      redis.call('HDEL', values, unpack(taken))
+    local found = #lacking > 0 and redis.call('HMGET', moved, unpack(lacking)) or {}
+    for number, value in ipairs(found) do
+      if value then
+        texts[#texts + 1], texts[#texts + 2] = lacking[number], value
+      end
     end
-    if #superseded > 0 then
-      redis.call('ZREM', snapshot, unpack(superseded))
+    if #texts > 0 then
+      redis.call('HSET', values, unpack(texts))
     end
-    found, gone, start = found + #taken, gone + #superseded, start + #keys - #superseded
   end
 end
 

@@ -2,16 +2,20 @@
 -- ends so: what its receiver would see names the route, so they go out under a new id.
 --
 -- KEYS  as lib/timeline_keys.lua has them, of the route it leaves; then the same of the route it goes to; then the ends
---       zsets of both; then the holds hash of the partition
+--       zsets of both; then the holds hash of the partition; then dead zset, dead details hash and, of the digest that
+--       the caller saw on its way to the dead store, dead values
 -- ARGV  1 timeline   2 capacity of the route it goes to (records)   3 its field among the holds, 4 that of the route it
---       goes to   5 now (ms, '' = Redis' clock)
+--       goes to   5 now (ms, '' = Redis' clock)   6 id of the digest that the caller saw on its way to the dead store
+--       ('': none)
 -- RETURNS { 'adopted', records } | { 'unknown' }; whoever had it leased is stale from here on
 --         { 'too-large' }: it is more than one call may move; nothing changed
+--         { 'changed' }: another digest, or none, is on its way to the dead store; nothing changed
 -- ERRORS none of its own. Both ledgers stay balanced: what went over is dropped:adopted here and added there.
 -- EFFECT there it waits as long as here (not at all where an urgent record came while a digest was under way), or as
 --        long as the timeline of that name which is there; whose memory of what was delivered and of ends takes in this
 --        one's, and whose zone is the one that was named last. It stays muted or snoozed, unless the other one is. Here
---        nothing of it is left.
+--        nothing of it is left. A digest whose open or burial was cut off goes over with all its values. What a call
+--        that was cut off copied is in a timeline that is known there, so it goes out; called again, it counts it once.
 --
 -- @include lib/timeline_keys.lua
 -- @include lib/now.lua
@@ -23,43 +27,35 @@
 
 local to_waiting, _, _, to_schedules, to_heads, to_losses, to_ledger = unpack(KEYS, 15, 21)
 local to_index, to_values, _, _, to_memory = unpack(KEYS, 24, 28)
-local ends, to_ends, holds = unpack(KEYS, 29, 31)
+local ends, to_ends, holds, dead, dead_details, dead_values = unpack(KEYS, 29, 34)
 local MOST_ADOPTED = 10000 -- records: some 50 ms of Redis
-local timeline, capacity, now = ARGV[1], tonumber(ARGV[2]), now_ms(ARGV[5])
+local timeline, capacity, now, burying = ARGV[1], tonumber(ARGV[2]), now_ms(ARGV[5]), ARGV[6]
 
-local known = redis.call('HGET', schedules, timeline)
+local known, head = redis.call('HGET', schedules, timeline), redis.call('HGET', heads, timeline)
 if not known then
   return { 'unknown' }
 end
-if redis.call('ZCARD', index) + redis.call('ZCARD', snapshot) > MOST_ADOPTED then
+local open, in_snapshot = redis.call('ZCARD', index), redis.call('ZCARD', snapshot)
+if open + in_snapshot > MOST_ADOPTED then
   return { 'too-large' }
+end
+if in_snapshot > 0 and (field_of(head, 'burying') or '') ~= burying then
+  return { 'changed' }
 end
 begin_writes(agenda)
 begin_count(ledger, 'dropped:adopted')
 begin_count(to_ledger, 'added')
 
-local open, in_snapshot, held = redis.call('ZCARD', index), redis.call('ZCARD', snapshot), redis.call('ZCARD', to_index)
-local met_of_digest, copied_of_digest = unite(snapshot, snapshot_values, to_index, to_values)
-local met, copied = unite(index, values, to_index, to_values)
-met, copied = met + met_of_digest, copied + copied_of_digest
-local superseded = met - copied
-local over_capacity = trim(to_index, to_values, capacity)
-local records = redis.call('ZCARD', to_index)
-
-local head = redis.call('HGET', heads, timeline)
-local lost = redis.call('HMGET', losses, 's' .. timeline, 'c' .. timeline, 'x' .. timeline)
-local function add_losses(letter, by)
-  if by ~= 0 then
-    redis.call('HINCRBY', to_losses, letter .. timeline, by)
-  end
+-- Values that a call which was cut off had moved ahead of their index.
+if in_snapshot == 0 then
+  take_back_values(index, values, snapshot_values)
+elseif burying ~= '' then
+  take_back_values(snapshot, snapshot_values, dead_values)
 end
-add_losses('s', superseded + (field_of(head, 'superseded') or 0) + (lost[1] or 0))
-add_losses('c', over_capacity + (field_of(head, 'capacity') or 0) + (lost[2] or 0))
-add_losses('x', (field_of(head, 'cancelled') or 0) + (lost[3] or 0))
 
-local theirs, base, bound = redis.call('HGET', to_schedules, timeline), unpack_schedule(known, 0)
+local theirs = redis.call('HGET', to_schedules, timeline)
+local base, bound, counted = unpack_schedule(theirs or known, 0)
 if theirs then
-  base, bound = unpack_schedule(theirs, 0)
   local zone, named_at = field_of(head, 'zone'), tonumber(field_of(head, 'zoned') or nil)
   local zoned = zone and named_at and with_zone(redis.call('HGET', to_heads, timeline) or '', zone, named_at)
   if zoned then
@@ -69,12 +65,32 @@ else
   if field_of(head, 'urgent') then
     base, bound = EXEMPT, EXEMPT
   end
-  local iteration = (field_of(head, 'iteration') or 0) - (in_snapshot > 0 and 1 or 0)
-  redis.call('HSET', to_heads, timeline, with_number(zone_fields(head), 'iteration', iteration))
+  counted = 0
+  -- Known before it has records, which would be of no timeline otherwise.
   redis.call('ZADD', to_waiting, base, timeline)
   put_down(agenda, to_waiting, base)
+  redis.call('HSET', to_schedules, timeline, struct.pack(SCHEDULE, base, bound, counted))
+  redis.call('INCR', timeline_count)
+  local iteration = (field_of(head, 'iteration') or 0) - (in_snapshot > 0 and 1 or 0)
+  redis.call('HSET', to_heads, timeline, with_number(zone_fields(head), 'iteration', iteration))
 end
+
+local met_of_digest, copied_of_digest = unite(snapshot, snapshot_values, to_index, to_values)
+local met, copied = unite(index, values, to_index, to_values)
+local superseded = met + met_of_digest - copied - copied_of_digest
+local over_capacity = trim(to_index, to_values, capacity)
+local records = redis.call('ZCARD', to_index)
 redis.call('HSET', to_schedules, timeline, struct.pack(SCHEDULE, base, bound, records))
+
+local lost = redis.call('HMGET', losses, 's' .. timeline, 'c' .. timeline, 'x' .. timeline)
+local function add_losses(letter, by)
+  if by ~= 0 then
+    redis.call('HINCRBY', to_losses, letter .. timeline, by)
+  end
+end
+add_losses('s', superseded + (field_of(head, 'superseded') or 0) + (lost[1] or 0))
+add_losses('c', over_capacity + (field_of(head, 'capacity') or 0) + (lost[2] or 0))
+add_losses('x', (field_of(head, 'cancelled') or 0) + (lost[3] or 0))
 
 -- What both remember, for as long as the one that is remembered longer.
 local function unite_memories(of, into)
@@ -86,8 +102,9 @@ local function unite_memories(of, into)
 end
 unite_memories(memory, to_memory)
 unite_memories(ends, to_ends)
-end_count(to_ledger, 'added', { 'added', open + in_snapshot - copied, 'open', records - held, 'superseded', superseded,
-  'dropped:capacity', over_capacity })
+-- By what its schedule has counted: a call that was cut off may have copied some of them.
+end_count(to_ledger, 'added', { 'added', records - counted + superseded + over_capacity, 'open', records - counted,
+  'superseded', superseded, 'dropped:capacity', over_capacity })
 
 -- Holds that are over stand there until another one comes.
 local function is_over(hold)
@@ -101,15 +118,18 @@ if hold then
   end
   redis.call('HDEL', holds, ARGV[3])
 end
+if in_snapshot > 0 and burying ~= '' then
+  redis.call('ZREM', dead, burying)
+  redis.call('HDEL', dead_details, burying)
+  redis.call('UNLINK', dead_values)
+end
 redis.call('UNLINK', index, values, snapshot, snapshot_values, memory, ends)
 redis.call('HDEL', heads, timeline)
 redis.call('HDEL', losses, 's' .. timeline, 'c' .. timeline, 'x' .. timeline)
 end_count(ledger, 'dropped:adopted',
   { 'dropped:adopted', open + in_snapshot, 'open', -open, 'snapshots', -in_snapshot })
 redis.call('HDEL', schedules, timeline)
-if theirs then
-  redis.call('DECR', timeline_count)
-end
+redis.call('DECR', timeline_count)
 redis.call('ZREM', waiting, timeline)
 strike_out(agenda, waiting)
 end_lease(leased, tokens, timeline)

@@ -522,10 +522,12 @@ class Scripts:
 
     def adopt(self, timeline: bytes, to: str, route: str = "r", capacity: int = 100) -> tuple[str, int | None]:
         """The word, and how many records went over."""
-        ends = [self.key("ends", each, timeline) for each in (route, to)]
-        keys = [*self.all_of(route, timeline), *self.all_of(to, timeline), *ends, self.key("holds")]
+        burying = self.head(timeline, route).get(b"burying", b"")
+        keys = [*self.all_of(route, timeline), *self.all_of(to, timeline)]
+        keys += [self.key("ends", each, timeline) for each in (route, to)]
+        keys += [self.key("holds"), self.key("dead"), self.key("dead:details"), self.key("dead-values:") + burying]
         fields = [each.encode() + b":" + timeline for each in (route, to)]
-        answer = self.run("adopt", keys, [timeline, capacity, *fields, self._now()])
+        answer = self.run("adopt", keys, [timeline, capacity, *fields, self._now(), burying])
         return self._word(answer), answer[1] if len(answer) > 1 else None
 
     def audit(self, routes: Sequence[str] = ("r",)) -> tuple[int, dict[str, tuple[int, dict[str, int]]]]:
