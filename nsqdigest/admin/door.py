@@ -1,13 +1,14 @@
 """The connections of the HTTP server: how many there are, how long one may wait, how much one may send.
 
-    waiting ── a request is read whole ──▶ answering ── it is answered ──▶ waiting
+    waiting ── its head is there ──▶ reading the body ── it is there ──▶ answering ── answered ──▶ waiting
 
 Invariants:
-- There are never more than `MOST`: a new one takes the place of the one that has waited longest, or is closed where all
-  are answering. So whoever opens thousands, or begins requests and does not go on, keeps nobody out, and the daemon
-  has descriptors left for nsqd, Redis and receivers.
+- There are never more than `MOST` connections. A new one takes the place of the one that has waited longest, or is
+  closed if all are answering. A connection that reads a body still waits: only a whole request keeps its place.
+- `KEPT` places never answer anything but health and metrics. So whoever opens thousands of connections, or begins
+  requests and does not go on, keeps nobody out, and the daemon has descriptors left for nsqd, Redis and receivers.
 - A connection that waits ends after `IDLE_S`, and `HEAD_WITHIN_S` after the first byte of a request whose head is not
-  complete. An answer that is not read ends with it.
+  complete. The gate bounds the time of a body. An answer that is not read ends with `IDLE_S`.
 - Between two requests nobody sends more than `MOST_BYTES`: what is sent ahead is not kept.
 
 It stands between the event loop and aiohttp's own protocol, which it hands everything on to.
@@ -18,16 +19,26 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
+from enum import Enum, auto
 from typing import cast
 
 from nsqdigest.base.reasons import HttpRefusal as Reason
 
 MOST = 128
+KEPT = 8
 IDLE_S = 75.0
 HEAD_WITHIN_S = 10.0
 MOST_BYTES = 96 * 1024
 
 OnClosed = Callable[[Reason], None]
+
+
+class _Phase(Enum):
+    IDLE = auto()
+    HEAD = auto()
+    """Bytes of a request came, and not all of its head."""
+    BODY = auto()
+    ANSWERING = auto()
 
 
 class Door:
@@ -37,7 +48,9 @@ class Door:
         self._inner = inner
         self._on_closed = on_closed
         self._waiting: OrderedDict[_Connection, None] = OrderedDict()
-        """Those that have waited longest first."""
+        """The one that has waited longest first."""
+        self._busy: set[_Connection] = set()
+        """Those that answer something else than health and metrics."""
         self._all: dict[asyncio.BaseTransport, _Connection] = {}
 
     def __call__(self) -> asyncio.Protocol:
@@ -49,18 +62,31 @@ class Door:
 
     # -- from the requests
 
-    def begins(self, transport: asyncio.BaseTransport | None) -> None:
-        """A request of this connection is read and is being answered."""
-        connection = self._all.get(transport) if transport is not None else None
-        if connection is not None:
-            self._waiting.pop(connection, None)
-            connection.begins()
+    def head_is_there(self, transport: asyncio.BaseTransport | None) -> None:
+        if connection := self._of(transport):
+            connection.reads_body()
+
+    def begins(self, transport: asyncio.BaseTransport | None, *, is_health: bool) -> bool:
+        """The request is whole. Returns whether it may be answered: False if the places for its kind are taken."""
+        connection = self._of(transport)
+        if connection is None:
+            return True  # it ended meanwhile, and takes no place
+        if not is_health:
+            if len(self._busy) >= MOST - KEPT:
+                return False
+            self._busy.add(connection)
+        self._waiting.pop(connection, None)
+        connection.begins()
+        return True
 
     def ends(self, transport: asyncio.BaseTransport | None) -> None:
-        connection = self._all.get(transport) if transport is not None else None
-        if connection is not None:
+        if connection := self._of(transport):
+            self._busy.discard(connection)
             self._wait(connection)
             connection.expect(IDLE_S)
+
+    def _of(self, transport: asyncio.BaseTransport | None) -> _Connection | None:
+        return self._all.get(transport) if transport is not None else None
 
     # -- from the connections
 
@@ -85,6 +111,7 @@ class Door:
     def forget(self, connection: _Connection) -> None:
         self._all.pop(connection.transport, None)
         self._waiting.pop(connection, None)
+        self._busy.discard(connection)
 
     def _wait(self, connection: _Connection) -> None:
         self._waiting[connection] = None
@@ -98,20 +125,21 @@ class _Connection(asyncio.Protocol):
         self._door = door
         self._inner = inner
         self._is_let_in = False
-        self._is_answering = False
-        self._has_begun = False
-        """Bytes of a request came, and not all of its head."""
+        self._phase = _Phase.IDLE
         self._received = 0
         self._timer: asyncio.TimerHandle | None = None
 
     # -- from the door
 
-    def begins(self) -> None:
-        self._is_answering, self._has_begun, self._received = True, False, 0
+    def reads_body(self) -> None:
+        self._phase, self._received = _Phase.BODY, 0
         self._stop_timer()
 
+    def begins(self) -> None:
+        self._phase = _Phase.ANSWERING
+
     def expect(self, within_s: float) -> None:
-        self._is_answering, self._has_begun = False, False
+        self._phase = _Phase.IDLE
         self._start_timer(within_s)
 
     # -- from the event loop
@@ -132,8 +160,8 @@ class _Connection(asyncio.Protocol):
         if self._received > MOST_BYTES:
             self._door.closes(self, Reason.TOO_MUCH)
             return
-        if not self._is_answering and not self._has_begun:
-            self._has_begun = True
+        if self._phase is _Phase.IDLE:
+            self._phase = _Phase.HEAD
             self._start_timer(HEAD_WITHIN_S)
         self._inner.data_received(data)
 
@@ -167,4 +195,4 @@ class _Connection(asyncio.Protocol):
             self._timer = None
 
     def _is_late(self) -> None:
-        self._door.closes(self, Reason.TOO_SLOW if self._has_begun else None)
+        self._door.closes(self, Reason.TOO_SLOW if self._phase is _Phase.HEAD else None)

@@ -5,13 +5,16 @@ Invariants:
   nothing. What a page of ours may be kept by is its own ETag (`pages`).
 - Under /api every answer is JSON; one that is no 200 is `{"error": …}`, with the remedy. What is wrong inside stays in
   the log.
-- A body is read whole before its handler is called, no more than `MOST_BODY_BYTES` of it, within `BODY_WITHIN_S`.
+- A body is read whole before its handler is called, no more than `MOST_BODY_BYTES` of it, within `BODY_WITHIN_S`. Only
+  then does its connection count as answering (`door`). The body of a refused request is not read.
 - A write is logged with what it was and whose address asked for it; a refusal is logged and counted with its reason.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
@@ -21,8 +24,9 @@ from aiohttp import web
 from aiohttp.http import HttpVersion11
 from aiohttp.http_exceptions import HttpProcessingError
 
+from nsqdigest.admin import proof, unix_socket
 from nsqdigest.admin.door import Door
-from nsqdigest.admin.guard import Asked, Brake, Guard, Refused
+from nsqdigest.admin.guard import Asked, Brake, Guard, Refused, Tokens
 from nsqdigest.base import log
 from nsqdigest.base.errors import NsqdigestError, StoreError, Unreachable
 from nsqdigest.base.metrics import Metrics
@@ -48,6 +52,7 @@ HEADERS = {
 _BUG = "this failed by a mistake of the program; its log has more"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _OF_PROXIES = frozenset({"forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip"})
+_HEALTH = frozenset({"/livez", "/readyz", "/metrics"})
 _OF_PROXIES_TOO = "x-forwarded"
 """How their other headers begin: -for, -host, -proto, -port, -server."""
 
@@ -55,14 +60,18 @@ _log = log.get("admin")
 
 
 class Gate:
-    def __init__(self, guard: Guard, metrics: Metrics) -> None:
-        self._guard = guard
+    _door: Door
+
+    def __init__(self, tokens: Callable[[], Tokens], metrics: Metrics, *, is_local: bool) -> None:
+        """`tokens` returns those of the file in force."""
+        self._nonces = proof.Nonces(secrets.token_bytes(32))
+        self._guard = Guard(tokens, self._nonces, is_local=is_local)
         self._brake = Brake()
         self._metrics = metrics
-        self._door: Door | None = None
 
     def attach(self, application: web.Application, door: Door) -> None:
         self._door = door
+        application.router.add_routes([web.get(proof.NONCE_PATH, self._nonce, expect_handler=on_expect)])
         application.middlewares.append(self._pass)
         application.on_response_prepare.append(_set_headers)
 
@@ -73,32 +82,49 @@ class Gate:
     @web.middleware
     async def _pass(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         transport = request.transport
-        if self._door is not None:
-            self._door.begins(transport)
+        self._door.head_is_there(transport)
         try:
-            return await self._answer(request, handler)
+            return await self._answer(request, handler, transport)
         finally:
-            if self._door is not None:
-                self._door.ends(transport)
+            self._door.ends(transport)
 
-    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        asked, address = _asked(request), request.remote or ""
+    async def _answer(
+        self, request: web.Request, handler: Handler, transport: asyncio.Transport | None
+    ) -> web.StreamResponse:
+        asked, client = _asked(request), _client(request)
         now_s = time.monotonic()
-        refused = self._guard.decide(asked, may_try=self._brake.may_try(address, now_s))
-        if refused is not None:
-            if refused.reason is Reason.TOKEN_WRONG:
-                self._brake.was_wrong(address, now_s)
-            self.count(refused.reason)
-            return _refusal(asked, refused)
+        decided = self._guard.decide(asked, now_s, may_try=self._brake.may_try(client, now_s))
+        if isinstance(decided, Refused):
+            if decided.reason is Reason.TOKEN_WRONG:
+                self._brake.was_wrong(client, now_s)
+            return self._refuse(asked, decided)
         if not asked.is_of_api:
-            return await handler(request)
+            is_health = asked.path in _HEALTH
+            return await handler(request) if self._door.begins(transport, is_health=is_health) else self._busy(asked)
         body = await _body(request)
         if isinstance(body, web.Response):
             return body
+        if decided.proved is not None and not decided.proved.covers(body):
+            return self._refuse(asked, Refused(401, Reason.TOKEN_WRONG, "the proof is of another body"))
+        if not self._door.begins(transport, is_health=False):
+            return self._busy(asked)
         answer = await _fenced(request, handler)
+        if decided.proved is not None and isinstance(answer, web.Response) and isinstance(answer.body, bytes):
+            answer.headers[proof.HEADER] = decided.proved.of_answer(answer.status, answer.body)
         if asked.is_write:
-            _log.info("admin.write", path=asked.path, client=address, status=answer.status, what=_what(body))
+            _log.info("admin.write", path=asked.path, client=client, status=answer.status, what=_what(body))
         return answer
+
+    def _busy(self, asked: Asked) -> web.Response:
+        text = "too many requests are being answered; try again in a moment"
+        return self._refuse(asked, Refused(HTTPStatus.SERVICE_UNAVAILABLE, Reason.BUSY, text))
+
+    def _refuse(self, asked: Asked, refused: Refused) -> web.Response:
+        self.count(refused.reason)
+        return _refusal(asked, refused)
+
+    async def _nonce(self, _request: web.Request) -> web.Response:
+        return answer_json({"nonce": self._nonces.make(time.monotonic(), secrets.token_bytes(16))})
 
 
 class ServerLog:
@@ -158,7 +184,19 @@ def _asked(request: web.Request) -> Asked:
         is_passed_on=_is_passed_on(request),
         authorization=headers.get("authorization"),
         content_type=request.content_type,
+        content_encoding=headers.get("content-encoding", ""),
+        has_body=request.body_exists,
+        target=request.raw_path,
     )
+
+
+def _client(request: web.Request) -> str:
+    """Its address, or the user at the other end of a Unix socket."""
+    transport = request.transport
+    connection: socket.socket | None = transport.get_extra_info("socket") if transport is not None else None
+    if connection is not None and connection.family == socket.AF_UNIX:
+        return unix_socket.user_of(connection)
+    return request.remote or ""
 
 
 def _is_passed_on(request: web.Request) -> bool:
@@ -230,7 +268,7 @@ def _refusal(asked: Asked, refused: Refused) -> web.Response:
         answer.headers["www-authenticate"] = "Bearer"
     if refused.status == HTTPStatus.TOO_MANY_REQUESTS:
         answer.headers["retry-after"] = "60"
-    if asked.is_write:
+    if asked.is_write or asked.has_body:
         answer.force_close()  # its body is not read
     return answer
 

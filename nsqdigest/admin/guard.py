@@ -1,9 +1,12 @@
 """Whether a request over HTTP is answered at all (pure): who may read, who may write, and from which web page.
 
-    path                            on a loopback address           on any other address
-    /, /page/…, /livez, …           read by anyone                  read by anyone
-    GET /api/…                      read by anyone on this machine  needs the token
-    POST /api/…                     needs the token                 needs the token
+    path                     on a loopback address or a socket    on any other address
+    /, /page/…, /livez, …    read by anyone                       read by anyone
+    GET /api/…               read by anyone on this machine;      needs a token
+                             with admin.read_token: needs one
+    POST /api/…              needs admin.token                    needs admin.token
+
+A token is shown (`authorization: Bearer`), or proved without showing it (`proof`).
 
 Invariants:
 - Without the token only this machine reads what publishers wrote: not a request that a proxy passed on, and not a web
@@ -11,7 +14,9 @@ Invariants:
   the browser itself says that it is of another origin.
 - On an address that other machines reach the host may have any name: no web page knows the token.
 - No web page of another origin writes, whatever it sends: a write needs the token, and JSON's content type.
-- A token is compared in constant time. An address that shows many wrong ones waits (`Brake`).
+- A token is compared first, in constant time: the right one always passes, however many wrong ones came. Only who
+  shows a wrong one is refused for longer (`Brake`). So a token has to be long; `check` sees to that.
+- A read has no body, and no body is compressed: both are refused unread.
 - A refusal has a reason, which is also the label of a metric, and a text with the remedy.
 """
 
@@ -22,11 +27,15 @@ import ipaddress
 import re
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from nsqdigest.admin.proof import NONCE_PATH, SCHEME, Nonces, Proved, Shown
 from nsqdigest.base.host_names import is_host, is_ip
 from nsqdigest.base.reasons import HttpRefusal as Reason
 from nsqdigest.base.shown import printable
+
+if TYPE_CHECKING:
+    from nsqdigest.config import Secret
 
 READS = frozenset({"GET", "HEAD"})
 _API = "/api/"
@@ -54,6 +63,10 @@ class Asked(NamedTuple):
     """A proxy says that it asks for somebody else."""
     authorization: str | None = None
     content_type: str = ""
+    content_encoding: str = ""
+    has_body: bool = False
+    target: str = ""
+    """Path and query as they were sent, which a proof covers."""
 
     @property
     def is_of_api(self) -> bool:
@@ -70,30 +83,37 @@ class Refused(NamedTuple):
     text: str
 
 
+class Admitted(NamedTuple):
+    """The request may go on."""
+
+    proved: Proved | None = None
+    """The proof that came with it: its body and its answer belong to it, too."""
+
+
+class Tokens(NamedTuple):
+    """The tokens of the file in force."""
+
+    write: Secret | None = None
+    """Reads as well."""
+    read: Secret | None = None
+
+
 class Guard:
-    def __init__(self, token: Callable[[], bytes | None], *, is_loopback: bool) -> None:
-        """`token` returns that of the present file. `is_loopback`: only this machine reaches the address of the
-        server."""
-        self._token = token
-        self._is_loopback = is_loopback
+    def __init__(self, tokens: Callable[[], Tokens], nonces: Nonces, *, is_local: bool) -> None:
+        """`is_local`: only this machine reaches the address of the server."""
+        self._tokens = tokens
+        self._nonces = nonces
+        self._is_local = is_local
 
-    def decide(self, asked: Asked, *, may_try: bool = True) -> Refused | None:
-        """`may_try`: False where too many wrong tokens came from the client's address."""
-        return (
-            self._of_host(asked)
-            or _of_page(asked)
-            or (self._of_token(asked, may_try=may_try) if self._looks_at_token(asked, may_try=may_try) else None)
-            or _of_content(asked)
-        )
-
-    def _looks_at_token(self, asked: Asked, *, may_try: bool) -> bool:
-        """One that is shown where none is needed is looked at, too: so who typed it learns whether it is right. Not
-        after too many wrong ones: what anybody may read nobody keeps from those who show the right one."""
-        if not asked.is_of_api:
-            return False
-        if asked.is_write or not self._is_loopback or asked.is_passed_on:
-            return True
-        return may_try and self._token() is not None and (asked.authorization or "").lower().startswith("bearer ")
+    def decide(self, asked: Asked, now_s: float, *, may_try: bool = True) -> Refused | Admitted:
+        """`may_try`: False if too many wrong tokens came from the client's address."""
+        refused = self._of_host(asked) or _of_page(asked) or _of_body(asked)
+        if refused is not None:
+            return refused
+        decided = self._of_token(asked, now_s, may_try=may_try) if asked.is_of_api else Admitted()
+        if isinstance(decided, Refused):
+            return decided
+        return _of_content(asked) or decided
 
     def _of_host(self, asked: Asked) -> Refused | None:
         if not asked.hosts:
@@ -101,7 +121,7 @@ class Guard:
         host = _host_of(asked.hosts[0]) if len(asked.hosts) == 1 else None
         if host is None:
             return Refused(400, Reason.HOST, "a Host header is one name or IP address, with or without a port")
-        if not self._is_loopback or is_ip(host) or _is_local_name(host):
+        if not self._is_local or is_ip(host) or _is_local_name(host):
             return None
         return Refused(
             403,
@@ -110,9 +130,12 @@ class Guard:
             "or by its IP address; a proxy in front has to send such a Host header (docs/operating.md)",
         )
 
-    def _of_token(self, asked: Asked, *, may_try: bool) -> Refused | None:
-        token = self._token()
-        if token is None:
+    def _of_token(self, asked: Asked, now_s: float, *, may_try: bool) -> Refused | Admitted:
+        """A token is looked at even if none is needed: who typed it learns whether it is right."""
+        tokens = self._tokens()
+        is_needed = self._needs_token(asked, tokens)
+        usable = [token for token in tokens if token is not None]
+        if (is_needed and not usable) or (asked.is_write and tokens.write is None):
             what = "writes" if asked.is_write else "reads through a proxy"
             return Refused(
                 403,
@@ -120,21 +143,51 @@ class Guard:
                 f"{what} are refused: admin.token is not set in the file of this daemon; write token = "
                 '"env:NAME" under [admin], and reload or restart it',
             )
+        scheme, _, text = (asked.authorization or "").partition(" ")
+        is_ours = scheme.lower() in ("bearer", SCHEME)
+        if not is_needed and not (is_ours and usable):
+            return Admitted()
         if asked.authorization is None:
             return Refused(
-                401, Reason.TOKEN_MISSING, "the token is missing: authorization: Bearer TOKEN, that of admin.token"
+                401, Reason.TOKEN_MISSING, f"the token is missing: authorization: Bearer TOKEN, {_which(asked)}"
             )
+        proved = self._proved(asked, Shown(text), usable, now_s) if scheme.lower() == SCHEME else None
+        shown = text.strip().encode("utf-8", "surrogateescape") if scheme.lower() == "bearer" else None
+        matching = [
+            token
+            for token in usable
+            if (proved is not None and proved.is_of(_bytes(token)))
+            or (shown is not None and hmac.compare_digest(shown, _bytes(token)))
+        ]
+        if asked.is_write and matching == [tokens.read]:
+            return Refused(403, Reason.READ_ONLY, "this is admin.read_token, which may read; admin.token may write")
+        if matching:
+            return Admitted(proved)
         if not may_try:
             return Refused(
                 429,
                 Reason.TOO_MANY_TOKENS,
-                "too many wrong tokens came from this address: wait a minute, then try again",
+                "the token is wrong, and too many wrong tokens came from this address: wait a minute, then try again",
             )
-        scheme, _, shown = asked.authorization.partition(" ")
-        shown_bytes = shown.strip().encode("utf-8", "surrogateescape")  # a header may hold any bytes
-        if scheme.lower() == "bearer" and hmac.compare_digest(shown_bytes, token):
-            return None
-        return Refused(401, Reason.TOKEN_WRONG, "the token is wrong: authorization: Bearer TOKEN, that of admin.token")
+        return Refused(401, Reason.TOKEN_WRONG, f"the token is wrong: authorization: Bearer TOKEN, {_which(asked)}")
+
+    def _needs_token(self, asked: Asked, tokens: Tokens) -> bool:
+        if asked.is_write:
+            return True
+        return asked.path != NONCE_PATH and (not self._is_local or asked.is_passed_on or tokens.read is not None)
+
+    def _proved(self, asked: Asked, shown: Shown, tokens: list[Secret], now_s: float) -> Proved | None:
+        proofs = [shown.proved(_bytes(token), asked.method, asked.target) for token in tokens]
+        found = next((proof for proof in proofs if proof is not None), None)
+        return found if found is not None and self._nonces.use(shown.nonce, now_s) else None
+
+
+def _which(asked: Asked) -> str:
+    return "that of admin.token" + ("" if asked.is_write else ", or of admin.read_token")
+
+
+def _bytes(token: Secret) -> bytes:
+    return token.reveal().encode()
 
 
 def _of_page(asked: Asked) -> Refused | None:
@@ -149,6 +202,14 @@ def _of_page(asked: Asked) -> Refused | None:
     if is_own:
         return None
     return Refused(403, Reason.FOREIGN_PAGE, "a web page of another origin asks for this, and none may")
+
+
+def _of_body(asked: Asked) -> Refused | None:
+    if asked.has_body and not asked.is_write:
+        return Refused(400, Reason.BODY, f"{asked.method} has no body: leave it out")
+    if asked.content_encoding:
+        return Refused(415, Reason.CONTENT_ENCODING, "a body is sent as it is: leave content-encoding out")
+    return None
 
 
 def _of_content(asked: Asked) -> Refused | None:

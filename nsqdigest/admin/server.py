@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, cast
 
 from aiohttp import web
 
-from nsqdigest.admin import pages
+from nsqdigest.admin import pages, unix_socket
 from nsqdigest.admin.door import Door
 from nsqdigest.admin.gate import MOST_BODY_BYTES, Connection, Gate, ServerLog, on_expect
-from nsqdigest.admin.guard import Guard
+from nsqdigest.admin.guard import Tokens
 from nsqdigest.base.errors import Unreachable
 from nsqdigest.base.metrics import Metrics
-from nsqdigest.config import Address, Secret
-from nsqdigest.config.rules import is_loopback
+from nsqdigest.config import Address, UnixSocket
+from nsqdigest.config.rules import is_local
 
 
 class Check(NamedTuple):
@@ -40,6 +41,14 @@ class Check(NamedTuple):
 
 TROUBLE = "!"
 
+
+def url_of(listen: Address | UnixSocket, path: str) -> str:
+    """For people: what to ask, and how."""
+    if isinstance(listen, UnixSocket):
+        return f"curl --unix-socket {listen.path} http://localhost{path}"
+    return f"http://{listen}{path}"
+
+
 CLIENTS_END_WITHIN_S = 0.5
 """A request in progress gets so long when the daemon ends: a client that sends half a body, or does not read, must not
 delay it. (aiohttp waits that long twice.)"""
@@ -52,13 +61,13 @@ _LINGERS_S = 1.0
 class AdminServer:
     def __init__(
         self,
-        listen: Address,
+        listen: Address | UnixSocket,
         metrics: Metrics,
         checks: Callable[[], list[Check]],
         api: Iterable[web.RouteDef] = (),
-        token: Callable[[], Secret | None] = lambda: None,
+        tokens: Callable[[], Tokens] = Tokens,
     ) -> None:
-        """`api`: what is under /api/. `token` returns `admin.token` as it is now."""
+        """`api`: what is under /api/. `tokens` returns those of the file in force."""
         self._listen = listen
         self._metrics = metrics
         self._checks = checks
@@ -73,29 +82,36 @@ class AdminServer:
         for route in routes:
             route.kwargs["expect_handler"] = on_expect
         application.router.add_routes(routes)
-        self._token = token
-        self._gate = Gate(Guard(self._token_bytes, is_loopback=is_loopback(listen.host)), metrics)
+        self._gate = Gate(tokens, metrics, is_local=is_local(listen))
         self._door = Door(self._protocol, self._gate.count)
         self._gate.attach(application, self._door)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=CLIENTS_END_WITHIN_S)
         self._server: asyncio.Server | None = None
+        self._socket_inode: int | None = None
 
     async def start(self) -> None:
         await self._runner.setup()
         try:
-            self._server = await asyncio.get_running_loop().create_server(
-                self._door, self._listen.host, self._listen.port, reuse_address=True
-            )
-        except OSError as error:
+            self._server = await self._serve(asyncio.get_running_loop())
+        except Unreachable:
             await self._runner.cleanup()
+            raise
+
+    async def _serve(self, loop: asyncio.AbstractEventLoop) -> asyncio.Server:
+        if isinstance(self._listen, UnixSocket):
+            try:
+                listener = await loop.run_in_executor(None, unix_socket.listening, self._listen.path)
+            except Unreachable as error:
+                raise Unreachable(f"admin.listen: {error}") from error
+            self._socket_inode = os.stat(self._listen.path).st_ino
+            return await loop.create_unix_server(self._door, sock=listener)
+        try:
+            return await loop.create_server(self._door, self._listen.host, self._listen.port, reuse_address=True)
+        except OSError as error:
             raise Unreachable(
                 f"admin.listen: cannot listen on {self._listen} ({error.strerror or error}): is another daemon "
                 'running? Choose another port, or "" for none'
             ) from error
-
-    def _token_bytes(self) -> bytes | None:
-        token = self._token()
-        return token.reveal().encode() if token is not None else None
 
     def _protocol(self) -> asyncio.Protocol:
         assert self._runner.server is not None
@@ -103,6 +119,8 @@ class AdminServer:
             self._runner.server,
             loop=asyncio.get_running_loop(),
             access_log=cast(logging.Logger, None),
+            auto_decompress=False,
+            tcp_keepalive=not isinstance(self._listen, UnixSocket),
             lingering_time=_LINGERS_S,
             logger=cast(logging.Logger, ServerLog(self._gate.count)),
         )
@@ -110,6 +128,8 @@ class AdminServer:
     async def stop(self) -> None:
         if self._server is not None:
             self._server.close()
+            if isinstance(self._listen, UnixSocket) and self._socket_inode is not None:
+                unix_socket.remove(self._listen.path, self._socket_inode)
         await self._runner.cleanup()
 
     async def _livez(self, _request: web.Request) -> web.Response:

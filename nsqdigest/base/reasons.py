@@ -112,6 +112,11 @@ class HttpRefusal(StrEnum):
     TOKEN_WRONG = "token-wrong"
     TOO_MANY_TOKENS = "too-many-tokens"
     """That were wrong, from one address."""
+    READ_ONLY = "read-only"
+    """The reading token, for a request that changes something."""
+    BODY = "body"
+    """A read with a body."""
+    CONTENT_ENCODING = "content-encoding"
     CONTENT_TYPE = "content-type"
     MALFORMED = "malformed"
     """No HTTP, or HTTP that two servers might read differently."""
@@ -119,6 +124,8 @@ class HttpRefusal(StrEnum):
     TOO_MUCH = "too-much"
     """More bytes than any request has."""
     TOO_MANY_CONNECTIONS = "too-many-connections"
+    BUSY = "busy"
+    """Too many requests are being answered: the places that are left are for health and metrics."""
 
 
 class ReloadOutcome(StrEnum):

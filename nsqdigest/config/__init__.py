@@ -28,6 +28,7 @@ from nsqdigest.config.model import (
     Secret,
     SinkSettings,
     Tls,
+    UnixSocket,
 )
 from nsqdigest.config.reading import find, load, parse_text
 
@@ -48,6 +49,7 @@ __all__ = [
     "Secret",
     "SinkSettings",
     "Tls",
+    "UnixSocket",
     "find",
     "load",
     "parse_text",

@@ -29,6 +29,13 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+class UnixSocket(NamedTuple):
+    path: str
+
+    def __str__(self) -> str:
+        return f"unix:{self.path}"
+
+
 class Secret:
     """Text that only `reveal()` returns."""
 
@@ -230,8 +237,10 @@ class Route:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admin:
-    listen: Address | None
+    listen: Address | UnixSocket | None
     token: Secret | None
+    read_token: Secret | None
+    """Reads and changes nothing. None: on this machine no token is needed to read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,7 @@ from nsqdigest.config.readers import (
     FilePath,
     Fraction,
     HiddenText,
+    Listen,
     ListOf,
     MatchTable,
     NameOf,
@@ -405,15 +406,21 @@ ADMIN = Section(
     (
         Option(
             "listen",
-            Address(4180, optional=True),
+            Listen(4180),
             "127.0.0.1:4180",
-            'the page, health, metrics, /api; "": off; beyond this machine with a token',
+            'the page, health, metrics, /api; "unix:/run/nsqdigest/admin.sock"; "": off',
         ),
         Option(
             "token",
             HiddenText(texts.token),
             "",
             "to change something, and beyond this machine to read: env:NAME or file:PATH",
+        ),
+        Option(
+            "read_token",
+            HiddenText(texts.token),
+            "",
+            "may read and change nothing; with it a token is needed to read on this machine, too",
         ),
     ),
     rules=(rules.admin,),

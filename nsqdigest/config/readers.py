@@ -276,6 +276,18 @@ class Address(Reader):
 
 
 @dataclass(frozen=True, slots=True)
+class Listen(Reader):
+    """An address to listen on, a Unix socket, or "" for none."""
+
+    usual_port: int
+
+    def __call__(self, value: Any, spot: Spot) -> Any:
+        if isinstance(value, str) and value.startswith("unix:"):
+            return units.unix_socket(value)
+        return Address(self.usual_port, optional=True)(value, spot)
+
+
+@dataclass(frozen=True, slots=True)
 class ListOf(Reader):
     element: Reader
     sample: str

@@ -15,7 +15,7 @@ from typing import Any
 from nsqdigest.base.moments import format_duration
 from nsqdigest.base.templates import Template
 from nsqdigest.base.words import nearest
-from nsqdigest.config.model import Address, Tls
+from nsqdigest.config.model import Address, Secret, Tls, UnixSocket
 from nsqdigest.config.problems import Spot, show
 from nsqdigest.config.texts import suggested_field
 
@@ -25,6 +25,8 @@ NSQD_HTTP_PORT = 4151
 NSQD_MSG_TIMEOUT_MS = 60_000
 """nsqd's default for `--msg-timeout`."""
 LOOKUPD_TCP_PORT = 4160
+SHORTEST_TOKEN = 16
+"""Of `openssl rand -hex` these are 64 bits: no rate of guesses finds them."""
 
 
 def _have(values: Values, *names: str) -> bool:
@@ -38,6 +40,11 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def is_local(listen: Address | UnixSocket) -> bool:
+    """Whether only this machine can reach it."""
+    return isinstance(listen, UnixSocket) or is_loopback(listen.host)
 
 
 def nsq(values: Values, spot: Spot) -> None:
@@ -137,13 +144,25 @@ def retries(values: Values, spot: Spot) -> None:
 
 
 def admin(values: Values, spot: Spot) -> None:
-    if not _have(values, "listen", "token"):
+    if not _have(values, "listen", "token", "read_token"):
         return
-    listen: Address | None = values["listen"]
-    if listen is not None and not is_loopback(listen.host) and values["token"] is None:
+    listen: Address | UnixSocket | None = values["listen"]
+    tokens: dict[str, Secret] = {key: values[key] for key in ("token", "read_token") if values[key] is not None}
+    if isinstance(listen, Address) and not is_local(listen) and not tokens:
         (spot / "listen").problem(
             f"{show(str(listen))} can be reached from other machines",
             f'write token = "env:NAME" as well, or listen = "127.0.0.1:{listen.port}"',
+        )
+    if len(tokens) == 2 and values["token"] == values["read_token"]:
+        (spot / "read_token").problem("is the same as token, which may write", "make another one: openssl rand -hex 24")
+    for key, token in tokens.items():
+        length = len(token.reveal())
+        if listen is None or length >= SHORTEST_TOKEN:
+            continue
+        report = (spot / key).warning if is_local(listen) else (spot / key).problem
+        report(
+            f"has {length} characters, and can be guessed",
+            f"make one of {SHORTEST_TOKEN} or more: openssl rand -hex 24",
         )
 
 

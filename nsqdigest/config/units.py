@@ -11,7 +11,7 @@ from typing import Any
 
 from nsqdigest.base.host_names import LONGEST_LABEL, has_bad_length, ip_version, is_name
 from nsqdigest.base.moments import DURATION_UNITS_MS, format_duration
-from nsqdigest.config.model import Address
+from nsqdigest.config.model import Address, UnixSocket
 from nsqdigest.config.problems import Wrong
 
 SIZE_UNITS_BYTES = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
@@ -23,6 +23,8 @@ _SIZE = re.compile(r"([0-9]{1,12})(B|KiB|MiB|GiB)")
 _NUMBER = r"([0-9]{1,12}(?:\.[0-9]{1,3})?)"
 _LOOSE_PART = re.compile(_NUMBER + r"\s*([a-zA-Z]*)\s*(?:,|and\b)?\s*")
 
+_LONGEST_SOCKET_BYTES = 107
+"""The kernel's limit for the path of a Unix socket."""
 _ADDRESS = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]:]+)):([0-9]{1,9})")
 
 _DURATION_WORDS = {
@@ -168,3 +170,15 @@ def address(text: str, usual_port: int) -> Address:
     if not 1 <= read.port <= 65535:
         raise Wrong(f"has port {read.port}", f"write one from 1 to 65535, such as {usual_port}")
     return read
+
+
+def unix_socket(text: str) -> UnixSocket:
+    path = text.removeprefix("unix:")
+    like = 'write one like "unix:/run/nsqdigest/admin.sock"'
+    if path.startswith("//"):
+        raise Wrong("is not the path of a socket", f'write "unix:/{path.lstrip("/")}"')
+    if not path.startswith("/") or path.endswith("/") or not path.isprintable():
+        raise Wrong("is not the whole path of a socket", like)
+    if len(path.encode()) > _LONGEST_SOCKET_BYTES:
+        raise Wrong(f"is longer than the {_LONGEST_SOCKET_BYTES} bytes that a socket's path may have", like)
+    return UnixSocket(path)

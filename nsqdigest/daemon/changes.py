@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from nsqdigest.base.moments import format_duration
 from nsqdigest.base.words import counted
-from nsqdigest.config import Address, Config, Secret
+from nsqdigest.config import Address, Config, Secret, UnixSocket
 from nsqdigest.config.options import POLICY, ROUTE, SECTIONS, TLS, Kinds, Option, Section
 from nsqdigest.config.problems import show
 from nsqdigest.config.units import format_size
@@ -78,6 +78,7 @@ NEEDS: Mapping[str, Need] = {
     "limits.past": Need.IN_PLACE,
     "admin.listen": Need.RESTART,
     "admin.token": Need.IN_PLACE,
+    "admin.read_token": Need.IN_PLACE,
     "log.level": Need.IN_PLACE,
     "log.format": Need.IN_PLACE,
 }
@@ -250,7 +251,7 @@ def _change(path: str, option: Option, old: Any, new: Any) -> Change:
 def _shown(value: Any, unit: str) -> str:
     if value is None:
         return '""'
-    if isinstance(value, Address):
+    if isinstance(value, Address | UnixSocket):
         return str(value)
     if isinstance(value, tuple) and any(isinstance(each, tuple) and not isinstance(each, Address) for each in value):
         return ""  # a table of conditions, or times of day

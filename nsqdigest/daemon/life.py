@@ -24,9 +24,10 @@ import time
 from collections.abc import Iterator
 
 from nsqdigest import __version__
+from nsqdigest.admin.guard import Tokens
 from nsqdigest.admin.operator import OperatorApi
 from nsqdigest.admin.reading import ReadingApi
-from nsqdigest.admin.server import AdminServer
+from nsqdigest.admin.server import AdminServer, url_of
 from nsqdigest.backoff import PROBE_MESSAGE_WITHIN_S, longest_recovery_s, retry_wait_ms
 from nsqdigest.base import log, tasks
 from nsqdigest.base.errors import NsqdigestError, StoreError
@@ -96,7 +97,11 @@ class Daemon:
             reads = ReadingApi(self.view, Browser(lambda: self.parts, self.status)).routes()
             api = [*reads, *OperatorApi(self.operator).routes()]
             self._admin = AdminServer(
-                config.admin.listen, self.parts.metrics, self.status.checks, api, lambda: self.config.admin.token
+                config.admin.listen,
+                self.parts.metrics,
+                self.status.checks,
+                api,
+                lambda: Tokens(self.config.admin.token, self.config.admin.read_token),
             )
 
     @property
@@ -139,7 +144,7 @@ class Daemon:
             "daemon.started",
             version=__version__, config=self.config.source, topics=[consumer.topic for consumer in parts.consumers],
             routes=len(self.config.routes), sinks=list(parts.outlets),
-            ready=f"http://{listen}/readyz?verbose" if listen else "admin.listen is off",
+            ready=url_of(listen, "/readyz?verbose") if listen else "admin.listen is off",
             longest_recovery_s=_longest_recovery_s(self.config), intake_at_most_mib=_intake_at_most_mib(parts),
         )  # fmt: skip
         self._systemd.ready()

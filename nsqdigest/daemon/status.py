@@ -39,7 +39,10 @@ _HASH_LENGTH = 12
 def config_hash(config: Config) -> str:
     """Equal for settings by which daemons of one version work alike. Where the file is, [admin] and [log] do not enter
     it, nor do secrets, and URLs that may contain one."""
-    own = replace(config.admin, listen=None, token=None), replace(config.log, level="info", format="auto")
+    own = (
+        replace(config.admin, listen=None, token=None, read_token=None),
+        replace(config.log, level="info", format="auto"),
+    )
     text = repr(replace(config, source="", warnings=(), admin=own[0], log=own[1]))
     return hashlib.sha256(text.encode()).hexdigest()[:_HASH_LENGTH]
 

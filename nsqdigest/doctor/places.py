@@ -14,9 +14,11 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from nsqdigest.admin.client import own_host
+from nsqdigest.admin import unix_socket
+from nsqdigest.admin.client import connection_to
 from nsqdigest.base.errors import Unreachable
 from nsqdigest.base.findings import Finding, Reached
+from nsqdigest.config import UnixSocket
 from nsqdigest.doctor import judgements, running
 from nsqdigest.doctor.reach import connect, in_a_thread, leave, peer_of, resolve, why
 
@@ -69,9 +71,11 @@ class SinkReach:
         return reached._replace(how="; ".join([reached.how, *greeted.details]))
 
 
-async def look_at_admin(listen: Address | None) -> list[Finding]:
+async def look_at_admin(listen: Address | UnixSocket | None) -> list[Finding]:
     if listen is None:
         return [judgements.of_no_admin()]
+    if isinstance(listen, UnixSocket):
+        return await _look_at_socket(listen)
     try:
         await resolve(listen.host)
     except Unreachable as error:
@@ -81,6 +85,16 @@ async def look_at_admin(listen: Address | None) -> list[Finding]:
         return [judgements.of_free_admin(str(listen))]
     if problem.errno != errno.EADDRINUSE:
         return [judgements.of_unusable_admin(str(listen), problem.strerror or str(problem))]
+    return running.of_used_admin(str(listen), await in_a_thread(lambda: _readyz(listen)))
+
+
+async def _look_at_socket(listen: UnixSocket) -> list[Finding]:
+    try:
+        is_taken = await in_a_thread(lambda: unix_socket.is_taken(listen.path))
+    except Unreachable as error:
+        return [judgements.of_unusable_admin(str(listen), str(error))]
+    if not is_taken:
+        return [judgements.of_free_admin(str(listen))]
     return running.of_used_admin(str(listen), await in_a_thread(lambda: _readyz(listen)))
 
 
@@ -96,8 +110,8 @@ def _bind(listen: Address) -> OSError | None:
     return None
 
 
-def _readyz(listen: Address) -> str:
-    connection = http.client.HTTPConnection(own_host(listen), listen.port, timeout=_ANSWER_WITHIN_S)
+def _readyz(listen: Address | UnixSocket) -> str:
+    connection = connection_to(listen, _ANSWER_WITHIN_S)
     try:
         connection.request("GET", "/readyz?verbose")
         return connection.getresponse().read(_ANSWER_LIMIT_BYTES).decode("utf-8", "replace")

@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from nsqdigest.admin import door, gate
+from nsqdigest.admin.guard import Tokens
 from nsqdigest.admin.server import AdminServer, Check
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.config import Address, Secret
@@ -65,7 +66,7 @@ class Served:
         self.goes_on = asyncio.Event()
         api = [web.get("/api/slow", self.slow), web.post("/api/slow", self.slow), web.get("/api/large", self.large)]
         checks = [Check("running", True, "yes")]
-        self.server = AdminServer(self.address, self.metrics, lambda: checks, api, lambda: Secret(TOKEN))
+        self.server = AdminServer(self.address, self.metrics, lambda: checks, api, lambda: Tokens(Secret(TOKEN)))
         self.peers: list[Peer] = []
         self.slow_ones = 0
 
@@ -95,6 +96,7 @@ class Served:
 async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
     """Impatient, and with few places."""
     monkeypatch.setattr(door, "MOST", 4)
+    monkeypatch.setattr(door, "KEPT", 1)
     monkeypatch.setattr(door, "HEAD_WITHIN_S", 0.3)
     monkeypatch.setattr(gate, "BODY_WITHIN_S", 0.3)
     served = Served()
@@ -175,18 +177,76 @@ async def test_a_new_connection_takes_the_place_of_the_one_that_waits_longest(se
     assert (served.connections, served.refused("too-many-connections")) == (4, 1)
 
 
+SLOW = b"GET /api/slow HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+
 async def test_one_that_is_being_answered_keeps_its_place(served: Served) -> None:
-    busy = [await served.peer() for _ in range(4)]
+    busy = [await served.peer() for _ in range(3)]
     for peer in busy:
-        await peer.send(b"GET /api/slow HTTP/1.1\r\nhost: localhost\r\n\r\n")
-    await until(lambda: served.slow_ones == 4, PATIENCE_S)
-    assert await (await served.peer()).is_closed()
+        await peer.send(SLOW)
+    await until(lambda: served.slow_ones == 3, PATIENCE_S)
+    flood = [await served.peer() for _ in range(5)]
+    for peer in flood[:-1]:
+        assert await peer.is_closed()
     served.goes_on.set()
     for peer in busy:
         assert (await peer.answer()).startswith(ANSWERED)
-    newer = await served.peer()
-    await newer.send(GET)
-    assert (await newer.answer()).startswith(ANSWERED)
+
+
+async def test_a_place_is_kept_for_health_and_metrics(served: Served) -> None:
+    """All that may be answered at once wait for a slow Redis."""
+    busy = [await served.peer() for _ in range(3)]
+    for peer in busy:
+        await peer.send(SLOW)
+    await until(lambda: served.slow_ones == 3, PATIENCE_S)
+    for path in (b"/livez", b"/readyz", b"/metrics"):
+        peer = await served.peer()
+        await peer.send(GET.replace(b"/livez", path))
+        assert (await peer.answer()).startswith(ANSWERED)
+    peer = await served.peer()
+    await peer.send(SLOW)
+    assert (await peer.answer()).startswith(b"HTTP/1.1 503 ")
+    assert served.refused("busy") == 1
+    served.goes_on.set()
+    await busy[0].answer()
+    peer = await served.peer()
+    await peer.send(SLOW)
+    assert (await peer.answer()).startswith(ANSWERED)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /api/status HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n",
+        b"POST /api/slow HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 10\r\n"
+        b"authorization: Bearer " + TOKEN.encode() + b"\r\n\r\n",
+        b"POST /livez HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n",
+    ],
+)
+async def test_a_body_that_never_comes_keeps_nobody_out(
+    served: Served, monkeypatch: pytest.MonkeyPatch, head: bytes
+) -> None:
+    """Ten times as many as there are places; then monitoring asks."""
+    monkeypatch.setattr(gate, "BODY_WITHIN_S", PATIENCE_S)
+    for _ in range(40):
+        await (await served.peer()).send(head)
+    for _ in range(3):
+        peer = await served.peer()
+        await peer.send(GET)
+        assert (await peer.answer()).startswith(ANSWERED)
+
+
+async def test_a_read_with_a_body_and_a_compressed_write_are_refused_before_the_body_comes(served: Served) -> None:
+    told = f"host: localhost\r\ncontent-type: application/json\r\nauthorization: Bearer {TOKEN}\r\n".encode()
+    for head, status in (
+        (b"GET /api/slow HTTP/1.1\r\n" + told + b"content-length: 9\r\n\r\n", 400),
+        (b"HEAD /livez HTTP/1.1\r\n" + told + b"transfer-encoding: chunked\r\n\r\n", 400),
+        (b"POST /api/slow HTTP/1.1\r\n" + told + b"content-length: 9\r\ncontent-encoding: gzip\r\n\r\n", 415),
+    ):
+        peer = await served.peer()
+        await peer.send(head)
+        assert (await peer.answer()).startswith(b"HTTP/1.1 %d " % status)
+    assert served.slow_ones == 0
 
 
 async def test_a_flood_of_connections_keeps_nobody_out(served: Served) -> None:

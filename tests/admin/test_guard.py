@@ -6,16 +6,29 @@ from typing import Any
 
 import pytest
 
-from nsqdigest.admin.guard import WRONG_AT_ONCE, WRONG_EVERY_S, Asked, Brake, Guard
+from nsqdigest.admin import proof
+from nsqdigest.admin.guard import WRONG_AT_ONCE, WRONG_EVERY_S, Admitted, Asked, Brake, Guard, Refused, Tokens
 from nsqdigest.base.reasons import HttpRefusal as Reason
+from nsqdigest.config import Secret
 
 pytestmark = pytest.mark.unit
 
 TOKEN = "a-long-enough-token"
 BEARER = f"Bearer {TOKEN}"
 OURS = "127.0.0.1:4180"
-LOCAL, OPEN = (Guard(TOKEN.encode, is_loopback=is_loopback) for is_loopback in (True, False))
-WITHOUT = Guard(lambda: None, is_loopback=True)
+READING = "a-long-token-that-reads"
+NOW_S = 1000.0
+
+
+def guard_of(write: str | None, read: str | None = None, *, is_local: bool = True) -> Guard:
+    tokens = Tokens(*(None if each is None else Secret(each) for each in (write, read)))
+    return Guard(lambda: tokens, proof.Nonces(b"key of this process"), is_local=is_local)
+
+
+LOCAL, OPEN = (guard_of(TOKEN, is_local=is_local) for is_local in (True, False))
+WITHOUT = guard_of(None)
+BOTH, OPEN_BOTH = (guard_of(TOKEN, READING, is_local=is_local) for is_local in (True, False))
+READ_ONLY = guard_of(None, READING)
 
 
 def reads(path: str = "/api/status", **said: Any) -> Asked:
@@ -27,9 +40,15 @@ def writes(path: str = "/api/pause", **said: Any) -> Asked:
     return Asked(**{**usual, "content_type": "application/json", **said})
 
 
-def reason(guard: Guard, asked: Asked, **options: bool) -> Reason | None:
-    refused = guard.decide(asked, **options)
-    return refused.reason if refused else None
+def refusal(guard: Guard, asked: Asked, *, may_try: bool = True) -> Refused:
+    decided = guard.decide(asked, NOW_S, may_try=may_try)
+    assert isinstance(decided, Refused)
+    return decided
+
+
+def reason(guard: Guard, asked: Asked, *, may_try: bool = True) -> Reason | None:
+    decided = guard.decide(asked, NOW_S, may_try=may_try)
+    return decided.reason if isinstance(decided, Refused) else None
 
 
 # -- hosts
@@ -67,8 +86,7 @@ def test_a_name_that_was_bound_to_our_address_reads_nothing(host: str, path: str
 )  # fmt: skip
 @pytest.mark.parametrize("guard", [LOCAL, OPEN])
 def test_there_is_one_host_and_it_is_one(guard: Guard, hosts: tuple[str, ...]) -> None:
-    refused = guard.decide(reads(hosts=hosts, authorization=BEARER))
-    assert refused is not None
+    refused = refusal(guard, reads(hosts=hosts, authorization=BEARER))
     assert (refused.status, refused.reason) == (400, Reason.HOST)
 
 
@@ -82,9 +100,7 @@ def test_where_other_machines_ask_the_host_may_have_any_name() -> None:
 
 
 def test_a_refused_host_is_shown_as_one_line() -> None:
-    refused = LOCAL.decide(reads(hosts=("a" * 240 + ".example",)))
-    assert refused is not None
-    assert len(refused.text) < 300
+    assert len(refusal(LOCAL, reads(hosts=("a" * 240 + ".example",))).text) < 300
 
 
 # -- web pages of others
@@ -195,36 +211,120 @@ def test_a_write_is_json(content_type: str) -> None:
     assert reason(LOCAL, writes(content_type=content_type)) is Reason.CONTENT_TYPE
 
 
+@pytest.mark.parametrize(
+    ("guard", "asked", "expected"),
+    [
+        (BOTH, reads(), Reason.TOKEN_MISSING),  # on this machine, too
+        (BOTH, reads(authorization="Basic dTpw"), Reason.TOKEN_WRONG),
+        (BOTH, reads(authorization=f"Bearer {READING}"), None),
+        (BOTH, reads(authorization=BEARER), None),
+        (BOTH, reads("/readyz"), None),
+        (BOTH, reads(proof.NONCE_PATH), None),
+        (BOTH, writes(authorization=f"Bearer {READING}"), Reason.READ_ONLY),
+        (BOTH, writes(), None),
+        (OPEN_BOTH, reads(authorization=f"Bearer {READING}"), None),
+        (OPEN_BOTH, reads(is_passed_on=True, authorization=f"Bearer {READING}"), None),
+        (OPEN_BOTH, writes(authorization=f"Bearer {READING}"), Reason.READ_ONLY),
+        (OPEN_BOTH, writes(authorization=f"Bearer {READING}", method="DELETE"), Reason.READ_ONLY),
+        (READ_ONLY, reads(authorization=f"Bearer {READING}"), None),
+        (READ_ONLY, writes(), Reason.NO_TOKEN),
+        (READ_ONLY, writes(authorization=f"Bearer {READING}"), Reason.NO_TOKEN),
+    ],
+)
+def test_a_reading_token_reads_and_changes_nothing(guard: Guard, asked: Asked, expected: Reason | None) -> None:
+    assert reason(guard, asked) is expected
+
+
 def test_the_token_of_a_new_file_counts_at_once() -> None:
-    tokens: list[bytes | None] = [None]
-    guard = Guard(lambda: tokens[-1], is_loopback=True)
+    tokens = [Tokens()]
+    guard = Guard(lambda: tokens[-1], proof.Nonces(b"key"), is_local=True)
     assert reason(guard, writes()) is Reason.NO_TOKEN
-    tokens.append(TOKEN.encode())
+    tokens.append(Tokens(Secret(TOKEN)))
     assert reason(guard, writes()) is None
-    tokens.append(b"another-long-token")
+    tokens.append(Tokens(Secret("another-long-token")))
     assert reason(guard, writes()) is Reason.TOKEN_WRONG
 
 
 def test_a_refusal_does_not_show_what_was_guessed() -> None:
-    refused = LOCAL.decide(writes(authorization="Bearer guess"))
-    assert refused is not None
-    assert "guess" not in refused.text
+    assert "guess" not in refusal(LOCAL, writes(authorization="Bearer guess")).text
+
+
+# -- bodies
+
+
+@pytest.mark.parametrize("path", ["/", "/livez", "/api/status", proof.NONCE_PATH])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_a_read_has_no_body(path: str, method: str) -> None:
+    for guard in (LOCAL, OPEN):
+        refused = refusal(guard, reads(path, method=method, has_body=True, authorization=BEARER))
+        assert (refused.status, refused.reason) == (400, Reason.BODY)
+        assert reason(guard, reads(path, method=method, authorization=BEARER)) is None
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "identity", "nonsense"])
+def test_a_body_is_sent_as_it_is(encoding: str) -> None:
+    for authorization in (BEARER, None):
+        refused = refusal(LOCAL, writes(has_body=True, content_encoding=encoding, authorization=authorization))
+        assert (refused.status, refused.reason) == (415, Reason.CONTENT_ENCODING)
+
+
+# -- proofs
+
+
+def proved(nonce: str, token: str = TOKEN, **said: Any) -> Asked:
+    fields = {"method": "POST", "path": "/api/pause", "target": "/api/pause", **said}
+    shown = proof.authorization(token.encode(), nonce, "POST", "/api/pause", b"{}")
+    return Asked(**{"hosts": (OURS,), "authorization": shown, "content_type": "application/json", **fields})
+
+
+def test_a_proof_is_as_good_as_the_token_and_good_once() -> None:
+    nonces = proof.Nonces(b"key of this process")
+    guard = Guard(lambda: Tokens(Secret(TOKEN), Secret(READING)), nonces, is_local=True)
+    nonce = nonces.make(NOW_S, bytes(16))
+    decided = guard.decide(proved(nonce), NOW_S + 1)
+    assert isinstance(decided, Admitted)
+    assert decided.proved is not None
+    assert decided.proved.covers(b"{}")
+    assert not decided.proved.covers(b"{ }")
+    assert reason(guard, proved(nonce)) is Reason.TOKEN_WRONG
+    assert reason(guard, proved(nonces.make(NOW_S, b"another nonce!!!"), READING)) is Reason.READ_ONLY
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"target": "/api/pause?x"}, {"target": "/api/resume", "path": "/api/resume"}, {"method": "PUT"},
+        {"authorization": "Nsqdigest-Proof"}, {"authorization": "Nsqdigest-Proof a b c"},
+        {"authorization": "Nsqdigest-Proof ä ö ü"}, {"authorization": "Nsqdigest-Proof \udcff a b"},
+    ],
+)  # fmt: skip
+def test_a_proof_is_of_one_request(said: dict[str, str]) -> None:
+    nonces = proof.Nonces(b"key of this process")
+    guard = Guard(lambda: Tokens(Secret(TOKEN)), nonces, is_local=True)
+    assert reason(guard, proved(nonces.make(NOW_S, bytes(16)), **said)) is Reason.TOKEN_WRONG
+
+
+def test_a_proof_by_another_token_or_for_another_process_is_worth_nothing() -> None:
+    nonces = proof.Nonces(b"key of this process")
+    guard = Guard(lambda: Tokens(Secret(TOKEN)), nonces, is_local=True)
+    fresh, foreign = nonces.make(NOW_S, bytes(16)), proof.Nonces(b"key before the restart").make(NOW_S, bytes(16))
+    assert reason(guard, proved(fresh, "another-long-token")) is Reason.TOKEN_WRONG
+    assert reason(guard, proved(foreign)) is Reason.TOKEN_WRONG
+    assert reason(guard, proved(nonces.make(NOW_S - proof.FRESH_S - 1, bytes(16)))) is Reason.TOKEN_WRONG
+    assert reason(guard, proved(fresh)) is None
 
 
 # -- guessing
 
 
-def test_after_many_wrong_tokens_none_is_looked_at() -> None:
-    assert reason(LOCAL, writes(), may_try=False) is Reason.TOO_MANY_TOKENS
+@pytest.mark.parametrize("guard", [LOCAL, OPEN])
+@pytest.mark.parametrize("is_passed_on", [True, False])
+def test_the_right_token_passes_however_many_wrong_ones_came(guard: Guard, is_passed_on: bool) -> None:
+    right, wrong = (dict[str, Any](authorization=each, is_passed_on=is_passed_on) for each in (BEARER, "Bearer wrong"))
+    for make in (reads, writes):
+        assert reason(guard, make(**right), may_try=False) is None
+        assert reason(guard, make(**wrong), may_try=False) is Reason.TOO_MANY_TOKENS
     assert reason(LOCAL, reads(), may_try=False) is None
-
-
-def test_what_anybody_may_read_is_not_kept_from_who_shows_a_token() -> None:
-    """Ten wrong tokens of another program on this machine must not blind the operator's `status`."""
-    for shown in (BEARER, "Bearer wrong"):
-        assert reason(LOCAL, reads(authorization=shown), may_try=False) is None
-        assert reason(OPEN, reads(authorization=shown), may_try=False) is Reason.TOO_MANY_TOKENS
-        assert reason(LOCAL, reads(authorization=shown, is_passed_on=True), may_try=False) is Reason.TOO_MANY_TOKENS
 
 
 def test_an_address_may_be_wrong_ten_times_and_then_once_each_six_seconds() -> None:

@@ -27,6 +27,7 @@ from nsqdigest.config import (
     ConfigError,
     Route,
     Secret,
+    UnixSocket,
     example,
     find,
     load,
@@ -947,11 +948,61 @@ def test_an_admin_address_for_other_machines_needs_a_token() -> None:
         '12: admin.listen: "0.0.0.0:4180" can be reached from other machines; '
         'write token = "env:NAME" as well, or listen = "127.0.0.1:4180"'
     )
-    assert read(f'{text}token = "hunter2"').admin.token == Secret("hunter2")
+    for key in ("token", "read_token"):
+        admin = read(f'{text}{key} = "{LONG}"').admin
+        assert getattr(admin, key) == Secret(LONG)
 
 
 def test_admin_can_be_off() -> None:
     assert read(f'{SMALLEST}[admin]\nlisten = ""').admin.listen is None
+
+
+LONG = "a-token-of-16-ch"
+
+
+@pytest.mark.parametrize("key", ["token", "read_token"])
+def test_a_token_that_can_be_guessed_is_refused_beyond_this_machine(key: str) -> None:
+    text = f'{SMALLEST}[admin]\nlisten = "0.0.0.0:4180"\n{key} = "env:T"\n'
+    said = "has 15 characters, and can be guessed; make one of 16 or more: openssl rand -hex 24"
+    assert problem(text, {"T": LONG[1:]}) == f"13: admin.{key}: {said}"
+    assert read(text, {"T": LONG}).warnings == ()
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:4180", "[::1]:4180", "localhost:1", "unix:/run/nsqdigest/admin.sock"])
+def test_on_this_machine_a_short_token_is_a_warning(listen: str) -> None:
+    text = f'{SMALLEST}[admin]\nlisten = "{listen}"\ntoken = "env:T"\nread_token = "{LONG}"\n'
+    (warning,) = read(text, {"T": "changeme"}).warnings
+    assert (warning.path, warning.problem) == ("admin.token", "has 8 characters, and can be guessed")
+    assert read(text, {"T": f"{LONG}2"}).warnings == ()
+    assert read(f'{SMALLEST}[admin]\nlisten = ""\ntoken = "x"\n').warnings == ()
+
+
+def test_the_reading_token_is_another_one() -> None:
+    said = problem(f'{SMALLEST}[admin]\ntoken = "{LONG}"\nread_token = "{LONG}"\n')
+    assert said == (
+        "13: admin.read_token: is the same as token, which may write; make another one: openssl rand -hex 24"
+    )
+
+
+def test_admin_may_listen_on_a_unix_socket() -> None:
+    config = read(f'{SMALLEST}[admin]\nlisten = "unix:/run/nsqdigest/admin.sock"\n')
+    assert config.admin.listen == UnixSocket("/run/nsqdigest/admin.sock")
+    assert str(config.admin.listen) == "unix:/run/nsqdigest/admin.sock"
+
+
+@pytest.mark.parametrize(
+    ("listen", "said"),
+    [
+        ("unix:", 'is not the whole path of a socket; write one like "unix:/run/nsqdigest/admin.sock"'),
+        ("unix:admin.sock", 'is not the whole path of a socket; write one like "unix:/run/nsqdigest/admin.sock"'),
+        ("unix:~/admin.sock", 'is not the whole path of a socket; write one like "unix:/run/nsqdigest/admin.sock"'),
+        ("unix:/run/", 'is not the whole path of a socket; write one like "unix:/run/nsqdigest/admin.sock"'),
+        ("unix:///run/a.sock", 'is not the path of a socket; write "unix:/run/a.sock"'),
+        (f"unix:/{'x' * 107}", "is longer than the 107 bytes that a socket's path may have"),
+    ],
+)
+def test_the_socket_has_a_path_that_works_from_every_folder(listen: str, said: str) -> None:
+    assert said in problem(f'{SMALLEST}[admin]\nlisten = "{listen}"\n')
 
 
 # -- secrets

@@ -378,4 +378,4 @@ def test_variables_that_are_known_or_that_kubernetes_sets_are_not(variable: str)
 
 
 def test_nor_is_one_that_the_file_names() -> None:
-    assert advice(with_line("[admin]", 'token = "env:NSQDIGEST_TOKEN"'), {"NSQDIGEST_TOKEN": "x"}) == []
+    assert advice(with_line("[admin]", 'token = "env:NSQDIGEST_TOKEN"'), {"NSQDIGEST_TOKEN": "a-token-of-16-ch"}) == []

@@ -87,6 +87,7 @@ def test_equal_files_differ_in_nothing() -> None:
         ("backoff", "slow_start = false", Need.IN_PLACE, "backoff.slow_start true → false"),
         ("redis", 'namespace = "other"', Need.RESTART, 'redis.namespace "nsqdigest" → "other"'),
         ("admin", 'listen = ""', Need.RESTART, 'admin.listen 127.0.0.1:4180 → ""'),
+        ("admin", 'listen = "unix:/run/a"', Need.RESTART, "admin.listen 127.0.0.1:4180 → unix:/run/a"),
     ],
 )  # fmt: skip
 def test_an_option(table: str, option: str, need: Need, said: str) -> None:
@@ -128,6 +129,7 @@ SECRET = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
     ("table", "option", "said"),
     [
         ("admin", 'token = "env:KEY"', "admin.token"),
+        ("admin", 'read_token = "env:KEY"', "admin.read_token"),
         ("nsq", 'auth_secret = "env:KEY"', "nsq.auth_secret; all topics connect anew"),
         ("redis", 'url = "redis://me:s3cret@h:1/0"', "redis.url redis://127.0.0.1:6379/0 → redis://***@h:1/0"),
     ],

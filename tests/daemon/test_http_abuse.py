@@ -7,15 +7,17 @@ import http.client
 import os
 import resource
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.daemon import Daemon
+from nsqdigest.base.errors import EXIT_UNREACHABLE
+from support.daemon import Daemon, run_command
 from support.ports import HOST
 from support.publishing import Background
-from support.stage import QUIET, Stage, stage
+from support.stage import QUIET, TOPIC, Stage, stage
 from support.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.servers]
@@ -51,6 +53,8 @@ REFUSED = [
     ("OPTIONS", "/api/pause", {"origin": "https://attacker.example"}, None, 403),
     ("TRACE", "/", {}, None, 405),
     ("GET", "/livez", {"x": "x" * 20_000}, None, 400),
+    ("GET", "/api/status", {}, b"{}", 400),
+    ("POST", "/api/pause", {**ALLOWED, "content-encoding": "gzip"}, b"\x1f\x8b", 415),
 ]
 
 
@@ -133,3 +137,61 @@ def test_whatever_is_done_to_its_address_intake_goes_on(stage: Stage, daemon: Da
     lines = daemon.log_text().splitlines()
     assert len([line for line in lines if '"admin.' in line]) < 40, "garbage does not fill the log"
     assert TOKEN not in daemon.log_text()
+
+
+UNSENT = b"HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 10\r\n"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /api/status " + UNSENT + b"\r\n",
+        b"POST /api/pause " + UNSENT + b"authorization: Bearer " + TOKEN.encode() + b"\r\n\r\n",
+    ],
+)
+def test_bodies_that_never_come_blind_no_monitoring(daemon: Daemon, head: bytes) -> None:
+    held = [opened(daemon, head) for _ in range(2 * HELD_AT_MOST)]
+    for path in ("/livez", "/readyz", "/metrics", "/"):
+        assert asked(daemon, "GET", path, {}, None) == 200
+    assert asked(daemon, "POST", "/api/pause", ALLOWED, PAUSE) == 200
+    for connection in held:
+        connection.close()
+
+
+def test_wrong_tokens_do_not_lock_the_operator_out(daemon: Daemon) -> None:
+    """Far more of them than there are of the operator's, from the same address."""
+    wrong = {**ALLOWED, "authorization": "Bearer wrong"}
+    seen = []
+    for _ in range(10):
+        seen += [asked(daemon, "POST", "/api/pause", wrong, PAUSE) for _ in range(20)]
+        done = run_command("pause", "topic", TOPIC, "-c", str(daemon.config_path))
+        assert done.returncode == 0, done.stderr
+        assert asked(daemon, "POST", "/api/resume", ALLOWED, PAUSE) == 200
+    assert set(seen) == {401, 429}
+    assert seen.count(401) < 30
+
+
+def test_who_takes_the_port_of_a_daemon_that_is_down_gets_no_token(daemon: Daemon) -> None:
+    daemon.kill()
+    got = []
+    with socket.create_server((HOST, daemon.ports[0])) as squatter:
+
+        def answers() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = squatter.accept()
+                    with connection:
+                        got.append(connection.recv(64 * 1024))
+                        told = b'{"nonce": "1.%s.%s", "changed": true}' % (b"0" * 32, b"0" * 64)
+                        connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(told), told))
+                        got.append(connection.recv(64 * 1024))
+                        connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(told), told))
+
+        thread = threading.Thread(target=answers, daemon=True)
+        thread.start()
+        done = run_command("pause", "topic", TOPIC, "-c", str(daemon.config_path))
+        squatter.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    assert (done.returncode, "does not prove that it has the token" in done.stderr) == (EXIT_UNREACHABLE, True)
+    assert len(got) == 2
+    assert TOKEN.encode() not in b"".join(got)

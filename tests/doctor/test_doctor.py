@@ -491,7 +491,7 @@ async def test_who_has_the_admin_address_is_told(tables: Tables, tmp_path: Path,
         daemon.stop()
     (told,) = (await look(tables, admin={"listen": f"{HOST}:{sound_nsqd.http_address[1]}"}))["admin"]
     assert (told.state, "not by a daemon" in told.detail) == (FAIL, True)
-    (told,) = (await look(tables, admin={"listen": "192.0.2.1:4180", "token": "t"}))["admin"]
+    (told,) = (await look(tables, admin={"listen": "192.0.2.1:4180", "token": "a-long-enough-token"}))["admin"]
     assert (told.state, "cannot listen there" in told.detail) == (FAIL, True)
 
 

@@ -39,7 +39,7 @@ export function actions(isPossible, onChange) {
       });
     },
     unlock() {
-      return begin("Enter the token", "It is admin.token of the daemon's file. This page keeps it until it is closed, and nowhere else.", "Enter", async () => {});
+      return begin("Enter the token", "It is admin.token of the daemon's file, or its reading token. This page keeps it until it is closed, and nowhere else.", "Enter", async () => {});
     },
   };
 }
@@ -106,6 +106,6 @@ async function submit(event) {
 
 function wrong(error, token) {
   if (!(error instanceof source.Refusal)) return "The daemon does not answer; nothing may have changed. Try again.";
-  if (error.status === 401) return token ? "This token is wrong. It is the value of admin.token in the daemon's file." : "This needs the token.";
+  if (error.status === 401) return token ? "This token is wrong. It is the value of admin.token in the daemon's file, or of its reading token." : "This needs the token.";
   return visible(error.message);
 }

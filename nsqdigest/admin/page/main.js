@@ -262,7 +262,7 @@ function locked() {
   return panel(
     "Locked",
     null,
-    h("p", null, "Other machines reach this address, and the page shows what events contain. So reading needs the token, too: admin.token of the daemon's file."),
+    h("p", null, "The page shows what events contain, so reading needs a token, too: admin.token of the daemon's file, or its reading token."),
     trouble.status === 429 && notice("failing", trouble.text),
     h("p", null, h("button", { type: "button", class: "main", on: { click: () => actions(true, ask).unlock() } }, "Enter the token")),
   );

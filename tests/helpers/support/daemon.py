@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nsqdigest.admin import unix_socket
 from nsqdigest.base.reasons import ReloadOutcome
 from support.ports import HOST
 from support.servers import MissingServer, Server, ServerError, http_get
@@ -137,7 +138,16 @@ class Daemon(Server):
     # -- what it says
 
     def get(self, path: str) -> tuple[int, str]:
-        return http_get(self.ports[0], path)
+        listen = str(self.admin.get("listen", ""))
+        if not listen.startswith("unix:"):
+            return http_get(self.ports[0], path)
+        connection = unix_socket.Connection(listen.removeprefix("unix:"), PATIENCE_S)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
 
     def is_ready(self) -> bool:
         return self._answers(self.pid)
