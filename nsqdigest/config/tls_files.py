@@ -1,7 +1,7 @@
-"""The files of [nsq.tls], read into the context that all connections to nsqd share.
+"""The files of TLS that a table names, read into the context that its connections share.
 
 Invariants:
-- Every connection checks the chain and the host name and uses TLS 1.2 or newer; only `insecure` turns the checks off.
+- Every connection checks the chain and the host name (`base.tls.client_context`); only `insecure` turns that off.
 - Each file that cannot be used is a problem of its option, with the remedy.
 """
 
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from nsqdigest.base.errors import EXIT_CONFIG, NsqdigestError
+from nsqdigest.base.tls import client_context
 from nsqdigest.config.model import Tls
 
 
@@ -22,16 +23,16 @@ from nsqdigest.config.model import Tls
 class TlsClient:
     context: ssl.SSLContext
     has_certificate: bool
-    """Whether the client has a certificate of its own for nsqd."""
+    """Whether the client has a certificate of its own to show."""
 
 
 class TlsFileProblem(NsqdigestError):
-    """One of the files of [nsq.tls] cannot be used. `key`: which option names it."""
+    """A file cannot be used. `key`: the option that names it."""
 
     exit_code = EXIT_CONFIG
 
-    def __init__(self, key: str, what: str, remedy: str) -> None:
-        super().__init__(f"nsq.tls.{key}: {what}; {remedy}")
+    def __init__(self, key: str, what: str, remedy: str, table: str = "") -> None:
+        super().__init__(f"{table}.{key}: {what}; {remedy}")
         self.key = key
         self.what = what
         self.remedy = remedy
@@ -41,10 +42,16 @@ class _Encrypted(Exception):
     pass
 
 
-def client(settings: Tls) -> TlsClient:
-    """Reads the files. Raises TlsFileProblem."""
-    context = _trusting(settings.ca_file) if settings.ca_file else ssl.create_default_context()
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+def client(settings: Tls, table: str = "nsq.tls") -> TlsClient:
+    """Reads the files. `table`: the one of `settings`, for messages. Raises TlsFileProblem."""
+    try:
+        return _client(settings)
+    except TlsFileProblem as problem:
+        raise TlsFileProblem(problem.key, problem.what, problem.remedy, table) from None
+
+
+def _client(settings: Tls) -> TlsClient:
+    context = _trusting(settings.ca_file) if settings.ca_file else client_context()
     if settings.insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -85,10 +92,7 @@ def _trusting(path: str) -> ssl.SSLContext:
     """Trusts the authorities in the file and no other: the system's would let any public certificate pass, too."""
     try:
         with open(path, encoding="utf-8") as file:
-            text = file.read()
-        if not text:
-            raise ValueError  # no text at all would mean the system's authorities
-        return ssl.create_default_context(cadata=text)
+            return client_context(file.read())
     except (ssl.SSLError, ValueError):
         raise TlsFileProblem("ca_file", f"{path} holds no certificates", "name a file of them in PEM form") from None
     except OSError as error:

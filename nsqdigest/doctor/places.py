@@ -18,6 +18,7 @@ from nsqdigest.admin import unix_socket
 from nsqdigest.admin.client import connection_to
 from nsqdigest.base.errors import Unreachable
 from nsqdigest.base.findings import Finding, Reached
+from nsqdigest.base.tls import client_context, failure
 from nsqdigest.config import UnixSocket
 from nsqdigest.doctor import judgements, running
 from nsqdigest.doctor.reach import connect, in_a_thread, leave, peer_of, resolve, why
@@ -42,16 +43,14 @@ class SinkReach:
         self.in_a_thread = in_a_thread
 
     async def server(self, host: str, port: int, *, tls: bool) -> Reached:
-        context = ssl.create_default_context() if tls else None
+        context = client_context() if tls else None
         await resolve(host)
         try:
             encrypted, writer = await connect(host, port, context)
-        except ssl.SSLCertVerificationError as error:
-            raise Unreachable(
-                f"its certificate does not pass ({error.verify_message.rstrip('.')}); {_CERTIFICATE_REMEDY}"
-            ) from None
         except ssl.SSLError as error:
-            raise Unreachable(f"TLS failed ({error.reason or error}); look at what listens there") from None
+            is_certificate = isinstance(error, ssl.SSLCertVerificationError)
+            remedy = _CERTIFICATE_REMEDY if is_certificate else "look at what listens there"
+            raise Unreachable(f"TLS failed: {failure(error, host).cause}; {remedy}") from None
         except OSError as error:
             raise Unreachable(why(error)) from None
         try:

@@ -283,6 +283,11 @@ async def test_the_publisher_goes_the_same_way(
         ("expired", "its certificate has expired; renew the one of nsqd's --tls-cert, or set this machine's clock"),
         ("not_yet", "its certificate is not valid yet; set the clocks of both machines, or wait"),
         (
+            "wrong_purpose",
+            "its certificate does not pass (unsuitable certificate purpose); give nsqd another (--tls-cert), or see "
+            "nsq.tls.ca_file",
+        ),
+        (
             "self_signed",
             "its certificate is signed by itself; name that very certificate in nsq.tls.ca_file, if it is nsqd's",
         ),

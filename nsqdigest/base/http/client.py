@@ -22,7 +22,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
-from nsqdigest.base import tasks
+from nsqdigest.base import tasks, tls
 from nsqdigest.base.host_names import is_ip
 from nsqdigest.base.http.answer import Response
 from nsqdigest.base.http.connection import IDLE_FOR_S, Connection, State
@@ -68,7 +68,7 @@ class Client:
         self._most = connections
         self._timeout_s = timeout_s
         self._connect_timeout_s = connect_timeout_s
-        self._tls = (ssl_context or ssl.create_default_context()) if self._target.tls else None
+        self._tls = (ssl_context or tls.client_context()) if self._target.tls else None
         self._resolve = resolve
         self._loop = asyncio.get_running_loop()
         self._buffer = memoryview(bytearray(_READ_BYTES))
@@ -258,7 +258,9 @@ class Client:
                 raise Overdue(f"no connection to {self._target} in time") from None
             raise ConnectFailed(f"no connection to {self._target} within {self._connect_timeout_s:g} s") from None
         except ssl.SSLError as error:
-            raise TlsFailed(f"TLS with {self._target} failed: {_tls_reason(error)}") from None
+            raise TlsFailed(
+                f"TLS with {self._target} failed: {tls.failure(error, self._target.server_name).cause}"
+            ) from None
         except OSError as error:
             raise ConnectFailed(f"cannot connect to {self._target}: {_reason(error)}") from None
         finally:
@@ -330,9 +332,3 @@ def _reason(error: OSError) -> str:
     if error.errno is not None:
         return os.strerror(error.errno)
     return str(error) or "the connection was closed"
-
-
-def _tls_reason(error: ssl.SSLError) -> str:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return error.verify_message
-    return (error.reason or "the handshake was broken off").replace("_", " ").lower()

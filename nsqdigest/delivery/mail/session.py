@@ -23,6 +23,7 @@ from aiosmtplib import SMTP, SMTPResponseException
 
 from nsqdigest.base.host_names import is_name
 from nsqdigest.base.reasons import Verdict
+from nsqdigest.base.tls import failure
 from nsqdigest.config.model import MASK, Address, Secret
 from nsqdigest.delivery.mail.answers import LONGEST_ANSWER, Refusal, Stage, outcome_of
 from nsqdigest.delivery.sinks.base import Outcome
@@ -184,7 +185,7 @@ class Session:
             raise Failed(outcome_of(refusal), refusal) from None
         except (aiosmtplib.SMTPException, OSError, ValueError) as error:
             self.abort()
-            raise _unavailable(f"{self._server}: {why(error)} ({stage})") from None
+            raise _unavailable(f"{self._server}: {why(error, self._server.host)} ({stage})") from None
 
 
 def _text(error: SMTPResponseException) -> str:
@@ -213,15 +214,12 @@ def own_name(address: Any) -> str:
     return f"[IPv6:{host}]" if ":" in host else f"[{host}]"
 
 
-def why(error: BaseException) -> str:
+def why(error: BaseException, host: str) -> str:
     """In plain words, with nothing that the server wrote."""
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return f"its certificate does not pass ({cause.verify_message.rstrip('.')})"
         if isinstance(cause, ssl.SSLError):
-            reason = (cause.reason or "").lower().replace("_", " ")
-            return "TLS failed" + (f" ({reason})" if reason else "")
+            return f"TLS failed: {failure(cause, host).cause}"
         if isinstance(cause, socket.gaierror):
             return "its name cannot be looked up"
         if isinstance(cause, OSError) and cause.errno is not None and cause.errno > 0:

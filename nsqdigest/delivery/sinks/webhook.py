@@ -16,7 +16,6 @@ import binascii
 import hashlib
 import hmac
 import random
-import ssl
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from nsqdigest.base.http.errors import NoHttp, Overdue, PostFailed, StaleConnect
 from nsqdigest.base.http.public_addresses import Allowed
 from nsqdigest.base.http.target import header_line
 from nsqdigest.base.reasons import Verdict
+from nsqdigest.base.tls import client_context
 from nsqdigest.config import Secret, SinkSettings, rules
 from nsqdigest.config.options import REQUIRED, Option
 from nsqdigest.config.problems import INVALID, Spot, Wrong
@@ -301,7 +301,7 @@ class Webhook:
 
             settings = self._settings
             resolve = resolver_of(Allowed(settings.allow_hosts))
-            client_to = partial(self._client_to, ssl_context=ssl.create_default_context(), resolve=resolve)
+            client_to = partial(self._client_to, ssl_context=client_context(), resolve=resolve)
             hosts = Hosts(settings.concurrency, self._curve, random.uniform, settings.retry_after_max_ms)
             self._hosts = ManyHosts(settings.name, hosts, client_to, self._send)
         return self._hosts
