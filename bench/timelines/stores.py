@@ -35,7 +35,7 @@ async def store_on(
 ) -> AsyncIterator[Store]:
     settings = RedisSettings(
         url=f"redis://{HOST}:{port}/0", namespace=namespace, timeout_ms=60_000, durability="reply", replicas=1,
-        partitions=partitions,
+        partitions=partitions, ca_file="", cert_file="", key_file="", insecure=False,
     )  # fmt: skip
     store = Store(settings, plans, 100_000_000)
     await store.start()

@@ -178,20 +178,28 @@ class PublishError(NsqdigestError):
 class StoreError(NsqdigestError):
     """Redis did not execute a call, or may not have. Never a reason to FIN.
 
-    `reason` is one of a closed set, for logs and metrics; `applied` tells whether the write may have happened.
+    `reason` is one of a closed set, for logs and metrics; `applied` tells whether the write may have happened. `what`
+    is the text without the remedy; `remedy` is "" if the reason has none of its own.
     """
 
     exit_code = EXIT_UNREACHABLE
 
-    def __init__(self, reason: str, detail: str, applied: Applied = Applied.AMBIGUOUS) -> None:
-        super().__init__(f"{reason}: {detail}" if detail else reason)
+    def __init__(self, reason: str, detail: str, applied: Applied = Applied.AMBIGUOUS, remedy: str = "") -> None:
+        self.what = f"{reason}: {detail}" if detail else reason
+        super().__init__(f"{self.what}; {remedy}" if remedy else self.what)
         self.reason = reason
         self.applied = applied
+        self.remedy = remedy
 
     @property
     def is_damage(self) -> bool:
         """A script met something it cannot work with, such as a key of another type. Other keys work."""
         return self.reason == "redis-script"
+
+
+def remedy_of_redis(source: str) -> str:
+    """For an error of Redis that has none of its own. `source`: the file with its URL."""
+    return f"see that it runs, and redis.url in {source}"
 
 
 class StoreMismatch(NsqdigestError):

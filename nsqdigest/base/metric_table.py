@@ -47,9 +47,10 @@ _COUNTS = (1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0)
 
 _REASONS_OF_STORE = (
     "bug", "redis-auth", "redis-busy", "redis-cluster", "redis-clusterdown", "redis-connection", "redis-connections",
-    "redis-full", "redis-killed", "redis-loading", "redis-masterdown", "redis-misconf", "redis-mode", "redis-moved",
-    "redis-noreplicas", "redis-noscript", "redis-protocol", "redis-readonly", "redis-replicas", "redis-script",
-    "redis-sentinel", "redis-slots", "redis-timeout", "redis-tryagain", "redis-unfit", "redis-unknown",
+    "redis-database", "redis-full", "redis-killed", "redis-loading", "redis-masterdown", "redis-misconf", "redis-mode",
+    "redis-moved", "redis-noreplicas", "redis-noscript", "redis-protocol", "redis-readonly", "redis-replicas",
+    "redis-script", "redis-sentinel", "redis-slots", "redis-timeout", "redis-tls", "redis-tryagain", "redis-unfit",
+    "redis-unknown",
 )  # fmt: skip
 _STATE_AND_REASON: Labels = ("state", "reason")
 _DECISIONS: list[Labels] = [

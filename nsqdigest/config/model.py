@@ -116,6 +116,17 @@ class Redis:
     replicas: int
     partitions: int
     """0: `partition_count` decides. On a single server one is best: a batch is one script call."""
+    ca_file: str
+    cert_file: str
+    key_file: str
+    insecure: bool
+
+    @property
+    def tls(self) -> Tls | None:
+        """None: in the clear."""
+        if not self.url.startswith("rediss"):
+            return None
+        return Tls(ca_file=self.ca_file, cert_file=self.cert_file, key_file=self.key_file, insecure=self.insecure)
 
     @property
     def shown_url(self) -> str:
@@ -129,7 +140,8 @@ class Redis:
     def __repr__(self) -> str:
         return (
             f"Redis(url={self.shown_url!r}, namespace={self.namespace!r}, timeout_ms={self.timeout_ms}, "
-            f"durability={self.durability!r}, replicas={self.replicas}, partitions={self.partitions})"
+            f"durability={self.durability!r}, replicas={self.replicas}, partitions={self.partitions}, "
+            f"tls={self.tls!r})"
         )
 
 

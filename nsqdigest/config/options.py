@@ -198,7 +198,14 @@ REDIS = Section(
         ),
         Option("replicas", Whole(1, 16), 1, 'how many replicas must have it, with "replica"'),
         Option("partitions", Whole(0, 1024), 0, "0: 1 on a single server, 32 on a Cluster; cannot be changed later"),
+        Option(
+            "ca_file", FilePath(), "", 'with rediss://: the authorities that may vouch for Redis; "": the system\'s'
+        ),
+        Option("cert_file", FilePath(), "", "client certificate, for a Redis that asks for one (tls-auth-clients)"),
+        Option("key_file", FilePath(), "", 'its key; "": in the same file'),
+        Option("insecure", Switch(), False, "true: neither certificate nor host name are checked"),
     ),
+    rules=(rules.redis,),
 )
 
 SCHEDULER = Section(

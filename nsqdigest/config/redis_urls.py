@@ -11,6 +11,7 @@ User and password are those of the Redis servers; Sentinels with a password of t
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -19,9 +20,16 @@ from nsqdigest.config import units
 from nsqdigest.config.model import Address
 from nsqdigest.config.problems import Wrong
 
-_TLS_SETTINGS = frozenset(
-    ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_check_hostname", "ssl_cert_reqs", "ssl_keyfile")
-)
+_INSECURE = "certificate and host name are checked, unless insecure = true stands under [redis]"
+_INSTEAD = {
+    "ssl_ca_certs": 'write ca_file = "FILE" under [redis]',
+    "ssl_ca_path": 'write ca_file = "FILE" under [redis]',
+    "ssl_certfile": 'write cert_file = "FILE" under [redis]',
+    "ssl_keyfile": 'write key_file = "FILE" under [redis]',
+    "ssl_cert_reqs": _INSECURE,
+    "ssl_check_hostname": _INSECURE,
+}
+"""Settings that other clients of Redis take in a URL, and the remedy here."""
 _SENTINEL_SETTINGS = frozenset(("sentinel_username", "sentinel_password"))
 _KINDS: dict[str, tuple[Kind, int, str]] = {
     "redis": ("single", 6379, "redis://127.0.0.1:6379/0"),
@@ -44,23 +52,17 @@ class RedisUrl(NamedTuple):
     tls: bool = False
     login: str = ""
     """As in a URL, with its @."""
-    settings: tuple[tuple[str, str], ...] = ()
+    sentinel_login: str = ""
 
     def of_server(self, address: Address) -> str:
         """The URL of one Redis server."""
         return self._url(self.login, address, self.database)
 
     def of_sentinel(self, address: Address) -> str:
-        given = dict(self.settings)
-        login = ""
-        if "sentinel_password" in given:
-            encoded = urlencode({given.get("sentinel_username", ""): given["sentinel_password"]}).replace("+", "%20")
-            login = encoded.replace("=", ":", 1) + "@"
-        return self._url(login, address, 0)
+        return self._url(self.sentinel_login, address, 0)
 
     def _url(self, login: str, address: Address, database: int) -> str:
-        tls = urlencode([(name, value) for name, value in self.settings if name in _TLS_SETTINGS])
-        return f"{'rediss' if self.tls else 'redis'}://{login}{address}/{database}" + (f"?{tls}" if tls else "")
+        return f"{'rediss' if self.tls else 'redis'}://{login}{address}/{database}"
 
 
 def read(text: str) -> RedisUrl:
@@ -82,19 +84,29 @@ def read(text: str) -> RedisUrl:
     before, _, query = rest.partition("?")
     settings = tuple(parse_qsl(query, keep_blank_values=True))
     if known is None or known[0] == "single":
-        _check_settings(settings, _TLS_SETTINGS | {"db"})
+        _check_settings(settings, frozenset(("db",)))
         _check_single(text)
-        return RedisUrl("single", text)
+        return RedisUrl("single", text, tls=tls)
     kind, usual_port, example = known
-    allowed = _TLS_SETTINGS if tls else frozenset()
-    _check_settings(settings, allowed | _SENTINEL_SETTINGS if kind == "sentinel" else allowed)
+    _check_settings(settings, _SENTINEL_SETTINGS if kind == "sentinel" else frozenset())
     authority, _, path = before.partition("/")
     login, at, hosts = authority.rpartition("@")
     name, database = _path_of_sentinels(path, example) if kind == "sentinel" else _path_of_cluster(path, example)
-    return RedisUrl(kind, text, _servers(hosts, usual_port, example), name, database, tls, login + at, settings)
+    of_sentinels = _sentinel_login(dict(settings))
+    return RedisUrl(kind, text, _servers(hosts, usual_port, example), name, database, tls, login + at, of_sentinels)
+
+
+def _sentinel_login(settings: Mapping[str, str]) -> str:
+    if "sentinel_password" not in settings:
+        return ""
+    login = {settings.get("sentinel_username", ""): settings["sentinel_password"]}
+    return urlencode(login).replace("+", "%20").replace("=", ":", 1) + "@"
 
 
 def _check_settings(settings: tuple[tuple[str, str], ...], allowed: frozenset[str]) -> None:
+    for name, _ in settings:
+        if remedy := _INSTEAD.get(name):
+            raise Wrong(f"has {name} after its ?", f"leave it out: {remedy}")
     if any(name not in allowed for name, _ in settings):
         listing = f"; these are: {', '.join(sorted(allowed))}" if allowed else ""
         raise Wrong("has a setting after its ? that nsqdigest does not hand on", f"leave it out{listing}")

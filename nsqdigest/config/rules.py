@@ -93,15 +93,41 @@ def tls(values: Values, spot: Spot) -> None:
             "neither the certificate nor the host name is checked, so any server can pose as nsqd",
             "name nsqd's authority in ca_file instead",
         )
-    if not _have(values, "ca_file", "cert_file", "key_file", "insecure"):
+    if _have(values, *_TLS_KEYS):
+        tls_files(Tls(**values), spot)
+
+
+_TLS_KEYS = ("ca_file", "cert_file", "key_file", "insecure")
+
+
+def redis(values: Values, spot: Spot) -> None:
+    if not _have(values, "url", *_TLS_KEYS):
         return
-    if values["key_file"] and not values["cert_file"]:
+    if not values["url"].startswith("rediss"):
+        for key in _TLS_KEYS:
+            if values[key]:
+                (spot / key).problem(
+                    "has no effect: redis.url is without TLS", "write rediss:// in url, or leave it out"
+                )
+        return
+    if values["insecure"]:
+        (spot / "insecure").warning(
+            "neither the certificate nor the host name is checked, so any server can pose as Redis",
+            "name the authority of Redis in ca_file instead",
+        )
+    tls_files(Tls(**{key: values[key] for key in _TLS_KEYS}), spot)
+
+
+def tls_files(settings: Tls, spot: Spot) -> None:
+    """Reports each file of these settings that cannot be used, as a problem of its option."""
+    if settings.key_file and not settings.cert_file:
         (spot / "key_file").problem("is the key of no certificate", "write cert_file as well")
         return
-    # Only who asks for TLS loads it.
+    if not (settings.ca_file or settings.cert_file):
+        return
+    # Only who names a file loads TLS.
     from nsqdigest.config.tls_files import TlsFileProblem, client, unreadable_files  # noqa: PLC0415
 
-    settings = Tls(**values)
     if unreadable := unreadable_files(settings):
         for problem in unreadable:
             here = spot / problem.key

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from nsqdigest.base.errors import LookupFailed, Mistake, StoreError, Unreachable
+from nsqdigest.base.errors import LookupFailed, Mistake, StoreError, Unreachable, remedy_of_redis
 from nsqdigest.base.findings import Doubt, Finding, Reached, State, from_message
 from nsqdigest.base.reasons import LookupProblem
 from nsqdigest.base.shown import printable
@@ -221,10 +221,9 @@ def of_server(facts: ServerFacts, kind: str, settings: RedisSettings) -> list[Fi
 
 def of_failed_store(what: str, error: StoreError | Unreachable, source: str) -> Finding:
     """The text of a StoreError comes from Redis: a semicolon in it begins no remedy."""
-    otherwise = f"see that it runs, and redis.url in {source}"
     if isinstance(error, StoreError):
-        return Finding(what, State.FAIL, str(error), otherwise)
-    return from_message(what, State.FAIL, str(error), otherwise)
+        return Finding(what, State.FAIL, error.what, error.remedy or remedy_of_redis(source))
+    return from_message(what, State.FAIL, str(error), remedy_of_redis(source))
 
 
 def of_named_server(address: str, kind: str, message: str) -> Finding:

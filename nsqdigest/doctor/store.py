@@ -7,6 +7,7 @@ rights runs none of the commands (lua/reading/rights.lua).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable
 from dataclasses import replace
@@ -62,7 +63,8 @@ class StoreExaminer:
         except (StoreError, Unreachable) as error:
             found = [judgements.of_failed_store(where, error, self._source)]
             if isinstance(error, StoreError) and error.reason == "redis-auth":
-                found.append(await self._or_failed("rights", self._rights()))
+                with contextlib.suppress(StoreError):  # the same once more, if the login failed
+                    found.append(await self._rights())
             return found
         judged = [judgements.of_server(facts, self._url.kind, self._settings) for facts in servers]
         others = (

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from nsqdigest.base.errors import Applied, StoreError, Unreachable
+from nsqdigest.base.errors import Applied, StoreError, Unreachable, remedy_of_redis
 from nsqdigest.store.damage import damaged
 from nsqdigest.store.namespace import Namespace
 
@@ -40,7 +40,7 @@ async def operating(settings: RedisSettings, source: str) -> AsyncIterator[Names
             raise damaged(error) from error
         doubt = "; the last change may have been made" if is_open and error.applied is Applied.AMBIGUOUS else ""
         raise Unreachable(
-            f"{settings.shown_url} cannot be used: {error}{doubt}; see that it runs, and redis.url in {source}"
+            f"{settings.shown_url} cannot be used: {error.what}{doubt}; {error.remedy or remedy_of_redis(source)}"
         ) from error
     finally:
         await namespace.close(_ENDS_WITHIN_S)

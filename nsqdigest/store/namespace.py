@@ -20,7 +20,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
-from nsqdigest.base.errors import Applied, StoreError, StoreMismatch, Unreachable
+from nsqdigest.base.errors import Applied, StoreError, StoreMismatch, Unreachable, remedy_of_redis
 from nsqdigest.store import scripts
 from nsqdigest.store.damage import damaged
 from nsqdigest.store.keys import SCHEMA, DeadKeys, Keys, mismatch
@@ -114,7 +114,7 @@ class Namespace:
         needed = Rights.needed_by(self._settings)
         missing = needed.missing(await self.refused(needed.commands) or ())
         if missing is not None:
-            raise StoreError("redis-auth", f"user {needed.user} {missing.detail}; {missing.remedy}", Applied.NO)
+            raise StoreError("redis-auth", f"user {needed.user} {missing.detail}", Applied.NO, missing.remedy)
 
     async def _agree_on_layout(self, routes: Iterable[str]) -> list[str]:
         """Returns the epoch of each partition. Where the first one has another layout, the others stay as they are."""
@@ -215,7 +215,7 @@ async def reading(settings: RedisSettings, source: str) -> AsyncIterator[Namespa
         if error.is_damage:
             raise damaged(error) from error
         raise Unreachable(
-            f"{settings.shown_url} cannot be read: {error}; see that it runs, and redis.url in {source}"
+            f"{settings.shown_url} cannot be read: {error.what}; {error.remedy or remedy_of_redis(source)}"
         ) from error
     finally:
         await namespace.close(0)

@@ -228,6 +228,37 @@ def test_the_example_shows_the_table_and_does_not_turn_it_on() -> None:
     assert "tls" not in tomllib.loads(example_text(KINDS))["nsq"]
 
 
+# -- TLS to Redis
+
+
+def test_the_files_of_redis_are_read_and_belong_to_a_url_with_tls(folder: Path) -> None:
+    def problems(lines: str) -> list[str]:
+        return [each.partition(": ")[2] for each in Read(folder, tables=f"[redis]\n{lines}").problems]
+
+    tls = 'url = "rediss://h"'
+    assert problems(f'{tls}\nca_file = "none.pem"') == [
+        "redis.ca_file: none.pem is not there; a relative path starts at the folder of the configuration"
+    ]
+    assert problems(f'{tls}\nkey_file = "client.key"') == [
+        "redis.key_file: is the key of no certificate; write cert_file as well"
+    ]
+    for line in ('ca_file = "ca.pem"', 'cert_file = "client.pem"', "insecure = true"):
+        option = line.partition(" ")[0]
+        for url in ("redis://h", "unix:///h", "redis+sentinel://h/main", "redis+cluster://h"):
+            assert problems(f'url = "{url}"\n{line}') == [
+                f"redis.{option}: has no effect: redis.url is without TLS; write rediss:// in url, or leave it out"
+            ]
+
+
+def test_redis_without_verification_gets_a_warning(folder: Path) -> None:
+    config = load(Read(folder, tables='[redis]\nurl = "rediss://h"\ninsecure = true').path, {}, KINDS)
+    (warning,) = config.warnings
+    assert (warning.path, warning.remedy) == ("redis.insecure", "name the authority of Redis in ca_file instead")
+    assert "any server can pose as Redis" in warning
+    assert config.redis.tls is not None
+    assert config.redis.tls.insecure
+
+
 # -- compression
 
 

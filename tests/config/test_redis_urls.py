@@ -6,6 +6,7 @@ import pytest
 import redis
 
 from nsqdigest.config import Address, redis_urls
+from nsqdigest.config.problems import Wrong
 from support.stores import redis_settings
 
 pytestmark = pytest.mark.unit
@@ -34,10 +35,28 @@ def test_servers_of_a_cluster() -> None:
 
 
 def test_tls_is_for_all_of_them() -> None:
-    url = redis_urls.read("rediss+sentinel://h/main?ssl_ca_certs=/a&ssl_check_hostname=false&sentinel_password=x")
-    settings = "ssl_ca_certs=%2Fa&ssl_check_hostname=false"
-    assert url.of_sentinel(url.servers[0]) == f"rediss://:x@h:26379/0?{settings}"
-    assert url.of_server(Address("h", 1)) == f"rediss://h:1/0?{settings}"
+    url = redis_urls.read("rediss+sentinel://h/main?sentinel_password=x")
+    assert url.of_sentinel(url.servers[0]) == "rediss://:x@h:26379/0"
+    assert url.of_server(Address("h", 1)) == "rediss://h:1/0"
+
+
+@pytest.mark.parametrize("scheme", ["redis://h/0", "rediss://h/0", "rediss+sentinel://h/main", "rediss+cluster://h"])
+@pytest.mark.parametrize(
+    ("setting", "remedy"),
+    [
+        ("ssl_ca_certs=/a", 'write ca_file = "FILE" under [redis]'),
+        ("ssl_ca_path=/a", 'write ca_file = "FILE" under [redis]'),
+        ("ssl_certfile=/a", 'write cert_file = "FILE" under [redis]'),
+        ("ssl_keyfile=/a", 'write key_file = "FILE" under [redis]'),
+        ("ssl_cert_reqs=none", "unless insecure = true stands under [redis]"),
+        ("ssl_check_hostname=false", "unless insecure = true stands under [redis]"),
+    ],
+)
+def test_settings_of_tls_are_options_of_the_file(scheme: str, setting: str, remedy: str) -> None:
+    with pytest.raises(Wrong) as wrong:
+        redis_urls.read(f"{scheme}?{setting}")
+    assert wrong.value.mistake == f"has {setting.partition('=')[0]} after its ?"
+    assert wrong.value.remedy.endswith(remedy)
 
 
 @pytest.mark.parametrize(

@@ -220,7 +220,8 @@ async def test_the_http_port_of_an_nsqd_and_a_redis_are_recognised_as_such(
 async def test_what_is_no_redis_is_told_as_what_it_is(tables: Tables, sound_nsqd: Nsqd) -> None:
     for (host, port), kind in ((sound_nsqd.http_address, "an HTTP server"), (sound_nsqd.tcp_address, "an nsqd")):
         found = await look(tables, redis={"url": f"redis://{host}:{port}/0"})
-        assert f"{kind} answers there, not Redis (look at host and port in redis.url)" in found["redis"][0].detail
+        assert f"{kind} answers there, not Redis" in found["redis"][0].detail
+        assert found["redis"][0].remedy == "look at host and port in redis.url"
 
 
 async def test_each_nsqd_that_does_not_fit_is_told_why_and_the_others_are_well(
@@ -328,8 +329,8 @@ async def test_a_user_with_the_rights_of_the_documentation_is_well(tables: Table
     [
         (("-hset", "-zadd"), "ACL SETUSER nsqdigest +hset +zadd"),
         (("resetkeys", "~other*"), "ACL SETUSER nsqdigest ~{test:* and"),
-        (("-evalsha",), "redis.url"),
-        (("-info",), "redis.url"),
+        (("-evalsha",), "give that user the rights that docs/redis.md lists"),
+        (("-info",), "ACL SETUSER nsqdigest +info"),
     ],
 )
 async def test_a_right_that_is_missing_is_told(
@@ -344,10 +345,35 @@ async def test_a_right_that_is_missing_is_told(
 
 async def test_a_wrong_password_is_told_and_not_shown(tables: Tables, sound_redis: RedisServer) -> None:
     limited_url(sound_redis)
-    told = bad(await look(tables, redis={"url": f"redis://nsqdigest:hidden@{HOST}:{sound_redis.port}/0"}))
-    assert told
-    assert "user and password" in told[0].detail + told[0].remedy
+    (told,) = bad(await look(tables, redis={"url": f"redis://nsqdigest:hidden@{HOST}:{sound_redis.port}/0"}))
+    assert told.remedy == "look at the user and password in redis.url"
     assert "hidden" not in str(told)
+
+
+async def test_a_database_that_is_not_there_is_told_with_its_own_remedy(
+    tables: Tables, sound_redis: RedisServer
+) -> None:
+    (told,) = bad(await look(tables, redis={"url": f"redis://{HOST}:{sound_redis.port}/99"}))
+    assert told.detail == "redis-database: DB index is out of range"
+    assert told.remedy.startswith("end redis.url with a lower number")
+
+
+async def test_tls_to_a_redis_is_judged_by_the_cause(
+    tables: Tables, sound_redis: RedisServer, certificates: Certificates, tmp_path: Path
+) -> None:
+    port, pair = free_port(), certificates.server
+    files = ("--tls-cert-file", pair.cert_file, "--tls-key-file", pair.key_file, "--tls-ca-cert-file", pair.cert_file)
+    offers = ("--tls-port", port, *files, "--tls-auth-clients", "no")
+    with RedisServer(tmp_path / "redis", *WELL, *map(str, offers)):
+        encrypted = {"url": f"rediss://{HOST}:{port}/0", "ca_file": str(certificates.ca_file)}
+        assert bad(await look(tables, redis=encrypted)) == []
+        (strange,) = bad(await look(tables, redis={"url": encrypted["url"]}))
+        assert "its certificate is signed by an authority that is not trusted here" in strange.detail
+        assert strange.remedy == "name that authority in redis.ca_file"
+        (plain,) = bad(await look(tables, redis={"url": f"redis://{HOST}:{port}/0"}))
+        assert plain.remedy == "see that it runs; if it has TLS, write rediss:// for redis:// in redis.url"
+    (other,) = bad(await look(tables, redis={"url": f"rediss://{HOST}:{sound_redis.port}/0"}))
+    assert "if it has no TLS, write redis:// for rediss://" in other.remedy
 
 
 async def test_before_redis_7_rights_are_said_to_be_unchecked(tables: Tables, tmp_path: Path) -> None:
@@ -448,7 +474,7 @@ async def test_a_mail_server_is_logged_in_to_and_gets_no_mail(tables: Tables, ce
             "see that it runs, and host, port, tls, user and password of this sink",
         )  # fmt: skip
         (strange,) = bad(await look(mail(tables, server)))
-        assert "its certificate does not pass" in strange.detail
+        assert "its certificate is signed by an authority that is not trusted here" in strange.detail
         assert server.commands["MAIL"] == 0
 
 

@@ -296,7 +296,7 @@ async def test_a_server_that_stands_still_holds_only_its_own_partitions(
 async def test_a_single_server_is_no_cluster_and_the_other_way_round(
     cluster: RedisCluster, open_store: OpenStore, redis_url: str
 ) -> None:
-    with pytest.raises(Unreachable, match=r"is not a server of a Cluster: write redis:// instead"):
+    with pytest.raises(Unreachable, match=r"is not a server of a Cluster; write redis:// instead"):
         await open_store(redis_url.replace("redis://", "redis+cluster://").removesuffix("/0")).start()
     with pytest.raises(Unreachable, match=r"is a server of a Cluster; write redis\+cluster:// instead of redis://"):
         await open_store(cluster.servers[0].url).start()

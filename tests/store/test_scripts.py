@@ -215,7 +215,7 @@ def test_the_detail_names_the_script_and_the_line() -> None:
         (errors.OutOfMemoryError("", status_code="OOM"), "maxmemory"),
         (errors.ReadOnlyError("", status_code="READONLY"), "primary"),
         (errors.ResponseError("MISCONF"), "its log"),
-        (errors.AuthenticationError("NOAUTH"), "user and password"),
+        (errors.AuthenticationError("NOAUTH"), "write the password into redis.url"),
     ],
 )
 def test_where_an_operator_can_help_it_says_how(error: Exception, remedy: str) -> None:

@@ -130,7 +130,7 @@ async def test_where_no_majority_names_a_primary_that_is_up_there_is_none(
 async def test_each_that_named_none_is_listed_with_its_reason() -> None:
     async with scripted(refuses, names(A), says(7)) as servers, opened(sentinels_url(servers)) as found:
         first, _, third = (f"sentinel {server.address}: " for server in servers)
-        listed = {first + "redis-unknown: IDONTKNOW No such master with that name", third + ODD}
+        listed = {first + "redis-unknown: IDONTKNOW No such master with that name", f"{third}redis-protocol: {ODD}"}
         assert set(str(await refusal(found)).partition("a majority has to: ")[2].split("; ")) == listed
 
 

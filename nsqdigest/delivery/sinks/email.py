@@ -206,25 +206,7 @@ def encryption(values: dict[str, Any], spot: Spot) -> None:
     if tls == "none":
         spot.first_written("ca_file").problem('is not used with tls = "none"', "leave it out")
         return
-    # Only who names a file of authorities loads TLS.
-    from nsqdigest.config.tls_files import TlsFileProblem
-
-    try:
-        _context(values["ca_file"])
-    except TlsFileProblem as problem:
-        here = spot / "ca_file"
-        if spot.findings.without_secrets and not _is_there(values["ca_file"]):
-            spot.findings.let_pass(here.path, problem.what)
-        else:
-            here.problem(problem.what, problem.remedy)
-
-
-def _is_there(path: str) -> bool:
-    try:
-        open(path, "rb").close()
-    except OSError:
-        return False
-    return True
+    rules.tls_files(_tls(values["ca_file"]), spot)
 
 
 def templates(tables: Tables, root: Spot) -> None:
@@ -252,16 +234,20 @@ def who_took_it(tables: Tables, root: Spot) -> None:
 # -- delivery
 
 
-def _context(ca_file: str) -> ssl.SSLContext:
+def _context(name: str, ca_file: str) -> ssl.SSLContext:
     from nsqdigest.config.tls_files import client
 
-    return client(Tls(ca_file=ca_file, cert_file="", key_file="", insecure=False)).context
+    return client(_tls(ca_file), f"sinks.{name}").context
+
+
+def _tls(ca_file: str) -> Tls:
+    return Tls(ca_file=ca_file, cert_file="", key_file="", insecure=False)
 
 
 def server_of(settings: EmailSinkSettings) -> Server:
     from nsqdigest.delivery.mail.session import Server
 
-    context = _context(settings.ca_file) if settings.tls != "none" else None
+    context = _context(settings.name, settings.ca_file) if settings.tls != "none" else None
     return Server(settings.host, settings.whole_port, settings.tls, context, settings.user, settings.password)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any
 
 from redis.exceptions import AskError
@@ -25,7 +25,7 @@ from nsqdigest.store.servers.node import Node
 from nsqdigest.store.servers.resp import Command
 from nsqdigest.store.servers.translation import translate
 
-_NO_CLUSTER_URL = "write redis+cluster:// instead of redis:// in redis.url"
+_CLUSTER_URL = "write redis+cluster:// instead of redis:// in redis.url"
 DISCOVERY_S = 1.0
 """How long a Sentinel, or a server of the Cluster, has for its answer."""
 
@@ -48,7 +48,7 @@ class Servers(ABC):
 
     async def redirected(self, asked: Node, slot: int, to: AskError, *, for_good: bool) -> Node:
         """The server to which `asked` sends a call on. `for_good`: MOVED, so later calls follow."""
-        raise StoreError("redis-mode", f"{asked} is a server of a Cluster: {_NO_CLUSTER_URL}", Applied.NO)
+        raise StoreError("redis-mode", f"{asked} is a server of a Cluster", Applied.NO, _CLUSTER_URL)
 
     @abstractmethod
     def allow(self, connections: int) -> None:
@@ -146,7 +146,15 @@ async def _ask(node: Node, commands: Sequence[Command]) -> list[Any] | Exception
         return error
 
 
-def reason_of(answer: list[Any] | Exception) -> str:
+def error_of(answer: list[Any] | Exception) -> StoreError:
     """Why an answer cannot be used."""
     error = answer if isinstance(answer, Exception) else next((a for a in answer if isinstance(a, Exception)), None)
-    return "it answered something else" if error is None else str(translate(error))
+    return StoreError("redis-protocol", "it answered something else") if error is None else translate(error)
+
+
+def unanswered(reason: str, what: str, troubles: Mapping[Node, StoreError]) -> StoreError:
+    """The error for a discovery that failed. It has a remedy if all troubles have the same."""
+    remedies = {trouble.remedy for trouble in troubles.values()}
+    remedy = remedies.pop() if len(remedies) == 1 else ""
+    texts = sorted(f"{node}: {trouble.what if remedy else trouble}" for node, trouble in troubles.items())
+    return StoreError(reason, f"{what}: {'; '.join(texts)}", Applied.NO, remedy)

@@ -25,7 +25,7 @@ from redis.crc import key_slot
 
 from nsqdigest.base import tasks
 from nsqdigest.base.errors import Applied, StoreError, Unreachable
-from nsqdigest.config import redis_urls
+from nsqdigest.config import redis_urls, tls_files
 from nsqdigest.store.servers.base import Servers
 from nsqdigest.store.servers.cluster import Cluster
 from nsqdigest.store.servers.facts import RedisClock, ServerFacts
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from nsqdigest.store.scripts import Script
     from nsqdigest.store.servers.resp import Command
 
-_A_SENTINEL = "is a Sentinel; write redis+sentinel://HOST,HOST/NAME/0 in redis.url"
+_SENTINEL_URL = "write redis+sentinel://HOST,HOST/NAME/0 in redis.url"
 MAX_HOPS = 4
 """How often one call may be sent: to another server each time, or with its script."""
 _WAIT_SHARE = 0.5
@@ -109,7 +109,7 @@ class RedisClient:
         asked: list[Command] = [[b"TIME"], *([b"INFO", section] for section in sections)]
         answers = await self._exchange(node, asked)
         if isinstance(answers[1], bytes) and re.search(rb"^(redis|server)_mode:sentinel", answers[1], re.MULTILINE):
-            raise StoreError("redis-mode", f"{node} {_A_SENTINEL}", Applied.NO)
+            raise StoreError("redis-mode", f"{node} is a Sentinel", Applied.NO, _SENTINEL_URL)
         clock, *info = _raise_first(answers)
         self.clock.observe(int(clock[0]) * 1000 + int(clock[1]) // 1000)
         lines = [line.partition(":") for section in info for line in section.decode().splitlines()]
@@ -267,10 +267,12 @@ def _raise_first(answers: list[Any], script: Script | None = None) -> list[Any]:
 
 
 def servers_of(settings: RedisSettings, connections: int) -> Servers:
+    """Raises TlsFileProblem if a file that the settings name cannot be used."""
     url = redis_urls.read(settings.url)
     timeout_s = settings.timeout_ms / 1000
+    tls = tls_files.client(settings.tls, "redis") if settings.tls is not None else None
     if url.kind == "sentinel":
-        return Sentinels(url, connections, timeout_s)
+        return Sentinels(url, connections, timeout_s, tls)
     if url.kind == "cluster":
-        return Cluster(url, connections, timeout_s)
-    return SingleServer(Node(settings.shown_url, url.text, connections, timeout_s))
+        return Cluster(url, connections, timeout_s, tls)
+    return SingleServer(Node(settings.shown_url, url.text, connections, timeout_s, tls=tls))

@@ -13,16 +13,19 @@ from redis.exceptions import AskError
 
 from nsqdigest.base.errors import Applied, StoreError
 from nsqdigest.config import Address, redis_urls
-from nsqdigest.store.servers.base import DiscoveredServers, reason_of
+from nsqdigest.config.tls_files import TlsClient
+from nsqdigest.store.servers.base import DiscoveredServers, error_of, unanswered
 from nsqdigest.store.servers.node import Node
 
-_NO_CLUSTER = "is not a server of a Cluster: write redis:// instead of redis+cluster:// in redis.url"
+_SINGLE_URL = "write redis:// instead of redis+cluster:// in redis.url"
 
 
 class Cluster(DiscoveredServers):
-    def __init__(self, url: redis_urls.RedisUrl, connections: int, timeout_s: float) -> None:
+    def __init__(
+        self, url: redis_urls.RedisUrl, connections: int, timeout_s: float, tls: TlsClient | None = None
+    ) -> None:
         super().__init__(connections)
-        self._url, self._timeout_s = url, timeout_s
+        self._url, self._timeout_s, self._tls = url, timeout_s, tls
         self._nodes: dict[Address, Node] = {}
         self._slots: dict[int, Node] = {}
 
@@ -54,21 +57,23 @@ class Cluster(DiscoveredServers):
     def _node(self, address: Address) -> Node:
         if address not in self._nodes:
             url = self._url.of_server(address)
-            self._nodes[address] = Node(str(address), url, self._connections, self._timeout_s, address=address)
+            self._nodes[address] = Node(
+                str(address), url, self._connections, self._timeout_s, tls=self._tls, address=address
+            )
         return self._nodes[address]
 
     async def _discover(self) -> None:
         asked = [self._node(address) for address in dict.fromkeys((*self._url.servers, *self._nodes))]
         found: dict[int, Address] = {}
         is_well = False
-        troubles: list[str] = []
+        troubles: dict[Node, StoreError] = {}
         async with aclosing(self._answers_of(asked, [[b"CLUSTER", b"INFO"], [b"CLUSTER", b"SLOTS"]])) as answers:
             async for node, answer in answers:
                 slots = _slots(node, answer)
                 if slots is None:
                     if not isinstance(answer, Exception) and "cluster support disabled" in str(answer[1]):
-                        raise StoreError("redis-mode", f"{node} {_NO_CLUSTER}", Applied.NO)
-                    troubles.append(f"{node}: {reason_of(answer)}")
+                        raise StoreError("redis-mode", f"{node} is not a server of a Cluster", Applied.NO, _SINGLE_URL)
+                    troubles[node] = error_of(answer)
                     continue
                 is_well = _is_well(answer)
                 if is_well or not found:
@@ -76,9 +81,7 @@ class Cluster(DiscoveredServers):
                 if is_well:
                     break
         if not found:
-            raise StoreError(
-                "redis-cluster", f"no server of the Cluster answers: {'; '.join(sorted(troubles))}", Applied.NO
-            )
+            raise unanswered("redis-cluster", "no server of the Cluster answers", troubles)
         self._slots = {slot: self._node(address) for slot, address in found.items()}
         if is_well:
             for address in self._nodes.keys() - {*self._url.servers, *found.values()}:

@@ -12,7 +12,7 @@ To cancel who waits for an exchange leaves it running: its connection serves oth
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -23,13 +23,14 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from nsqdigest.base import tasks
+from nsqdigest.config import Address
 from nsqdigest.store.servers.resp import encode
-from nsqdigest.store.servers.translation import translate_unsent
+from nsqdigest.store.servers.translation import Place, translate_unconnected
 
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
 
-    from nsqdigest.config import Address
+    from nsqdigest.config.tls_files import TlsClient
     from nsqdigest.store.servers.resp import Command
 
 T = TypeVar("T")
@@ -47,9 +48,17 @@ _ORDINARY = frozenset((bytes, int, list, type(None)))
 
 class Node:
     def __init__(
-        self, name: str, url: str, connections: int, timeout_s: float, *, address: Address | None = None
+        self,
+        name: str,
+        url: str,
+        connections: int,
+        timeout_s: float,
+        *,
+        tls: TlsClient | None = None,
+        address: Address | None = None,
     ) -> None:
-        """`connections`: at most so many. A call that finds all of them taken waits for one."""
+        """`connections`: at most so many. A call that finds all of them taken waits for one. `tls`: None for a URL
+        without it."""
         self.name = name
         """Where it is, for messages."""
         self.address = address
@@ -66,6 +75,9 @@ class Node:
             **({} if url.startswith("unix://") else {"socket_keepalive": True}),  # of TCP alone
         )
         """It makes connections. (To lend and take one back, as it does that, costs as much as an exchange.)"""
+        self._tls = tls
+        self._connect_s = min(timeout_s, _CONNECT_S)
+        self._place = _place_of(self._driver.connection_kwargs, tls)
         self._timeout_s = timeout_s
         self._most = connections
         self._free = asyncio.Semaphore(connections)
@@ -127,7 +139,7 @@ class Node:
         except Exception as error:
             await connection.drop()
             self._give_back(connection)
-            raise translate_unsent(error) from error
+            raise translate_unconnected(error, self._place, self._connect_s) from error
         return await self._exchange_on(connection, packed)
 
     async def _exchange_on(self, connection: _Connection, packed: Sequence[bytes]) -> list[Any]:
@@ -159,6 +171,8 @@ class Node:
 
     def _make(self) -> _Connection:
         by_driver = self._driver.make_connection()  # type: ignore[no-untyped-call]
+        if self._tls is not None:
+            by_driver.ssl_context.context = self._tls.context  # instead of one that the driver would make
         connection = _Connection(by_driver, self._buffer, self._timeout_s)
         self._made.append(connection)
         return connection
@@ -198,6 +212,13 @@ class Node:
                 connection.wire.check(now_s)
         if self._users:
             self._begin_to_tick()
+
+
+def _place_of(driver: Mapping[str, Any], tls: TlsClient | None) -> Place:
+    """`driver`: the settings that redis-py has read from the URL."""
+    host = driver.get("host", "localhost")
+    at = driver["path"] if "path" in driver else str(Address(host, driver.get("port", 6379)))
+    return Place(at, host, tls is not None, tls is not None and tls.has_certificate)
 
 
 class _Connection:

@@ -12,18 +12,21 @@ from typing import Any, NamedTuple, cast
 
 from nsqdigest.base.errors import Applied, StoreError
 from nsqdigest.config import Address, redis_urls
+from nsqdigest.config.tls_files import TlsClient
 from nsqdigest.store.servers import base
-from nsqdigest.store.servers.base import DiscoveredServers, reason_of
+from nsqdigest.store.servers.base import DiscoveredServers, error_of, unanswered
 from nsqdigest.store.servers.node import Node
 from nsqdigest.store.servers.resp import Command
 
 
 class Sentinels(DiscoveredServers):
-    def __init__(self, url: redis_urls.RedisUrl, connections: int, timeout_s: float) -> None:
+    def __init__(
+        self, url: redis_urls.RedisUrl, connections: int, timeout_s: float, tls: TlsClient | None = None
+    ) -> None:
         super().__init__(connections)
-        self._url, self._timeout_s = url, timeout_s
+        self._url, self._timeout_s, self._tls = url, timeout_s, tls
         answer_s = min(timeout_s, base.DISCOVERY_S)
-        self._sentinels = [Node(f"sentinel {at}", url.of_sentinel(at), 2, answer_s) for at in url.servers]
+        self._sentinels = [Node(f"sentinel {at}", url.of_sentinel(at), 2, answer_s, tls=tls) for at in url.servers]
         self._primary: Node | None = None
 
     async def server_for(self, slot: int) -> Node:
@@ -49,13 +52,13 @@ class Sentinels(DiscoveredServers):
         former = self._primary
         if former is None or former.address != address:
             url = self._url.of_server(address)
-            self._primary = Node(str(address), url, self._connections, self._timeout_s, address=address)
+            self._primary = Node(str(address), url, self._connections, self._timeout_s, tls=self._tls, address=address)
             if former is not None:
                 self._forget(former)
 
     async def _ask_a_majority(self) -> list[_Named]:
         named: list[_Named] = []
-        troubles: list[str] = []
+        troubles: dict[Node, StoreError] = {}
         # Both, in this order: while the leader of a failover completes it, its MASTER still shows the old primary.
         subcommands = (b"GET-MASTER-ADDR-BY-NAME", b"MASTER")
         commands: list[Command] = [[b"SENTINEL", subcommand, self._url.name] for subcommand in subcommands]
@@ -63,17 +66,13 @@ class Sentinels(DiscoveredServers):
             async for sentinel, answer in answers:
                 primary = _named_primary(answer)
                 if primary is None:
-                    troubles.append(f"{sentinel}: {reason_of(answer)}")
+                    troubles[sentinel] = error_of(answer)
                     continue
                 named.append(primary)
                 if 2 * len(named) > len(self._sentinels):
                     return named
         count = f"{len(named)} of {len(self._sentinels)} Sentinels name"
-        raise StoreError(
-            "redis-sentinel",
-            f'{count} a primary "{self._url.name}", a majority has to: {"; ".join(sorted(troubles))}',
-            Applied.NO,
-        )
+        raise unanswered("redis-sentinel", f'{count} a primary "{self._url.name}", a majority has to', troubles)
 
     def _all_nodes(self) -> Iterable[Node]:
         return self._sentinels if self._primary is None else (*self._sentinels, self._primary)

@@ -8,10 +8,14 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import socket
+from typing import NamedTuple
 
 from redis import exceptions as redis_errors
 
+from nsqdigest.base import tls
 from nsqdigest.base.errors import Applied, StoreError
+from nsqdigest.base.tls import TlsFault
 from nsqdigest.store.scripts import Script
 
 # The code that Redis puts first in an error, or inside one from a script (6.2 wraps it). None of these calls was
@@ -58,8 +62,8 @@ _QUOTED_ARGUMENTS = re.compile(r",? with args beginning with:.*", re.DOTALL)
 # Refused before anything was sent: by our pool, or by a server that accepts no more clients.
 _NO_CONNECTION = ("No connection available", "max number of clients reached")
 
-# As redis-py writes it: the number of the system's error, or the errors of all addresses of a name.
-_NOT_CONNECTED = re.compile(r"Error (?:(\d+)|Multiple exceptions: \[Errno (\d+)\].*) connecting to (\S+:\d+)\.")
+# The errors of all addresses of a name, as asyncio joins them.
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
 
 # By the first byte of an answer that is not of Redis, as redis-py shows it.
 _NOT_REDIS = {"H": "an HTTP server answers there, not Redis", "\\x00": "an nsqd answers there, not Redis"}
@@ -69,10 +73,45 @@ _REMEDY = {
     "redis-full": "Redis is at its maxmemory: raise it, or let deliveries free some; intake goes on by itself then",
     "redis-readonly": "this server is a replica: redis.url has to lead to the primary",
     "redis-misconf": "Redis cannot write its snapshot to disk: look into its log",
-    "redis-auth": "look at the user and password in redis.url, and at the rights of that user",
+    "redis-database": "end redis.url with a lower number: Redis has databases 0 to 15, unless its file says otherwise",
     "redis-connections": "raise maxclients of Redis, or look for what holds its connections",
     "redis-slots": "a script touched a key that it had not declared, or of another slot: this is a bug of nsqdigest",
 }
+_PASSWORD_MISSING = "write the password into redis.url: redis://:PASSWORD@HOST, or redis://USER:PASSWORD@HOST"
+_PASSWORD_WRONG = "look at the user and password in redis.url"
+_NO_PASSWORD = "leave the password out of redis.url, or set one in Redis (requirepass)"
+_NO_RIGHT = "give that user the rights that docs/redis.md lists, or correct the user in redis.url"
+# As redis-py words them: it cuts off the code that Redis puts first.
+_LOGIN_MISSING = re.compile(r"NOAUTH|Authentication required")
+_LOGIN_UNKNOWN = re.compile(r"without any password configured|no password is set")
+_NO_DATABASE = re.compile(r"DB index is out of range|invalid DB index")
+
+_REMEDY_OF_TLS = {
+    TlsFault.OTHER_NAME: "write a name in redis.url that the certificate contains, or give Redis one for this name "
+    "(subjectAltName)",
+    TlsFault.EXPIRED: "renew the one of Redis' tls-cert-file, or set this machine's clock",
+    TlsFault.NOT_YET: "set the clocks of both machines, or wait",
+    TlsFault.SELF_SIGNED: "name that very certificate in redis.ca_file, if it is the one of Redis",
+    TlsFault.NO_AUTHORITY: "name that authority in redis.ca_file",
+    TlsFault.UNFIT: "give Redis another (tls-cert-file), or see redis.ca_file",
+    TlsFault.OURS_EXPIRED: "renew the one of redis.cert_file",
+    TlsFault.OURS_MISSING: "write cert_file and key_file under [redis], or set tls-auth-clients no in Redis",
+    TlsFault.OURS_REFUSED: "name one in redis.cert_file that an authority of Redis' tls-ca-cert-file has signed",
+    TlsFault.VERSION: "let Redis speak TLS 1.2 or 1.3 (tls-protocols)",
+    TlsFault.NO_TLS: "write redis:// for rediss:// in redis.url, or give that port TLS (tls-port)",
+    TlsFault.OTHER: "read the log of Redis for more",
+}
+
+
+class Place(NamedTuple):
+    """A server that a connection is made to."""
+
+    at: str
+    """HOST:PORT, or the path of a socket."""
+    host: str
+    is_encrypted: bool
+    has_certificate: bool
+    """Whether this side has one to show."""
 
 
 def translate(error: BaseException, script: Script | None = None) -> StoreError:
@@ -85,36 +124,72 @@ def translate(error: BaseException, script: Script | None = None) -> StoreError:
     in_script = _NO_RIGHT_IN_SCRIPT.search(text) is not None
     if in_script or isinstance(error, redis_errors.AuthenticationError | redis_errors.NoPermissionError):
         applied = Applied.AMBIGUOUS if in_script else Applied.NO
-        return StoreError("redis-auth", f"{where} ({_REMEDY['redis-auth']})", applied)
+        return StoreError("redis-auth", where, applied, _remedy_of_auth(error, text))
     if isinstance(error, redis_errors.BusyLoadingError):
         return StoreError("redis-loading", where, Applied.NO)
     if isinstance(error, redis_errors.MaxConnectionsError) or (
         isinstance(error, redis_errors.ConnectionError) and str(error).startswith(_NO_CONNECTION)
     ):
-        return StoreError("redis-connections", f"{where} ({_REMEDY['redis-connections']})", Applied.NO)
+        return StoreError("redis-connections", where, Applied.NO, _REMEDY["redis-connections"])
     if isinstance(error, redis_errors.TimeoutError | asyncio.TimeoutError | TimeoutError):
         return StoreError("redis-timeout", where)
     if isinstance(error, redis_errors.ConnectionError | OSError):
-        return StoreError("redis-connection", _not_connected(text) or where)
+        return StoreError("redis-connection", where)
     if isinstance(error, redis_errors.ResponseError):
         return _translate_refusal(error, text, where)
     if isinstance(error, redis_errors.InvalidResponse):
         other = next((what for byte, what in _NOT_REDIS.items() if f'got "{byte}"' in text), "")
-        return StoreError("redis-protocol", f"{other} ({_REMEDY['redis-protocol']})" if other else where)
+        return StoreError("redis-protocol", other or where, remedy=_REMEDY["redis-protocol"])
     return StoreError("redis-unknown", f"{type(error).__name__}: {where}")
 
 
-def translate_unsent(error: Exception) -> StoreError:
-    """The same for an error that kept a call from being sent."""
+def _remedy_of_auth(error: BaseException, text: str) -> str:
+    if _LOGIN_MISSING.search(text):
+        return _PASSWORD_MISSING
+    if _LOGIN_UNKNOWN.search(text):
+        return _NO_PASSWORD
+    return _PASSWORD_WRONG if isinstance(error, redis_errors.AuthenticationError) else _NO_RIGHT
+
+
+def translate_unconnected(error: Exception, place: Place, within_s: float) -> StoreError:
+    """The `StoreError` for an error that kept a connection from being made: nothing was sent."""
+    if isinstance(error, StoreError):
+        return error
+    if (of_tls := tls.error_within(error)) is not None:
+        fault, cause = tls.failure(of_tls, place.host, "Redis", has_certificate=place.has_certificate)
+        detail = f"cannot connect to {place.at}: TLS failed: {cause}"
+        return StoreError("redis-tls", detail, Applied.NO, _REMEDY_OF_TLS[fault])
+    if isinstance(error, redis_errors.TimeoutError | TimeoutError):
+        # A Redis without TLS waits for the end of a line.
+        remedy = f"see that it runs; if it has no TLS, {_REMEDY_OF_TLS[TlsFault.NO_TLS]}" if place.is_encrypted else ""
+        what = "no TLS handshake with" if place.is_encrypted else "no connection to"
+        return StoreError("redis-timeout", f"{what} {place.at} within {within_s:g} s", Applied.NO, remedy)
     translated = translate(error)
-    translated.applied = Applied.NO
-    return translated
+    if translated.reason == "redis-connection":
+        return _of_no_connection(error, place, str(error))
+    return StoreError(translated.reason, translated.what.partition(": ")[2], Applied.NO, translated.remedy)
 
 
-def _not_connected(text: str) -> str:
-    """In the system's words; "" for other errors."""
-    found = _NOT_CONNECTED.match(text)
-    return f"cannot connect to {found[3]}: {os.strerror(int(found[1] or found[2]))}" if found else ""
+def _of_no_connection(error: BaseException, place: Place, text: str) -> StoreError:
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__ or cause.__context__
+    numbers = dict.fromkeys(_ERRNO.findall(str(cause)))  # one of each address of a name
+    if isinstance(cause, socket.gaierror):
+        why = cause.strerror or "the name cannot be looked up"
+    elif isinstance(cause, OSError) and cause.errno is not None:
+        why = os.strerror(cause.errno)
+    else:
+        why = ", ".join(os.strerror(int(number)) for number in numbers) or text
+    # A server with TLS closes a connection that begins without.
+    is_closed = isinstance(cause, ConnectionResetError) or cause is None
+    remedy = "see that it runs; if it has TLS, write rediss:// for redis:// in redis.url"
+    return StoreError(
+        "redis-connection",
+        f"cannot connect to {place.at}: {why}",
+        Applied.NO,
+        remedy if is_closed and not place.is_encrypted else "",
+    )
 
 
 def _translate_refusal(error: redis_errors.ResponseError, text: str, where: str) -> StoreError:
@@ -122,11 +197,14 @@ def _translate_refusal(error: redis_errors.ResponseError, text: str, where: str)
     reason = _NOT_APPLIED.get(code)
     if reason is None and (word := _WORD.search(text)):
         reason = _NOT_APPLIED[word.group(1)]
+    if reason == "redis-auth":
+        return StoreError(reason, where, Applied.NO, _remedy_of_auth(error, text))
     if reason is not None:
-        remedy = f" ({_REMEDY[reason]})" if reason in _REMEDY else ""
-        return StoreError(reason, where + remedy, Applied.NO)
+        return StoreError(reason, where, Applied.NO, _REMEDY.get(reason, ""))
+    if _NO_DATABASE.search(text):
+        return StoreError("redis-database", where, Applied.NO, _REMEDY["redis-database"])
     if _OTHER_SLOT_IN_SCRIPT.search(text):
-        return StoreError("redis-slots", f"{where} ({_REMEDY['redis-slots']})")
+        return StoreError("redis-slots", where, remedy=_REMEDY["redis-slots"])
     if _KILLED.search(text):
         return StoreError("redis-killed", where, Applied.NO)  # one that had written cannot be killed
     return StoreError("redis-script" if _FAILED_IN_SCRIPT.search(text) else "redis-unknown", where)

@@ -40,6 +40,10 @@ def redis_settings(url: str, **settings: Any) -> RedisSettings:
         "partitions": 1,
         "durability": "reply",
         "replicas": 1,
+        "ca_file": "",
+        "cert_file": "",
+        "key_file": "",
+        "insecure": False,
     }
     return RedisSettings(url=url, **(defaults | settings))
 
