@@ -174,6 +174,9 @@ SENTENCES: Mapping[str, Sentence] = {
     "daemon.policy.changed": (
         "policy {policy} of route {route} has changed: {sooner:timeline} sooner, {later:timeline} later"
     ),
+    "daemon.policy.differs": (
+        "other daemons have another policy for {routes}: timelines that wait keep their times until all have the same"
+    ),
     "daemon.policy.waiting": "what a changed policy moves in partition {partition} of Redis waits: {error}",
     "daemon.reloaded": "{config} is reloaded: {changes}",
     "daemon.reload.unchanged": "{config} is read again: nothing of it has changed",
@@ -271,6 +274,7 @@ SENTENCES: Mapping[str, Sentence] = {
     "scheduler.store.failed": "deliveries wait until Redis answers: {error}",
     "scheduler.store.back": "Redis answers again after {after_s:s}: deliveries go on",
     "scheduler.store.damaged": "route {route} is damaged in Redis: {error}",
+    "scheduler.store.clock_went_back": "Redis' clock went back by {by_s:s}: digests that it had put off come back",
     "scheduler.store.repaired": "repaired in partition {partition} of Redis: {number} of the kind {kind}",
     "scheduler.claim.found": (
         "{timelines:timeline} of partition {partition} taken up: Redis' answer to their claim was lost"

@@ -81,7 +81,12 @@ class Daemon:
         self.reloads = Reloads(self, self.parts.metrics, reader_of(config, kinds))
         self.operator = Operator(self.parts)
         self.status = Status(self.parts, self.operator.paused_since_s, self.reloads)
-        self.registry = Registry(lambda: self.parts.store.namespace, lambda: config_hash(self.config), uniform)
+        self.registry = Registry(
+            lambda: self.parts.store.namespace,
+            lambda: config_hash(self.config),
+            lambda: self.parts.policy_changes.marks,
+            uniform,
+        )
         self.view = View(
             lambda: self.parts,
             self.status,
@@ -129,7 +134,6 @@ class Daemon:
         parts.store_watch.start(facts.servers)
         self.status.store_is_ready = True
         parts.scheduler.start()
-        parts.policy_changes.start()
         for consumer in parts.consumers:
             consumer.start()
         parts.discovery.start()
@@ -138,6 +142,7 @@ class Daemon:
         self._summary.start()
         self.view.start()
         self.registry.start()
+        parts.policy_changes.start(self.registry.id)
         tune_garbage_collection()
         listen = self.config.admin.listen
         _log.info(
@@ -238,6 +243,7 @@ class Daemon:
         self._other_parts.set()
         if self._is_started:
             take_over(before, parts, self.operator.paused_since_s)
+            self.registry.tell()
         else:
             parts.metrics.know(known_labels(parts.config))
         self.operator.take(parts)

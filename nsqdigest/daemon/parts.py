@@ -291,6 +291,7 @@ def _store_route(config: Config, route: Route, plan: Plan) -> StoreRoute:
         policy.dedupe_window_ms,
         merges=policy.on_retry == "merge",
         longest_ms=max(plan.longest_ms, sink.retry_cap_ms, sink.retry_after_max_ms),
+        policy_longest_ms=plan.longest_ms,
         quiet=None if policy.is_zoned else plan.quiet,
         has_quiet_hours=plan.quiet is not None,
         is_zoned=policy.is_zoned,
@@ -301,7 +302,7 @@ def _store_route(config: Config, route: Route, plan: Plan) -> StoreRoute:
 def _policy_changes(config: Config, plans: Plans, store: Store, metrics: Metrics, uniform: Uniform) -> PolicyChanges:
     return PolicyChanges(
         Rescoring(store.namespace, {route.name: plans[route.policy] for route in config.routes}),
-        store.namespace.partitions,
+        store,
         {route.name: route.policy for route in config.routes},
         metrics,
         uniform,

@@ -119,7 +119,7 @@ class Replaced:
         works = (self._follow(each, successors.get(each.topic), until_s) for each in list(self.consumers))
         await all_of(*works)
         await _until_stored(after)
-        after.policy_changes.start()
+        after.policy_changes.start(before.policy_changes.daemon_id)
         await self.end()
         after.metrics.know(known_labels(after.config))  # what ended may have set its gauges once more
 

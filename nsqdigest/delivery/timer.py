@@ -322,7 +322,10 @@ class Scheduler:
     async def _look_after(self, timer: _Timer) -> None:
         upkeep, routes = self._store.upkeep, list(self._routes)
         has_turn = await self._has_turn(timer.partition, "upkeep", self._settings.lease_ms // _UPKEEP_PER_LEASE)
-        if has_turn or not upkeep.is_census_done(timer.partition, routes):
+        went_back_ms = upkeep.went_back_ms(timer.partition)
+        if went_back_ms:
+            _log.counted("warning", "scheduler.store.clock_went_back", by=(), by_s=went_back_ms / 1000)
+        if has_turn or went_back_ms or not upkeep.is_census_done(timer.partition, routes):
             await self._maintain(timer)
 
     async def _has_turn(self, partition: int, work: str, every_ms: int) -> bool:

@@ -1,6 +1,7 @@
 """The daemons of a namespace, as they make themselves known to each other in partition 0 (lua/upkeep/check_in.lua).
 
-For people only: nothing is decided by it. An entry that no version wrote is left out.
+For people, and for a changed policy: no daemon gives waiting timelines its times while another one has another policy.
+An entry that no version wrote is left out.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class Told(msgspec.Struct, kw_only=True, frozen=True):
     config_hash: str = ""
     """Of what it works by: equal settings, equal hash, within one version."""
     started_ms: int = 0
+    policies: dict[str, str] = msgspec.field(default_factory=dict)
+    """By route, a mark of the policy that scores its timelines (`Rescoring.marks`)."""
 
 
 class Known(NamedTuple):

@@ -1,10 +1,15 @@
 """A changed policy reaches the timelines that wait: in each partition it is remembered which policy a route's timelines
 were scored by, and where the file has another one they get its instants, page by page.
 
-Of one that had a digest the new delay counts from when that was opened (its id has the instant; so does what the digest
-named as the earliest next one); of one that had none, from its oldest record. A calendar counts from now. These are
-facts that scoring does not change: daemons that do it at once, or again after one that was killed, end in the same
-schedule.
+- A timeline that had no digest counts from its beginning: its base, less the first delay of the remembered policy. The
+  timestamps of its records say nothing of that. Where the remembered policy is a calendar, it counts from now.
+- One that had a digest counts from when that was opened (its id has the instant), and keeps the base that it has: its
+  receiver knows that no digest comes before.
+- A calendar counts from now.
+
+Scoring would lose the beginning and the base before, so the first one writes them into the head as its anchor,
+`anchor=ITERATION:INSTANT`; it holds until the next digest. So daemons that score at once, or again after one that was
+killed, end in the same schedule.
 
 What is due already, is being delivered, or waits for another attempt stays as it is. So does everything where nothing
 was remembered: a daemon of a version that remembers no policy scored it.
@@ -13,19 +18,18 @@ was remembered: a daemon of a version that remembers no policy scored it.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsqdigest.base.errors import StoreError
 from nsqdigest.store.head import opened_of
-from nsqdigest.store.record import timestamp_ms
-from nsqdigest.store.schedule import due_ms, unpacked
+from nsqdigest.store.schedule import Remembered, Schedule, due_ms, unpacked
 
 if TYPE_CHECKING:
-    from nsqdigest.store.keys import Keys
     from nsqdigest.store.namespace import Namespace
-    from nsqdigest.store.schedule import Plan, Schedule
+    from nsqdigest.store.schedule import Plan
 
 _PAGE = 200
 _PAUSE_PER_WORK = 4
@@ -45,15 +49,22 @@ class Rescored(NamedTuple):
 
 
 class _Waiting(NamedTuple):
-    """What is known of a timeline, but for its schedule."""
+    """What is known of a timeline."""
 
     name: bytes
     ended_id: str
-    """Of the digest that ended last; "": none did."""
+    """The digest that ended last; "": none did."""
     iteration: int
     zone: str
-    oldest_ms: int | None
-    """The timestamp of its oldest record, where it had no digest."""
+    anchor_ms: int | None
+    """The one that an earlier scoring wrote, unless a digest came since."""
+    had_digests: bool
+    schedule: Schedule
+
+
+class _Scored(NamedTuple):
+    anchor_ms: int
+    schedule: Schedule
 
 
 class Rescoring:
@@ -61,81 +72,85 @@ class Rescoring:
         """`plans`: by the name of the route."""
         self._namespace = namespace
         self._plans = plans
+        self.marks = {name: _mark(plan.text) for name, plan in plans.items()}
+        """By route, a short text for its policy. Policies that score alike have the same."""
 
-    async def rescore(self, partition: int) -> dict[str, Rescored]:
-        """Returns what was changed of the routes whose policy is another one than was remembered."""
+    async def changed(self, partition: int) -> list[str]:
+        """The routes for whose timelines another policy is remembered. Of those that nothing is remembered of the
+        present one is remembered from here on."""
         names = list(self._plans)
         (stored,) = await self._namespace.send(partition, [[b"HMGET", self._policies(partition), *names]])
-        done: dict[str, Rescored] = {}
         for name, text in zip(names, stored, strict=True):
+            if text is None:
+                await self._call(partition, name, {}, remember=True)
+        return [
+            name
+            for name, text in zip(names, stored, strict=True)
+            if text is not None and text.decode("utf-8", "replace") != self._plans[name].text
+        ]
+
+    async def rescore(self, partition: int, routes: Collection[str] | None = None) -> dict[str, Rescored]:
+        """Returns what was changed of those whose policy is another one than was remembered. `routes`: no others."""
+        done: dict[str, Rescored] = {}
+        for name in await self.changed(partition):
+            if routes is not None and name not in routes:
+                continue
             try:
-                if text is None:
-                    await self._call(partition, name, (), remember=True)
-                elif text.decode("utf-8", "replace") != self._plans[name].text:
-                    done[name] = await self._rescore_route(partition, name)
+                done[name] = await self._rescore_route(partition, name)
             except StoreError as error:
                 if not error.is_damage:  # a damaged route stops no other
                     raise
         return done
 
     async def _rescore_route(self, partition: int, route: str) -> Rescored:
+        (text,) = await self._namespace.send(partition, [[b"HGET", self._policies(partition), route]])
+        remembered = Remembered.of((text or b"").decode("utf-8", "replace"))
         done, cursor = Rescored(), b"0"
         while True:
             began_s = time.monotonic()
             cursor, timelines = await self._page(partition, route, cursor)
-            if timelines:
-                done = done.plus(await self._call(partition, route, timelines))
+            scored = self._scored(route, timelines, remembered)
+            if scored:
+                done = done.plus(await self._call(partition, route, scored))
             if cursor == b"0":
-                await self._call(partition, route, (), remember=True)
+                await self._call(partition, route, {}, remember=True)
                 return done
             await asyncio.sleep(_PAUSE_PER_WORK * (time.monotonic() - began_s))
 
     async def _page(self, partition: int, route: str, cursor: bytes) -> tuple[bytes, list[_Waiting]]:
         of = self._namespace.keys[partition, route]
         ((cursor, flat),) = await self._namespace.send(partition, [[b"HSCAN", of.schedules, cursor, b"COUNT", _PAGE]])
-        schedules = dict(zip(flat[::2], flat[1::2], strict=True))  # a name may come twice
-        names = [*self._not_due(route, schedules)]
-        if not names:
+        schedules = dict(self._not_due(route, dict(zip(flat[::2], flat[1::2], strict=True))))  # a name may come twice
+        if not schedules:
             return cursor, []
-        (heads,) = await self._namespace.send(partition, [[b"HMGET", of.heads, *names]])
-        fields = [_fields_of(head) for head in heads]
-        without = [name for name, each in zip(names, fields, strict=True) if not _HAD_DIGESTS & {*each}]
-        oldest = await self._oldest_ms(partition, of, without)
-        return cursor, [
-            _Waiting(
-                name, each.get("closed", ""), _number(each.get("iteration")), each.get("zone", ""), oldest.get(name)
-            )
-            for name, each in zip(names, fields, strict=True)
-            if "id" not in each  # a digest of it waits for another attempt
-        ]
+        (heads,) = await self._namespace.send(partition, [[b"HMGET", of.heads, *schedules]])
+        fields = zip(schedules.items(), map(_fields_of, heads), strict=True)
+        # One that has an id waits for another attempt.
+        return cursor, [_waiting(name, schedule, head) for (name, schedule), head in fields if "id" not in head]
 
-    def _not_due(self, route: str, schedules: Mapping[bytes, bytes]) -> Iterator[bytes]:
+    def _not_due(self, route: str, schedules: Mapping[bytes, bytes]) -> Iterator[tuple[bytes, Schedule]]:
         """What is due would stay as it is (lua/upkeep/rescore.lua): nothing more is asked of it. In a backlog that is
         nearly all."""
         now_ms, increment_ms = self._namespace.clock.now_ms(), self._plans[route].increment_ms
         for name, packed in schedules.items():
             base_ms, bound_ms, records = unpacked(packed, now_ms)
             if due_ms(base_ms, bound_ms, increment_ms, records) > now_ms:
-                yield name
+                yield name, Schedule(base_ms, bound_ms)
 
-    async def _oldest_ms(self, partition: int, of: Keys, names: list[bytes]) -> dict[bytes, int]:
-        """Of those that have a record."""
-        if not names:
-            return {}
-        ranges = await self._namespace.send(
-            partition, [[b"ZRANGE", of.index + name, -1, -1, b"WITHSCORES"] for name in names]
-        )
-        return {name: timestamp_ms(flat[1]) for name, flat in zip(names, ranges, strict=True) if flat}
+    def _scored(
+        self, route: str, timelines: Iterable[_Waiting], remembered: Remembered | None
+    ) -> dict[_Waiting, _Scored]:
+        plan, now_ms = self._plans[route], self._namespace.clock.now_ms()
+        found = ((each, _score(plan.of_zone(each.zone), each, remembered, now_ms)) for each in timelines)
+        return {each: scored for each, scored in found if scored is not None}
 
     async def _call(
-        self, partition: int, route: str, timelines: Iterable[_Waiting], *, remember: bool = False
+        self, partition: int, route: str, scored: Mapping[_Waiting, _Scored], *, remember: bool = False
     ) -> Rescored:
-        plan, of, now_ms = self._plans[route], self._namespace.keys[partition, route], self._namespace.clock.now_ms()
+        plan, of = self._plans[route], self._namespace.keys[partition, route]
         arguments: list[bytes | str | int] = [b"", plan.increment_ms, route, plan.text if remember else ""]
-        for each in timelines:
-            instants = _instants(plan.of_zone(each.zone), each, now_ms)
-            if instants is not None:
-                arguments += (each.name, each.ended_id, *instants)
+        for each, (anchor_ms, schedule) in scored.items():
+            arguments += (each.name, each.ended_id, *schedule, f"{each.iteration}:{anchor_ms}")
         keys = [of.waiting, of.schedules, of.heads, of.agenda, self._policies(partition)]
         _, sooner, later = await self._namespace.run(partition, "rescore", keys, arguments)
         return Rescored(sooner, later)
@@ -144,17 +159,33 @@ class Rescoring:
         return self._namespace.tags[partition] + b"policies"
 
 
-def _instants(plan: Plan, timeline: _Waiting, now_ms: int) -> Schedule | None:
-    """None: nothing says when its last digest was opened."""
-    if not timeline.ended_id and timeline.iteration:
-        return None  # it was adopted, and keeps the instants that it came with
-    if not timeline.ended_id:
-        oldest_ms = now_ms if timeline.oldest_ms is None else min(now_ms, timeline.oldest_ms)
-        return plan.beginning(now_ms if plan.has_calendar else oldest_ms)
+def _score(plan: Plan, timeline: _Waiting, remembered: Remembered | None, now_ms: int) -> _Scored | None:
+    """None: nothing says when its last digest was opened, and it keeps its instants."""
+    anchor_ms = timeline.anchor_ms
+    if not timeline.had_digests:
+        if anchor_ms is None:
+            anchor_ms = now_ms if remembered is None else remembered.began_ms(timeline.schedule, now_ms)
+        return _Scored(anchor_ms, plan.beginning(now_ms if plan.has_calendar else anchor_ms))
     opened_ms = opened_of(timeline.ended_id)
-    if opened_ms is None:
+    if opened_ms is None:  # it was adopted, perhaps
         return None
-    return plan.after_digest(max(1, timeline.iteration), now_ms if plan.has_calendar else min(now_ms, opened_ms))
+    from_ms = now_ms if plan.has_calendar else min(now_ms, opened_ms)
+    anchor_ms = timeline.schedule.base_ms if anchor_ms is None else anchor_ms
+    return _Scored(anchor_ms, plan.after_digest(max(1, timeline.iteration), from_ms, anchor_ms))
+
+
+def _mark(text: str) -> str:
+    return hashlib.blake2s(text.encode(), digest_size=4).hexdigest()
+
+
+def _waiting(name: bytes, schedule: Schedule, head: Mapping[str, str]) -> _Waiting:
+    iteration = _number(head.get("iteration"))
+    anchored, _, anchor = head.get("anchor", "").partition(":")
+    is_of_now = anchored == str(iteration) and anchor.isdigit()
+    return _Waiting(
+        name, head.get("closed", ""), iteration, head.get("zone", ""), int(anchor) if is_of_now else None,
+        bool(_HAD_DIGESTS & {*head}), schedule,
+    )  # fmt: skip
 
 
 def _fields_of(head: bytes | None) -> dict[str, str]:

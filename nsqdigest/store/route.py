@@ -18,6 +18,8 @@ class StoreRoute(NamedTuple):
     """A digest that was not delivered takes newer records in."""
     longest_ms: int = _LONGEST_MS
     """No instant of its schedule lies further ahead: the longest delay of its policy, or of a retry."""
+    policy_longest_ms: int = _LONGEST_MS
+    """The same of its policy alone."""
     quiet: QuietHours | None = None
     has_quiet_hours: bool = False
     """Those of all its timelines, or of each its own."""

@@ -17,6 +17,7 @@ the quiet hours, whatever comes meanwhile.)
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -95,6 +96,39 @@ def _zone_of(policy: Policy) -> ZoneInfo:
     zone = zone_named(policy.common_zone)
     assert zone is not None  # the configuration was checked
     return zone
+
+
+_REMEMBERED = re.compile(
+    r"immediate=([01]) delays=(\d+),\d+,(\d+) growth=\d+ intervals=([\d,]*)(?: quiet=.*)?"
+).fullmatch
+
+
+class Remembered(NamedTuple):
+    """How a policy scored the timelines that had no digest yet, read back from its text (`Plan.text`)."""
+
+    first_ms: int
+    """From the beginning of a timeline to its base."""
+    spread_ms: int
+    """From its base to its bound."""
+
+    @classmethod
+    def of(cls, text: str) -> Remembered | None:
+        """None for a calendar, whose instants say nothing of the beginning, and for a text of another version."""
+        match = _REMEMBERED(text)
+        if match is None:
+            return None
+        if match[1] == "1":
+            return cls(0, 0)
+        first_ms = int(match[4].partition(",")[0] or match[2])
+        return cls(first_ms, max(first_ms, int(match[3])) - first_ms)
+
+    def began_ms(self, schedule: Schedule, now_ms: int) -> int:
+        """When a timeline with this schedule began. One that something else has put off since was due by now."""
+        due_since_ms = now_ms - self.first_ms
+        if schedule.bound_ms - schedule.base_ms != self.spread_ms:
+            return due_since_ms
+        began_ms = schedule.base_ms - self.first_ms
+        return due_since_ms if began_ms > now_ms else began_ms
 
 
 class Plan:

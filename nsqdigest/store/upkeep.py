@@ -3,8 +3,11 @@
 A script may stop between any two of its writes: a right was taken away, a key has another type, Redis was killed. It
 adds first and removes last, so nothing is lost. Upkeep repairs the rest:
 
-- lua/upkeep/maintenance.lua makes timelines wait again whose lease ran out or that are neither waiting nor leased, and
-  moves instants back that lie further ahead than the policies allow.
+- lua/upkeep/maintenance.lua makes timelines wait again whose lease ran out or that are neither waiting nor leased.
+- lua/upkeep/bring_back.lua brings instants back that Redis' clock wrote while it was ahead. An instant further ahead
+  than the policy allows does not prove that: another daemon may have a file with a rarer policy. Proof is that the
+  clock went back, seen beside the monotonic clock here, or by a turn of upkeep that began later than now. No instant is
+  brought back by more than the clock went back.
 - lua/upkeep/mend.lua recounts a route whose ledger is not exact, whole and in one call, if it has at most
   `MENDED_TIMELINES` timelines in the partition. A bigger one stays as it is, and `audit` reports it.
 - lua/upkeep/census.lua sets a wrong count of timelines right.
@@ -17,6 +20,7 @@ adds first and removes last, so nothing is lost. Upkeep repairs the rest:
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,6 +30,7 @@ from nsqdigest.store.damage import one_by_one
 from nsqdigest.store.dead import route_and_total
 from nsqdigest.store.packing import RECORDS_PER_CALL
 from nsqdigest.store.route import StoreRoute
+from nsqdigest.store.servers.facts import SetBack
 
 if TYPE_CHECKING:
     from nsqdigest.store.holds import Holds
@@ -52,6 +57,11 @@ class _Page(NamedTuple):
     """Routes."""
 
 
+class _WentBack(NamedTuple):
+    by_ms: int
+    found_s: float
+
+
 class Upkeep:
     def __init__(
         self, namespace: Namespace, operations: Operations, routes: Mapping[str, StoreRoute], holds: Holds
@@ -62,6 +72,10 @@ class Upkeep:
         self._routes = routes
         self._cursors: dict[tuple[int, str], bytes] = {}
         """Where the census of a route goes on. Routes that are missing here had none yet."""
+        self._clocks = [SetBack() for _ in range(namespace.partitions)]
+        self._went_back: dict[int, _WentBack] = {}
+        """By partition: the last time that Redis' clock went back."""
+        self._unreported_ms: dict[int, int] = {}
 
     async def has_turn(self, partition: int, work: str, routes: Sequence[str], every_ms: int) -> bool:
         """Whether a piece of work that each daemon could do is this one's, where it is to be done so often. If so, all
@@ -70,8 +84,26 @@ class Upkeep:
         same = repr([work, every_ms, *(self._routes[route]._replace(quiet=None) for route in sorted(routes))]).encode()
         whose = hashlib.blake2s(same, digest_size=8).hexdigest()
         turns = self._namespace.tags[partition] + b"turns"
-        (is_free,) = await self._namespace.run(partition, "turn", [turns], [b"", whose, int(_TURN * every_ms)])
+        sent_s = time.monotonic()
+        is_free, now_ms, ahead_ms = await self._namespace.run(
+            partition, "turn", [turns], [b"", whose, int(_TURN * every_ms)]
+        )
+        self._observe(partition, sent_s, now_ms, ahead_ms + every_ms if ahead_ms else 0)
         return bool(is_free)
+
+    def _observe(self, partition: int, sent_s: float, now_ms: int, at_least_ms: int) -> None:
+        """`at_least_ms`: how far the clock went back as the turns in Redis tell, which also know what was before this
+        daemon began."""
+        self._namespace.clock.observe(now_ms)
+        answered_s = time.monotonic()
+        back_ms = self._clocks[partition].observe(sent_s, answered_s, now_ms) or at_least_ms
+        if back_ms:
+            self._went_back[partition] = _WentBack(back_ms, answered_s)
+            self._unreported_ms[partition] = back_ms
+
+    def went_back_ms(self, partition: int) -> int:
+        """How far Redis' clock went back since this was called before."""
+        return self._unreported_ms.pop(partition, 0)
 
     def is_census_done(self, partition: int, routes: Sequence[str]) -> bool:
         return all(self._cursors.get((partition, route), _ALL) == _NOTHING_LEFT for route in routes)
@@ -84,6 +116,7 @@ class Upkeep:
         """One turn of upkeep. `lease_ms`: a longer lease was given by a clock that was ahead. A census that needs more
         pages than one turn has goes on in the next turn."""
         done = await self._maintain(partition, routes, lease_ms)
+        done = done.and_then(await self._bring_back(partition, routes, lease_ms))
         for _ in range(PAGES_PER_TURN - 1):
             if self.is_census_done(partition, routes):
                 break
@@ -130,6 +163,31 @@ class Upkeep:
                 inexact.append(route)
         self._cursors |= cursors
         return _Page(ran_out, brought_back, found, miscounted, inexact)
+
+    async def _bring_back(self, partition: int, routes: Sequence[str], lease_ms: int) -> Maintained:
+        """While there may be digests that were opened before the clock went back: their next instants follow from
+        that."""
+        went_back = self._went_back.get(partition)
+        if went_back is None or time.monotonic() - went_back.found_s > lease_ms / 1000:
+            self._went_back.pop(partition, None)
+            return Maintained(0, 0, 0, 0)
+        counts, damaged = await one_by_one(routes, lambda some: self._bring_all_back(partition, some, went_back.by_ms))
+        return Maintained(0, sum(counts), 0, 0, damaged=damaged)
+
+    async def _bring_all_back(self, partition: int, routes: Sequence[str], by_ms: int) -> int:
+        now_ms, done = self._namespace.clock.now_ms(), 0
+        for name in routes:
+            of, route, passed = self._namespace.keys[partition, name], self._routes[name], 0
+            latest_ms = max(now_ms + route.policy_longest_ms, self._holds.latest_ms(name))
+            latest_retry_ms = max(latest_ms, now_ms + route.longest_ms)
+            looked_at = RECORDS_PER_CALL
+            while looked_at == RECORDS_PER_CALL:
+                looked_at, brought = await self._namespace.run(
+                    partition, "bring_back", [of.waiting, of.schedules, of.heads, of.agenda],
+                    [latest_ms, latest_retry_ms, by_ms, passed, RECORDS_PER_CALL],
+                )  # fmt: skip
+                passed, done = passed + looked_at - brought, done + brought
+        return done
 
     async def _mend_all(self, partition: int, routes: Sequence[str]) -> list[Mended]:
         return list(filter(None, [await self._mend(partition, route) for route in routes]))

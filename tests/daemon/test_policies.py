@@ -13,6 +13,7 @@ import pytest
 
 from support.daemon import Daemon, run_command
 from support.servers import Nsqd, RedisServer
+from support.shifted_clock import ShiftedClock
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -120,3 +121,116 @@ def test_what_was_put_off_for_the_quiet_hours_of_its_zone_goes_when_a_reload_end
     daemon.write_file()
     daemon.reload()
     wait_until(lambda: delivered(daemon) == 1, 10, "the digest")
+
+
+# -- daemons with two files side by side, and clocks that were wrong
+
+
+FREQUENT = {"immediate": True, "minimum_delay": "2s", "increment_delay": "0s"}
+RARE = {"immediate": True, "minimum_delay": "24h", "maximum_delay": "48h"}
+DAY_MS = 24 * HOUR_MS
+
+
+def beside(daemon: Daemon, tmp_path: Path, **policy: Any) -> Daemon:
+    """A daemon with the same file but for its policy. It takes no event in."""
+    (tmp_path / "beside").mkdir()
+    settings = {**daemon.settings, "policies.default": policy}
+    settings["nsq"] = {**settings["nsq"], "channel": "beside"}
+    return Daemon(tmp_path / "beside", settings, daemon.routes)
+
+
+@pytest.mark.parametrize("old_s", [0, 2 * 24 * 3600])
+def test_a_longer_delay_makes_nothing_due_whatever_the_timestamps_say(daemon: Daemon, nsqd: Nsqd, old_s: int) -> None:
+    daemon.routes[0]["timestamp"] = "at"  # type: ignore[index]
+    daemon.settings["policies.default"].update(immediate=False, minimum_delay="1h")  # type: ignore[attr-defined]
+    daemon.start()
+    nsqd.publish(TOPIC, json.dumps({"x": "t", "at": int(time.time()) - old_s}).encode())
+    wait_until(lambda: daemon.metric("records_added_total") == 1, 10, "the event")
+    daemon.settings["policies.default"].update(minimum_delay="2h")  # type: ignore[attr-defined]
+    daemon.reload()
+    wait_until(lambda: daemon.said("daemon.policy.changed"), 10, "the other policy")
+    (line,) = daemon.said("daemon.policy.changed")
+    assert (line["sooner"], line["later"]) == (0, 1)
+    assert delivered(daemon) == 0
+
+
+def look_often(daemon: Daemon) -> None:
+    """Four times a second."""
+    daemon.settings["scheduler"] = {"lease": "1s"}  # type: ignore[index]
+    daemon.settings["sinks.out"]["timeout"] = "400ms"  # type: ignore[index]
+
+
+def looks(daemon: Daemon) -> float:
+    """How often it looked after the store."""
+    return daemon.metric("store_request_seconds_count", script="maintenance")
+
+
+def test_a_daemon_with_the_old_file_brings_no_instant_forward(
+    daemon: Daemon, nsqd: Nsqd, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """In a rolling restart it looks after timelines that the new ones have put off."""
+    look_often(daemon)
+    begin(daemon, nsqd, **RARE)
+    wait_until(lambda: delivered(daemon) == 1, 10, "the digest")
+    told_ms = waits_until_ms(redis_server)
+    assert told_ms > time.time() * 1000 + DAY_MS - HOUR_MS
+    old = beside(daemon, tmp_path, **FREQUENT)
+    old.start()
+    try:
+        wait_until(lambda: looks(old) >= 3, 20, "its upkeep")
+        assert waits_until_ms(redis_server) == told_ms
+        assert old.metric("store_repairs_total", kind="instant") == 0
+    finally:
+        old.kill()
+
+
+@pytest.fixture
+def clock(request: pytest.FixtureRequest, tmp_path: Path) -> ShiftedClock:
+    """The one of `redis_server`."""
+    clock = ShiftedClock(tmp_path / "clock")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in clock.environ.items():
+            patch.setenv(name, value)
+        request.getfixturevalue("redis_server")
+    return clock
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_a_clock_put_off_by_an_hour_goes_out_when_it_is_right_again(
+    clock: ShiftedClock, daemon: Daemon, nsqd: Nsqd, redis_server: RedisServer, restarts: bool
+) -> None:
+    """Whether the daemon saw that or began later."""
+    look_often(daemon)
+    clock.set_ahead(3600)
+    begin(daemon, nsqd, minimum_delay="1s", increment_delay="0s", maximum_delay="5s")
+    wait_until(lambda: delivered(daemon) == 1, 10, "the first digest")
+    if restarts:
+        daemon.term()
+        assert daemon.wait(10) == 0
+    clock.set_ahead(0)
+    if restarts:
+        daemon.start()
+    else:
+        nsqd.publish(TOPIC, b'{"x":"t"}')
+    wait_until(lambda: daemon.said("scheduler.store.clock_went_back"), 20, "the daemon to see it")
+    (line,) = daemon.said("scheduler.store.clock_went_back")
+    assert line["by_s"] == pytest.approx(3600, abs=10)
+    wait_until(lambda: waits_until_ms(redis_server) < time.time() * 1000 + 60_000, 20, "the timeline to be due soon")
+
+
+def test_a_daemon_that_comes_back_with_the_old_file_changes_nothing(
+    daemon: Daemon, nsqd: Nsqd, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    begin(daemon, nsqd, immediate=False, minimum_delay="24h", maximum_delay="48h")
+    old = beside(daemon, tmp_path, immediate=False, minimum_delay="10ms", increment_delay="0s")
+    old.start()
+    try:
+        wait_until(lambda: old.said("daemon.policy.differs"), 20, "it to see that there is another policy")
+        assert waits_until_ms(redis_server) > time.time() * 1000 + DAY_MS - HOUR_MS
+        assert old.said("daemon.policy.changed") == []
+        daemon.term()
+        assert daemon.wait(10) == 0
+        wait_until(lambda: old.said("daemon.policy.changed"), 20, "the policy of all daemons that are left")
+        wait_until(lambda: delivered(old) == 1, 10, "the digest")
+    finally:
+        old.kill()

@@ -64,6 +64,7 @@ class ToldStore(ToldDigests):
     turns: list[tuple[float, int, str, int]] = field(default_factory=list)
     of_others: dict[str, list[bool]] = field(default_factory=lambda: {"upkeep": [], "claim of all": []})
     """Whether another daemon has the next turns."""
+    went_back: list[int] = field(default_factory=list)
     census: list[bool] = field(default_factory=list)
     """Whether it goes on."""
     turn_errors: list[StoreError] = field(default_factory=list)
@@ -156,6 +157,9 @@ class ToldStore(ToldDigests):
 
     def is_census_done(self, partition: int, routes: Sequence[str]) -> bool:
         return not self.census.pop(0) if self.census else True
+
+    def went_back_ms(self, partition: int) -> int:
+        return self.went_back.pop(0) if self.went_back else 0
 
     async def maintain(self, partition: int, routes: Sequence[str], lease_ms: int) -> Maintained:
         self.maintained.append((now_s(), partition, list(routes), lease_ms))

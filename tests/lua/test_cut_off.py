@@ -281,7 +281,7 @@ def nowhere(world: World) -> None:
 
 
 def far_ahead(world: World) -> None:
-    world.store.now_ms = NOW_MS + 1000 * HOUR_MS
+    world.store.now_ms = NOW_MS + 13 * 365 * 24 * HOUR_MS
     two_due(world)
     world.claim(U)
     world.store.now_ms = NOW_MS
@@ -378,6 +378,10 @@ STORIES = {
     "maintenance: nowhere": Story(nowhere, lambda w, _: w.store.maintained(ROUTES)),
     "maintenance: far ahead": Story(
         far_ahead, lambda w, _: w.store.maintained(ROUTES, longest_ms=HOUR_MS, longest_lease_ms=LEASE_MS)
+    ),
+    "bring_back": Story(
+        lambda w: w.store.add(*recs(T, b"a"), *recs(U, b"b"), base_ms=NOW_MS + HOUR_MS),
+        lambda w, _: w.store.bring_back(HOUR_MS, latest_ms=NOW_MS + 5),
     ),
     "mend": Story(inexact, lambda w, _: w.mend("r")),
     "census": Story(miscounted, lambda w, _: w.store.census(ROUTES)),

@@ -123,14 +123,15 @@ def test_a_lease_that_ran_out_is_found_among_any_number_of_routes(store: Scripts
 
 HOUR_MS = 3_600_000
 YEAR_MS = 365 * 24 * HOUR_MS
+AGE_MS = 13 * YEAR_MS
 
 
 def test_what_a_clock_far_ahead_had_put_off_comes_back_to_the_longest_delay(store: Scripts) -> None:
-    """Redis' clock was a year ahead while a digest was closed, and while another timeline was claimed."""
-    store.now_ms = NOW_MS + YEAR_MS
-    store.add(Rec(T, b"k", NOW_MS), Rec(b"u", b"k", NOW_MS), base_ms=NOW_MS + YEAR_MS)
+    """Redis' clock was years ahead while a digest was closed, and while another timeline was claimed."""
+    store.now_ms = NOW_MS + AGE_MS
+    store.add(Rec(T, b"k", NOW_MS), Rec(b"u", b"k", NOW_MS), base_ms=NOW_MS + AGE_MS)
     store.opened(claim := store.claim_one(T), "id-1")
-    store.close(claim, base_ms=NOW_MS + YEAR_MS, bound_ms=NOW_MS + YEAR_MS + HOUR_MS)
+    store.close(claim, base_ms=NOW_MS + AGE_MS, bound_ms=NOW_MS + AGE_MS + HOUR_MS)
     store.now_ms = NOW_MS
     assert store.maintained(longest_ms=HOUR_MS, longest_lease_ms=LEASE_MS).brought_back == 2
     assert store.waiting() == {T: NOW_MS + HOUR_MS}
@@ -141,9 +142,11 @@ def test_what_a_clock_far_ahead_had_put_off_comes_back_to_the_longest_delay(stor
     assert store.waiting() == {T: NOW_MS + HOUR_MS, b"u": NOW_MS + LEASE_MS + HOUR_MS}
 
 
-def test_what_lies_within_the_longest_delay_stays(store: Scripts) -> None:
+@pytest.mark.parametrize("ahead_ms", [HOUR_MS, HOUR_MS + 1, 10 * YEAR_MS])
+def test_what_some_policy_may_have_put_off_stays(store: Scripts, ahead_ms: int) -> None:
+    """Another daemon's file may have a rarer one."""
     lease(store)
-    store.add(Rec(b"u", b"k", NOW_MS), base_ms=NOW_MS + HOUR_MS)
+    store.add(Rec(b"u", b"k", NOW_MS), base_ms=NOW_MS + ahead_ms)
     before = store.dump()
     assert store.maintained(longest_ms=HOUR_MS, longest_lease_ms=LEASE_MS).brought_back == 0
     assert store.dump() == before

@@ -52,6 +52,20 @@ def test_to_ask_again_changes_nothing(store: Scripts) -> None:
     assert store.dump() == before
 
 
+def test_the_anchor_stands_in_the_head_and_nothing_else_is_lost_there(store: Scripts) -> None:
+    begin(store, 0)
+    claim = store.claim_one(T)
+    store.opened(claim)
+    store.close(claim, base_ms=NOW_MS + HOUR_MS)
+    before: bytes = store.command("HGET", store.key("heads", "r"), T)
+    store.rescore((T, "id-1", *LATER[2:]), anchor="1:77")
+    store.rescore((T, "id-1", *SOONER[2:]), anchor="1:78")
+    assert store.command("HGET", store.key("heads", "r"), T) == before + b" anchor=1:78"
+    store.now_ms = NOW_MS + HOUR_MS
+    store.add(Rec(T, b"l", NOW_MS))
+    assert store.opened(store.claim_one(T), "id-2").iteration == 2
+
+
 def test_what_is_due_already_stays(store: Scripts) -> None:
     begin(store, 0)
     assert store.rescore(LATER) == (0, 0)

@@ -38,6 +38,17 @@ def test_where_the_clock_was_set_back_the_turn_is_over(store: Scripts) -> None:
     assert [store.turn(), store.turn()] == [True, False]
 
 
+def test_who_has_the_turn_learns_once_how_far_the_clock_went_back_at_least(store: Scripts) -> None:
+    """A daemon that began later has no other way to know it."""
+    store.turn("others")
+    store.now_ms = NOW_MS + 7
+    assert store.turn_and_ahead() == (True, 0)
+    store.now_ms = NOW_MS - 100
+    assert store.turn_and_ahead("third") == (True, 107)
+    assert store.turn_and_ahead() == (True, 0)
+    assert not store.turn("third")
+
+
 @pytest.mark.parametrize(("after_ms", "names"), [(DAY_MS, {b"gone", b"here"}), (DAY_MS + 1, {b"here"})])
 def test_what_nobody_asked_for_in_a_day_is_forgotten(store: Scripts, after_ms: int, names: set[bytes]) -> None:
     store.turn("gone")
@@ -49,7 +60,8 @@ def test_what_nobody_asked_for_in_a_day_is_forgotten(store: Scripts, after_ms: i
 @pytest.mark.parametrize("began", ["", "a text", "nan", "inf"])
 def test_what_is_no_instant_is_nobodys_turn(store: Scripts, began: str) -> None:
     store.command("HSET", store.key("turns"), "daemons", began, "others", began)
-    assert [store.turn(), store.turn()] == [True, False]
+    assert [store.turn_and_ahead(), store.turn_and_ahead()] == [(True, 0), (False, 0)]
+    assert store.command("HKEYS", store.key("turns")) == [b"daemons"]
 
 
 def test_a_key_of_another_type_is_an_error_before_anything_is_written(store: Scripts) -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from nsqdigest.store.servers.facts import ServerFacts, StoreFacts
+from nsqdigest.store.servers.facts import ServerFacts, SetBack, StoreFacts
 
 pytestmark = pytest.mark.unit
 
@@ -101,3 +101,34 @@ def test_snapshots_are_persistence_too() -> None:
 def test_the_versions_of_several_servers_are_told_once_each() -> None:
     servers = [facts(), facts(redis_version="7.2.1"), facts()]
     assert StoreFacts(servers, []).version == "7.0.15, 7.2.1"
+
+
+# -- its clock
+
+
+def test_a_clock_that_goes_on_did_not_go_back() -> None:
+    clock = SetBack()
+    assert [clock.observe(at_s, at_s + 0.001, 1000 * at_s) for at_s in (5, 20, 35)] == [0, 0, 0]
+    assert clock.observe(50, 50.001, 3_650_000) == 0, "it was put forward"
+
+
+def test_a_clock_that_was_set_back_is_found_once_and_to_the_millisecond_or_so() -> None:
+    clock = SetBack()
+    clock.observe(100, 100.001, 3_700_000)
+    assert clock.observe(115, 115.001, 3_715_000 - 3_591_000) == pytest.approx(3_591_000, abs=10)
+    assert clock.observe(130, 130.001, 139_000) == 0
+
+
+def test_slow_answers_are_no_step() -> None:
+    """When it looked at the clock between the question and the answer is not known."""
+    clock = SetBack()
+    clock.observe(0, 5, 5_000)
+    assert clock.observe(6, 30, 6_000) == 0
+    assert clock.observe(31, 60, 59_000) == 0
+
+
+@pytest.mark.parametrize(("back_ms", "found"), [(999, False), (1_001, True)])
+def test_clocks_that_run_apart_and_corrections_below_a_second_are_no_step(back_ms: int, found: bool) -> None:
+    clock = SetBack()
+    clock.observe(0, 0, 10_000)
+    assert bool(clock.observe(0, 0, 10_000 - back_ms)) == found

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from nsqdigest.base.errors import StoreError
 from nsqdigest.config import Policy
 from nsqdigest.delivery.ids import RANDOM_BYTES, uuid7
 from nsqdigest.store.digests import Ending, Opening
@@ -43,10 +44,10 @@ async def store(redis_server: RedisServer) -> AsyncIterator[Store]:
     await store.close(5)
 
 
-async def add(store: Store, policy: Policy, *timelines: bytes) -> int:
-    """Returns when."""
+async def add(store: Store, policy: Policy, *timelines: bytes, old_ms: int = 0) -> int:
+    """Returns when. `old_ms`: so old are the events."""
     now_ms = store.clock.now_ms()
-    records = [Record(0, name, b"%d" % now_ms, now_ms * 1000, b"{}", False) for name in timelines]
+    records = [Record(0, name, b"%d" % now_ms, (now_ms - old_ms) * 1000, b"{}", False) for name in timelines]
     await store.timelines.add("r", 0, records, Plan(policy).beginning(now_ms))
     return now_ms
 
@@ -86,32 +87,93 @@ async def test_the_same_policy_changes_nothing_and_so_do_options_that_score_noth
     assert await rescore(store, replace(FIXED, name="other", capacity=7, dedupe_window_ms=1)) == {}
 
 
+@pytest.mark.parametrize("old_ms", [0, 48 * HOUR_MS])
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [(SHORTER, Rescored(sooner=1)), (LONGER, Rescored(later=1))],
 )
-async def test_a_timeline_that_had_no_digest_counts_from_its_oldest_record(
-    store: Store, policy: Policy, expected: Rescored
+async def test_a_timeline_that_had_no_digest_counts_from_its_beginning(
+    store: Store, policy: Policy, expected: Rescored, old_ms: int
 ) -> None:
+    """Whatever the timestamps of its events are."""
     await rescore(store, FIXED)
-    began_ms = await add(store, FIXED, b"t")
+    began_ms = await add(store, FIXED, b"t", old_ms=old_ms)
     assert await rescore(store, policy) == {"r": expected}
     assert await base_of(store) == Plan(policy).beginning(began_ms)
     assert await rescore(store, policy) == {}, "it is remembered"
 
 
-@pytest.mark.parametrize(
-    ("policy", "expected"),
-    [(SHORTER, Rescored(sooner=1)), (LONGER, Rescored(later=1))],
-)
-async def test_one_that_had_a_digest_counts_from_its_opening(store: Store, policy: Policy, expected: Rescored) -> None:
+async def test_beginnings_survive_any_number_of_policies(store: Store) -> None:
+    await rescore(store, FIXED)
+    began_ms = await add(store, FIXED, b"t")
+    for policy in (LONGER, CALENDAR, SHORTER, LONGER, FIXED):
+        await rescore(store, policy)
+    assert await base_of(store) == Plan(FIXED).beginning(began_ms)
+
+
+async def test_one_that_is_stopped_half_way_begins_again_and_scores_nothing_twice(store: Store) -> None:
+    await rescore(store, FIXED)
+    names = [b"%d" % number for number in range(450)]
+    began_ms = await add(store, FIXED, *names)
+    run = store.namespace.run
+    with pytest.MonkeyPatch.context() as patch:
+
+        async def stopping(partition: int, name: str, keys: Any, arguments: Any) -> Any:
+            if arguments[3]:  # all pages are done, and the policy would be remembered
+                raise StoreError("redis-connection", "as told")
+            return await run(partition, name, keys, arguments)
+
+        patch.setattr(store.namespace, "run", stopping)
+        with pytest.raises(StoreError):
+            await rescore(store, LONGER)
+    assert await rescore(store, LONGER) == {"r": Rescored()}
+    assert {await base_of(store, name) for name in names[::50]} == {Plan(LONGER).beginning(began_ms)}
+
+
+async def test_a_beginning_under_a_calendar_is_not_known_and_counts_from_now(store: Store) -> None:
+    await rescore(store, CALENDAR)
+    await add(store, CALENDAR, b"t", old_ms=48 * HOUR_MS)
+    before_ms = store.clock.now_ms()
+    await rescore(store, FIXED)
+    base_ms, _ = await base_of(store)
+    assert before_ms + HOUR_MS <= base_ms <= store.clock.now_ms() + HOUR_MS
+
+
+async def test_one_that_had_a_digest_counts_from_its_opening(store: Store) -> None:
     at_once = replace(FIXED, immediate=True)
     await rescore(store, at_once)
     await add(store, at_once, b"t")
     opened_ms = await deliver(store, at_once)
     await add(store, at_once, b"t")
-    assert await rescore(store, replace(policy, immediate=True)) == {"r": expected}
-    assert await base_of(store) == Plan(policy).after_digest(1, opened_ms)
+    assert await rescore(store, replace(LONGER, immediate=True)) == {"r": Rescored(later=1)}
+    assert await base_of(store) == Plan(LONGER).after_digest(1, opened_ms)
+
+
+async def test_no_digest_comes_before_the_instant_that_the_last_one_named(store: Store) -> None:
+    """To a shorter policy at once, or by way of a longer one and back."""
+    at_once = replace(FIXED, immediate=True)
+    await rescore(store, at_once)
+    await add(store, at_once, b"t")
+    opened_ms = await deliver(store, at_once)
+    promised_ms = opened_ms + HOUR_MS
+    for policy in (SHORTER, LONGER, SHORTER, CALENDAR, SHORTER):
+        await rescore(store, replace(policy, immediate=True))
+        assert (await base_of(store))[0] >= promised_ms
+    assert await base_of(store) == (promised_ms, promised_ms)
+
+
+async def test_the_instant_that_an_earlier_digest_named_holds_no_longer(store: Store) -> None:
+    short = replace(FIXED, immediate=True, minimum_delay_ms=1, maximum_delay_ms=1)
+    await rescore(store, short)
+    await add(store, short, b"t")
+    await deliver(store, short)
+    await rescore(store, replace(FIXED, immediate=True))
+    await rescore(store, short)
+    await asyncio.sleep(0.002)
+    await add(store, short, b"t")
+    second_ms = await deliver(store, replace(FIXED, immediate=True))
+    await rescore(store, replace(SHORTER, immediate=True))
+    assert await base_of(store) == (second_ms + HOUR_MS, second_ms + HOUR_MS)
 
 
 async def test_to_a_calendar_and_back(store: Store) -> None:
@@ -170,7 +232,7 @@ async def test_of_what_is_due_nothing_more_is_asked(store: Store) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store.namespace, "send", counting)
         assert await rescore(store, SHORTER) == {"r": Rescored(sooner=1)}
-    assert asked[b"ZRANGE"] == 1  # the oldest record of the one that is not due
+    assert asked[b"HMGET"] == 2  # the policies, and the head of the one that is not due
 
 
 async def test_many_daemons_at_once_and_many_timelines(store: Store) -> None:

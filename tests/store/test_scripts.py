@@ -18,8 +18,8 @@ from nsqdigest.store.servers.translation import translate
 pytestmark = pytest.mark.unit
 
 NAMES = [
-    "add", "adopt", "audit", "census", "check_in", "claim", "delete", "drop_dead", "finish", "flush", "hello", "hold",
-    "maintenance", "mend", "open", "recount", "renew", "rescore", "revive", "rights", "turn",
+    "add", "adopt", "audit", "bring_back", "census", "check_in", "claim", "delete", "drop_dead", "finish", "flush",
+    "hello", "hold", "maintenance", "mend", "open", "recount", "renew", "rescore", "revive", "rights", "turn",
 ]  # fmt: skip
 LUA = resources.files("nsqdigest") / "lua"
 

@@ -39,7 +39,7 @@ from hypothesis.stateful import (
 )
 
 from support.servers import RedisServer
-from support.store import NOW_MS, Claim, Rec, Watch, inconsistencies, own_timeline
+from support.store import NOW_MS, Claim, Rec, Watch, head_of, inconsistencies, own_timeline
 from support.store_model import Digest, Model, Policy, Records, is_own
 from support.wire import Saved, Wire, WiredScripts
 
@@ -139,11 +139,17 @@ class Moment(NamedTuple):
 
 
 def without_zeros(contents: dict[bytes, Any]) -> dict[bytes, Any]:
-    """A counter of a ledger that is 0 says what one says that is not there."""
-    found = {
-        name: {field: number for field, number in value.items() if number != b"0"} if b":ledger:" in name else value
-        for name, value in contents.items()
-    }
+    """A counter of a ledger that is 0 says what one says that is not there. The order of a head's fields says nothing,
+    and its anchor only what the caller of rescore did."""
+    found = dict(contents)
+    for name, value in contents.items():
+        if b":ledger:" in name:
+            found[name] = {field: number for field, number in value.items() if number != b"0"}
+        elif b":heads:" in name:
+            heads = {timeline: head_of(head) for timeline, head in value.items()}
+            found[name] = {timeline: head for timeline, head in heads.items() if {*head} != {b"anchor"}}
+            for head in heads.values():
+                head.pop(b"anchor", None)
     return {name: value for name, value in found.items() if value}
 
 

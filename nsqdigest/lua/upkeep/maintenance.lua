@@ -1,8 +1,8 @@
 -- maintenance: puts right what no other call would, route by route. Timelines whose lease ran out (their worker died or
--- hangs) wait again, due when they were due before. Instants that lie further ahead than any policy allows (a clock was
--- once wrong) come back to that. A census finds timelines that are known and neither wait nor are leased, and lets them
--- wait; and those whose score is later than they are due, since the increment of the policy was larger when they were
--- scored.
+-- hangs) wait again, due when they were due before. Instants further ahead than the policy of any file can put them (a
+-- clock was once wrong) come back to the longest delay of the caller's. A census finds timelines that are known and
+-- neither wait nor are leased, and lets them wait; and those whose score is later than they are due, since the
+-- increment of the policy was larger when they were scored.
 --
 -- KEYS  per route: waiting zset, leased zset, tokens hash, schedule hash, heads hash, losses hash, ledger hash; then
 --       count of timelines, agenda
@@ -23,6 +23,7 @@ local MARKS = {}
 for number, field in ipairs(COUNTED_AS) do
   MARKS[number] = 'unfinished:' .. field
 end
+local FURTHEST_AHEAD = 12 * 366 * 24 * 3600 * 1000 -- the 29th of February is eight years away at times
 local timeline_count, agenda = KEYS[#KEYS - 1], KEYS[#KEYS]
 local now, limit, lease_ms = now_ms(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local ran_out, brought_back, found, there = 0, 0, 0, 0
@@ -48,14 +49,16 @@ local function end_leases(waiting, leased, tokens, schedules)
   return #names
 end
 
--- No instant lies further ahead than `longest` unless a clock did.
+-- No instant lies FURTHEST_AHEAD unless a clock did. A nearer one stays: another file may have a rarer policy. (That a
+-- clock went back is proof for bring_back.lua.)
 local function bring_back(waiting, leased, schedules, longest)
   local latest_lease, latest = now + lease_ms, now + longest
   local leases = redis.call('ZRANGEBYSCORE', leased, '(' .. latest_lease, '+inf', 'LIMIT', 0, limit)
   for _, timeline in ipairs(leases) do
     redis.call('ZADD', leased, latest_lease, timeline)
   end
-  local names = redis.call('ZRANGEBYSCORE', waiting, '(' .. latest, '+inf', 'LIMIT', 0, limit)
+  local furthest = string.format('(%d', now + math.max(FURTHEST_AHEAD, longest))
+  local names = redis.call('ZRANGEBYSCORE', waiting, furthest, '+inf', 'LIMIT', 0, limit)
   for _, timeline in ipairs(names) do
     local known = redis.call('HGET', schedules, timeline)
     if known then

@@ -3,21 +3,21 @@
 -- KEYS  1 waiting zset   2 schedule hash   3 heads hash   4 agenda zset   5 policies hash
 -- ARGV  1 now (ms, '' = Redis' clock)   2 increment (ms)   3 route   4 the policy to remember for it ('': none yet)
 --       then per timeline (none, or some hundreds): name; id of the digest that ended last, as the caller saw it
---       ('': none); base and bound (ms)
+--       ('': none); base and bound (ms); its anchor, as its head is to keep it (store/rescoring.py)
 -- RETURNS { now, timelines that are due sooner than before, those that are due later }
 -- ERRORS none of its own.
--- EFFECT base and bound of a timeline that waits, unless it is due already, is exempt from its policy, waits for
---        another attempt, or had a digest since the caller looked. A score that is too early stays: claim puts it
+-- EFFECT base, bound and anchor of a timeline that waits, unless it is due already, is exempt from its policy, waits
+--        for another attempt, or had a digest since the caller looked. A score that is too early stays: claim puts it
 --        right. Called again with the same arguments it changes nothing.
 --
 -- @include lib/now.lua
 -- @include lib/schedule.lua
 -- @include lib/head.lua
 
-local FIXED_ARGUMENTS, ARGUMENTS_OF_TIMELINE, EXEMPT = 4, 4, 1
+local FIXED_ARGUMENTS, ARGUMENTS_OF_TIMELINE = 4, 5
 local waiting, schedules, heads, agenda, policies = unpack(KEYS)
 local now, increment = now_ms(ARGV[1]), tonumber(ARGV[2])
-local names, scores, kept, first_due, sooner, later = {}, {}, {}, math.huge, 0, 0
+local names, scores, kept, anchored, first_due, sooner, later = {}, {}, {}, {}, math.huge, 0, 0
 
 -- Returns the records of a timeline and when it is due, or nil where it stays as it is.
 local function may_move(timeline, packed, head, ended)
@@ -46,6 +46,8 @@ if #names > 0 then
       if due_anew < now then -- it has waited longer than its policy says
         base, bound, due_anew = now, now, now
       end
+      anchored[#anchored + 1] = timeline
+      anchored[#anchored + 1] = with_field(known[place] or '', 'anchor', ARGV[at + 3])
       kept[#kept + 1], kept[#kept + 2] = timeline, struct.pack(SCHEDULE, base, bound, records)
       scores[#scores + 1], scores[#scores + 2] = due_anew, timeline
       first_due = math.min(first_due, due_anew)
@@ -56,6 +58,7 @@ end
 
 begin_writes(agenda)
 if #kept > 0 then
+  redis.call('HSET', heads, unpack(anchored)) -- first: with the instants alone nobody could tell what they come from
   redis.call('ZADD', waiting, 'LT', unpack(scores))
   put_down(agenda, waiting, first_due)
   redis.call('HSET', schedules, unpack(kept))

@@ -15,6 +15,8 @@ from typing import Literal, NamedTuple
 from nsqdigest.base.errors import StoreError
 
 LOWEST_VERSION = (6, 2)
+_DRIFT = 0.0005
+"""The share by which two clocks may run apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,6 @@ class RedisClock:
     far below it means that the clock was set back: the estimate follows.
     """
 
-    _DRIFT_MS_PER_MS = 0.0005
     _SET_BACK_MS = 1000
 
     def __init__(self) -> None:
@@ -128,7 +129,7 @@ class RedisClock:
         now_ms = time.monotonic() * 1000
         ahead_ms = redis_now_ms - now_ms
         if self._ahead_ms is not None:
-            best_ms = self._ahead_ms - (now_ms - self._updated_ms) * self._DRIFT_MS_PER_MS
+            best_ms = self._ahead_ms - (now_ms - self._updated_ms) * _DRIFT
             if ahead_ms < best_ms < ahead_ms + self._SET_BACK_MS:
                 ahead_ms = best_ms
         self._ahead_ms, self._updated_ms = ahead_ms, now_ms
@@ -137,3 +138,23 @@ class RedisClock:
         if self._ahead_ms is None:
             raise StoreError("redis-connection", "the clock of Redis was not read yet")
         return int(time.monotonic() * 1000 + self._ahead_ms)
+
+
+class SetBack:
+    """Finds how far a server's clock went back between two looks at it, beside a monotonic clock."""
+
+    _LEAST_MS = 1000
+
+    def __init__(self) -> None:
+        self._seen: tuple[float, int] | None = None
+
+    def observe(self, sent_s: float, answered_s: float, server_ms: int) -> int:
+        """Returns how far (ms), or 0. `sent_s`, `answered_s`: the question and the answer, by the monotonic clock.
+
+        Between two looks at least as much time passed as between an answer and the next question.
+        """
+        seen, self._seen = self._seen, (answered_s, server_ms)
+        if seen is None:
+            return 0
+        back_ms = round(seen[1] + 1000 * (sent_s - seen[0]) * (1 - _DRIFT)) - server_ms
+        return back_ms if back_ms >= self._LEAST_MS else 0

@@ -454,11 +454,16 @@ class Scripts:
         return self._word(answer), answer[1] if len(answer) > 1 else None
 
     def rescore(
-        self, *timelines: tuple[bytes, str, int, int], route: str = "r", increment_ms: int = 0, remember: str = ""
+        self,
+        *timelines: tuple[bytes, str, int, int],
+        route: str = "r",
+        increment_ms: int = 0,
+        remember: str = "",
+        anchor: str = "0:1",
     ) -> tuple[int, int]:
         """How many are due sooner and later. Each: its name, the id of the digest that ended last, base and bound."""
         keys = [*self.keys("waiting schedule heads", route), self.key("agenda"), self.key("policies")]
-        each = [word for timeline in timelines for word in timeline]
+        each = [word for timeline in timelines for word in (*timeline, anchor)]
         _, sooner, later = self.run("rescore", keys, [self._now(), increment_ms, route, remember, *each])
         return sooner, later
 
@@ -479,7 +484,21 @@ class Scripts:
         return answer
 
     def turn(self, whose: str = "daemons", lasts_ms: int = 1000) -> bool:
-        return bool(self.run("turn", [self.key("turns")], [self._now(), whose, lasts_ms]) == [1])
+        return self.turn_and_ahead(whose, lasts_ms)[0]
+
+    def turn_and_ahead(self, whose: str = "daemons", lasts_ms: int = 1000) -> tuple[bool, int]:
+        """And how far ahead of now the latest turn began."""
+        has_turn, _, ahead_ms = self.run("turn", [self.key("turns")], [self._now(), whose, lasts_ms])
+        return bool(has_turn), ahead_ms
+
+    def bring_back(
+        self, back_ms: int, *, latest_ms: int, latest_retry_ms: int | None = None, passed: int = 0, most: int = 500
+    ) -> tuple[int, int]:
+        """Of route r: how many were looked at, and brought back."""
+        keys = [*self.keys("waiting schedule heads", "r"), self.key("agenda")]
+        retry_ms = latest_ms if latest_retry_ms is None else latest_retry_ms
+        looked_at, brought = self.run("bring_back", keys, [latest_ms, retry_ms, back_ms, passed, most])
+        return looked_at, brought
 
     def check_in(
         self, daemon_id: str = "one", text: str = "{}", known_for_ms: int = 60_000
