@@ -20,6 +20,8 @@ class DeadLetterReason(StrEnum):
     MISSING_FIELD = "missing-field"
     BAD_FIELD = "bad-field"
     BAD_TIMESTAMP = "bad-timestamp"
+    NO_TARGET = "no-target"
+    """It does not say where the sink of its route sends it."""
     REFUSED_BY_STORE = "refused-by-store"
     BUG = "bug"
     """The program made a mistake at it. Its traceback is in the log."""
@@ -66,7 +68,7 @@ class Verdict(StrEnum):
     UNRENDERED = "unrendered"
     """The sink's template made no body of it: nothing was sent, and it waits for another template."""
     NO_TARGET = "no-target"
-    """Its newest record does not say where it goes: nothing was sent."""
+    """None of its records says where it goes: nothing was sent."""
     DEFERRED = "deferred"
     """Its host, one of many of this sink, fails or is busy: nothing was sent."""
 
@@ -82,7 +84,7 @@ class BuryReason(StrEnum):
     GONE = "gone"
     """The place that it goes to is no more (410); other digests of its sink go elsewhere."""
     NO_TARGET = "no-target"
-    """Its newest record does not say where it goes."""
+    """None of its records says where it goes."""
     VALUES_LOST = "values-lost"
     """Redis has the index of its records and none of their values."""
 

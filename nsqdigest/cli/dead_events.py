@@ -188,13 +188,14 @@ async def _refuse_unknown(config: Config, nsqds: Sequence[Address], channel: str
 
 
 def _judge(config: Config, choice: Choice) -> Judge:
-    from nsqdigest.daemon.routes import intake_routes, plans_of
+    from nsqdigest.daemon.routes import aims_of, intake_routes, plans_of
+    from nsqdigest.delivery.sinks.table import KINDS
     from nsqdigest.intake.letter_reading import Judge
     from nsqdigest.intake.routing import Router
 
-    plans = plans_of(config)
+    plans, aims = plans_of(config), aims_of(config, KINDS)
     topics = dict.fromkeys(route.topic for route in config.routes)
-    return Judge({topic: Router(intake_routes(config, topic, plans), config.limits) for topic in topics}, choice)
+    return Judge({topic: Router(intake_routes(config, topic, plans, aims), config.limits) for topic in topics}, choice)
 
 
 def _exit_code(run: Run) -> int:

@@ -152,9 +152,11 @@ def _opened(name: str) -> BinaryIO | nullcontext[BinaryIO]:
 
 
 def _recorded(config: Config, file: BinaryIO, route: Route | None) -> Iterator[Event]:
+    from nsqdigest.daemon.routes import aims_of
+    from nsqdigest.delivery.sinks.table import KINDS
     from nsqdigest.trial.streams import LONGEST_LINE_BYTES, Lines, NotUsed
 
-    lines, unused, first = Lines(config, route), 0, ""
+    lines, unused, first = Lines(config, route, aims_of(config, KINDS)), 0, ""
     number = 0
     while line := file.readline(LONGEST_LINE_BYTES):
         number += 1

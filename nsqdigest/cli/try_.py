@@ -16,7 +16,6 @@ from nsqdigest.cli import config_option, load_config, terminal
 
 if TYPE_CHECKING:
     from nsqdigest.config import Config
-    from nsqdigest.delivery.targets import Aim
 
 LARGEST_INPUT_BYTES = 64 << 20
 _STDIN = "-"
@@ -53,6 +52,8 @@ def command(events: str, path: Path | None, topic: str | None, by_line: bool | N
     _refuse_without_what_it_needs(config)
     chosen = _topic_of(config, topic)
 
+    from nsqdigest.daemon.routes import aims_of
+    from nsqdigest.delivery.sinks.table import KINDS
     from nsqdigest.trial import report
     from nsqdigest.trial.events import split
     from nsqdigest.trial.trial import Trial
@@ -62,7 +63,7 @@ def command(events: str, path: Path | None, topic: str | None, by_line: bool | N
         raise click.UsageError(
             'there is no event in the input; write one like: echo \'{"user": "ada"}\' | nsqdigest try'
         )
-    trial = Trial(config, chosen, _aims_of(config))
+    trial = Trial(config, chosen, aims_of(config, KINDS))
     now_ms = time.time_ns() // 1_000_000
     tried = [trial.try_event(event, now_ms) for event in found]
     if as_json:
@@ -71,13 +72,6 @@ def command(events: str, path: Path | None, topic: str | None, by_line: bool | N
         look = terminal.look_of_stdout()
         terminal.write(report.lines(tried, config.nsq.dead_letter_topic, colour=look.colour, width=look.width), look)
     sys.exit(EXIT_OK if report.is_fine(tried) else EXIT_NO)
-
-
-def _aims_of(config: Config) -> dict[str, Aim]:
-    from nsqdigest.delivery.sinks.table import KINDS
-
-    aims = {name: KINDS[settings.type].aim(settings) for name, settings in config.sinks.items()}
-    return {name: aim for name, aim in aims.items() if aim is not None}
 
 
 def _refuse_without_what_it_needs(config: Config) -> None:

@@ -28,7 +28,7 @@ from nsqdigest.consumer import Consumer, line_of
 from nsqdigest.daemon.changes import Changes, Need, topics_of
 from nsqdigest.daemon.labels import known_labels
 from nsqdigest.daemon.policy_changes import PolicyChanges
-from nsqdigest.daemon.routes import Plans, intake_routes, plans_of
+from nsqdigest.daemon.routes import Plans, aims_of, intake_routes, plans_of
 from nsqdigest.delivery.delivery import DeliveryRoute
 from nsqdigest.delivery.outlet import Outlet
 from nsqdigest.delivery.paced import outlet_of
@@ -119,7 +119,8 @@ def build(
     scheduler = Scheduler(config.scheduler, routes, store, metrics, uniform, on_store_back=store_is_back)
     publisher = Publisher(options, metrics)
     dead_letters = DeadLetters(publisher, config.nsq.dead_letter_topic, config.nsq.channel)
-    lines = {topic: _line(config, topic, plans, store, metrics) for topic in topics_of(config)}
+    make_line = _line_maker(config, kinds, plans, store, metrics)
+    lines = {topic: make_line(topic) for topic in topics_of(config)}
     make = _ConsumerMaker(config, options, lines, dead_letters, scheduler, metrics, uniform)
     consumers = tuple(map(make, topics_of(config)))
     discovery = _discovery(config, consumers, metrics, uniform)
@@ -165,10 +166,11 @@ def rebuild(before: Parts, config: Config, changes: Changes, kinds: SinkKinds = 
     dead_letters = before.dead_letters
     if reconnects:
         dead_letters = DeadLetters(publisher, config.nsq.dead_letter_topic, config.nsq.channel)
+    make_line = _line_maker(config, kinds, plans, store, metrics)
     lines = {
         topic: before.lines[topic]
-        if _of_line(before.config, topic) == _of_line(config, topic)
-        else _line(config, topic, plans, store, metrics)
+        if _of_line(before.config, topic, kinds) == _of_line(config, topic, kinds)
+        else make_line(topic)
         for topic in topics_of(config)
     }
     make = _ConsumerMaker(config, options, lines, dead_letters, before.scheduler, metrics, uniform)
@@ -211,14 +213,28 @@ def looks_every_s(config: Config) -> float:
 # -- intake
 
 
-def _line(config: Config, topic: str, plans: Plans, store: Store, metrics: Metrics) -> Line:
-    return line_of(topic, intake_routes(config, topic, plans), config.limits, store.timelines, metrics)
+def _line_maker(
+    config: Config, kinds: SinkKinds, plans: Plans, store: Store, metrics: Metrics
+) -> Callable[[str], Line]:
+    """Makes the line of a topic."""
+    aims = aims_of(config, kinds)
+
+    def line(topic: str) -> Line:
+        routes = intake_routes(config, topic, plans, aims)
+        return line_of(topic, routes, config.limits, store.timelines, metrics)
+
+    return line
 
 
-def _of_line(config: Config, topic: str) -> object:
-    """All that the line of a topic is made of; None where it has no route."""
-    routes = [(number, each) for number, each in enumerate(config.routes) if each.topic == topic]
-    return (config.limits, [(*route, config.policies[route[1].policy]) for route in routes]) if routes else None
+def _of_line(config: Config, topic: str, kinds: SinkKinds) -> object:
+    """All that the line of a topic is made of; None if it has no route."""
+    aims = aims_of(config, kinds)
+    routes = [
+        (number, each, config.policies[each.policy], config.sinks[each.sink] if each.sink in aims else None)
+        for number, each in enumerate(config.routes)
+        if each.topic == topic
+    ]
+    return (config.limits, routes) if routes else None
 
 
 @dataclass(frozen=True, slots=True)

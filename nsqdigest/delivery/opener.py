@@ -29,7 +29,7 @@ from nsqdigest.delivery import ids, verdicts
 from nsqdigest.delivery.digest import usual_body
 from nsqdigest.delivery.grouped import GroupedBuilder, builder_of
 from nsqdigest.delivery.sinks.base import Outcome
-from nsqdigest.delivery.targets import NoTarget, Source
+from nsqdigest.delivery.targets import NoTarget
 from nsqdigest.store.answers import NotOpened
 from nsqdigest.store.damage import ANOTHER_TYPE, halved
 from nsqdigest.store.digests import READ_WHOLE_RECORDS, Opening
@@ -221,22 +221,27 @@ class Opener:
         if not self._has_values(delivery, len(records), len(there)):
             return False
         builder = self._builder(delivery)
-        if delivery.outlet.aim is not None and not self._is_aimed(delivery, there[0]):
-            return False
+        if (why := self._aim(delivery, there)) is not None:
+            return self._gone_nowhere(delivery, why)
         builder.add(there)
         delivery.body = builder.body(there[-1].timestamp_ms, there[0].timestamp_ms)
         return True
 
-    def _is_aimed(self, delivery: Delivery, newest: StoredRecord) -> bool:
-        """Gives it its target; else it is concluded."""
-        assert delivery.outlet.aim is not None
+    def _aim(self, delivery: Delivery, there: Sequence[StoredRecord]) -> NoTarget | None:
+        """Gives it the target of the newest of its records that has one. Returns why none of these has one."""
+        aim = delivery.outlet.aim
+        if aim is None or delivery.target is not None:
+            return None
         try:
-            delivery.target = delivery.outlet.aim.of(Source(*delivery.names[:2], newest.value))
+            delivery.target = aim.of_newest(*delivery.names[:2], (record.value for record in there))
         except NoTarget as why:
-            outcome = Outcome(Verdict.NO_TARGET, str(why), answer=why.quoting, is_of_sink=False)
-            self._conclusions.sent([(delivery, outcome)])
-            return False
-        return True
+            return why
+        return None
+
+    def _gone_nowhere(self, delivery: Delivery, why: NoTarget) -> bool:
+        outcome = Outcome(Verdict.NO_TARGET, str(why), answer=why.quoting, is_of_sink=False)
+        self._conclusions.sent([(delivery, outcome)])
+        return False
 
     def _builder(self, delivery: Delivery) -> Builder | GroupedBuilder:
         limit_bytes = delivery.outlet.settings.max_body_bytes
@@ -280,9 +285,10 @@ class Opener:
         """The body, until it is full."""
         head, claim = delivery.opened, delivery.claim
         builder = self._builder(delivery)
+        needs_target, no_target = delivery.outlet.aim is not None, None
         start = seen_bytes = missing = last_ms = 0
         count = first_page(head.total)
-        while start < head.total and not builder.is_full:
+        while start < head.total and (not builder.is_full or (needs_target and delivery.target is None)):
             at = start, count
             page = await self._while_leased([delivery], lambda at=at: self._digests.page(claim, head, *at))  # type: ignore[misc]
             if page is None or not await self._has_lease(delivery):
@@ -291,8 +297,8 @@ class Opener:
             there = [record for record in page if record is not None]
             if there and not last_ms:
                 last_ms = there[0].timestamp_ms
-                if delivery.outlet.aim is not None and not self._is_aimed(delivery, there[0]):
-                    return False
+            why = self._aim(delivery, there)
+            no_target = no_target or why
             builder.add(there)
             missing += len(page) - len(there)
             seen_bytes += sum([len(record.value) for record in there])
@@ -300,6 +306,8 @@ class Opener:
             count = next_page(start, seen_bytes, head.total - start)
         if not self._has_values(delivery, start, start - missing):
             return False
+        if no_target is not None and delivery.target is None:
+            return self._gone_nowhere(delivery, no_target)
         first_ms = await self._while_leased([delivery], lambda: self._digests.oldest_ms(claim))
         delivery.body = builder.body(first_ms, last_ms)
         if not await self._has_lease(delivery):

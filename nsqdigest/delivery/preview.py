@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from nsqdigest.config import Config, Route
@@ -11,7 +12,7 @@ from nsqdigest.delivery.bodies.sample import sample_of
 from nsqdigest.delivery.digest import Names
 from nsqdigest.delivery.grouped import builder_of
 from nsqdigest.delivery.sinks.kind import SinkKinds
-from nsqdigest.delivery.targets import Aim, NoTarget, Source
+from nsqdigest.delivery.targets import Aim, NoTarget, Target
 from nsqdigest.store.namespace import Namespace
 from nsqdigest.store.peek import pages, peek
 from nsqdigest.store.schedule import Plan
@@ -34,8 +35,8 @@ def of_sample(config: Config, kinds: SinkKinds, route: Route) -> Preview:
     aim = _aim_of(config, kinds, route)
     digest_json = sample_of(route, aim.sample_fields if aim is not None else {})
     data = document.read(digest_json).data
-    source = Source(route.name, data.timeline, bytes(data.newest[0].value))
-    return _made(config, kinds, route, source, digest_json, about="a sample, nothing is sent", is_sample=True)
+    target = _target_of(aim, route.name, data.timeline, [bytes(data.newest[0].value)])
+    return _made(config, kinds, route, target, digest_json, about="a sample, nothing is sent", is_sample=True)
 
 
 async def of_timeline(
@@ -48,16 +49,25 @@ async def of_timeline(
         return None
     names = Names(route.name, timeline, route.sink)
     builder = builder_of(peeked.head, names, config.sinks[route.sink].max_body_bytes, route.group_path)
-    newest = b"{}"
+    aim = _aim_of(config, kinds, route)
+    target: Target | NoTarget | None = None
     async for page in pages(namespace, peeked):
-        newest = page[0].value if page and newest == b"{}" else newest
+        if not isinstance(target, Target):
+            target = _target_of(aim, route.name, timeline, [record.value for record in page]) or target
         builder.add(page)
         if builder.is_full:
             break
     digest_json = builder.body(peeked.first_ms, peeked.last_ms)
     about = "waits for its next attempt" if peeked.is_opened else "as it would be opened now; nothing is sent"
-    source = Source(route.name, timeline, newest)
-    return _made(config, kinds, route, source, digest_json, about=about, is_sample=False)
+    return _made(config, kinds, route, target, digest_json, about=about, is_sample=False)
+
+
+def _target_of(aim: Aim | None, route: str, timeline: str, values: Sequence[bytes]) -> Target | NoTarget | None:
+    """None: all digests of the sink go to one place."""
+    try:
+        return aim.of_newest(route, timeline, values) if aim is not None else None
+    except NoTarget as why:
+        return why
 
 
 def _aim_of(config: Config, kinds: SinkKinds, route: Route) -> Aim | None:
@@ -66,14 +76,15 @@ def _aim_of(config: Config, kinds: SinkKinds, route: Route) -> Aim | None:
 
 
 def _made(
-    config: Config, kinds: SinkKinds, route: Route, source: Source, digest_json: bytes, *, about: str, is_sample: bool
-) -> Preview:
+    config: Config, kinds: SinkKinds, route: Route, target: Target | NoTarget | None, digest_json: bytes, *, about: str,
+    is_sample: bool,
+) -> Preview:  # fmt: skip
     settings = config.sinks[route.sink]
     posted = kinds[settings.type].posted(settings, is_sample)
-    aim = _aim_of(config, kinds, route)
     try:
-        target = aim.of(source).shown if aim is not None else ""
+        if isinstance(target, NoTarget):
+            raise target
         body = posted.body(digest_json) if posted.body else digest_json
     except (BodyFailed, NoTarget) as failure:
         return Preview(route.name, route.sink, posted.content_type, b"", about, failure=failure)
-    return Preview(route.name, route.sink, posted.content_type, body, about, target)
+    return Preview(route.name, route.sink, posted.content_type, body, about, target.shown if target is not None else "")

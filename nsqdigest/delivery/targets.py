@@ -6,14 +6,16 @@ A template is written as that of a route (`base.templates`). `{route}` and `{tim
 the event of such a name is written `{.route}`, `{.timeline}`. Every other `{a.b}` is a field of the newest record.
 
 Invariants:
-- The target of a digest is a function of its names, its newest record and the configuration: the same at each attempt.
+- The target of a digest is a function of its names, its records and the configuration: the same at each attempt. The
+  newest record that has a target decides. Intake lets no other record in; those that are stored nevertheless (ends, and
+  records from before a reload) go along and keep no digest back.
 - A value stands whole in its place, encoded for it, or the digest has no target. Nothing is left out or shortened.
 - A problem is in our own words: it names options and fields of the file, never a value that a publisher sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,7 +47,7 @@ class Source(NamedTuple):
     route: str
     timeline: str
     newest: bytes
-    """The newest record's value: JSON, an object."""
+    """A record's value, mostly the newest one's: JSON, an object."""
 
 
 class Aim(NamedTuple):
@@ -57,6 +59,19 @@ class Aim(NamedTuple):
     """The fields that it needs of an event."""
     samples: Mapping[tuple[str, ...], str] = MappingProxyType({})
     """What a sample has in a field where the field's own name will not do."""
+
+    def of_newest(self, route: str, timeline: str, values: Iterable[bytes]) -> Target | None:
+        """The target of the first value that has one, the newest first; None if there is no value. Raises the first
+        `NoTarget` if none has one."""
+        first: NoTarget | None = None
+        for value in values:
+            try:
+                return self.of(Source(route, timeline, value))
+            except NoTarget as why:
+                first = first or why
+        if first is not None:
+            raise first
+        return None
 
     @property
     def sample_fields(self) -> dict[tuple[str, ...], str]:
@@ -110,6 +125,28 @@ def not_dropped(*options: str) -> Callable[[Tables, Spot], None]:
     return rule
 
 
+def in_the_timeline(option: str) -> Callable[[Tables, Spot], None]:
+    """A warning: the timeline's template has every field that decides where a digest goes. Otherwise one event decides
+    where the others of its timeline go, and anybody who publishes can send them elsewhere."""
+
+    def rule(tables: Tables, root: Spot) -> None:
+        for name, sink in tables.sinks.items():
+            here = root / "sinks" / name / option
+            for path in dict.fromkeys(_paths_in(sink.get(option))):
+                for route in tables.routes:
+                    timeline = route.get("timeline")
+                    if route.get("sink") != name or not timeline or path in Template.parse(timeline).fields:
+                        continue
+                    here.warning(
+                        f"has the field {path}, and the timeline of the route {route.get('name', '')} has not: one "
+                        "event decides where all events of its timeline go",
+                        f'write timeline = "{{{path}}}" in the route and "{{timeline}}" in place of "{{{path}}}" here',
+                    )
+                    break
+
+    return rule
+
+
 def _paths_in(value: Any) -> Iterator[str]:
     """The fields of an event, in what was read of an option: a text, a template, or several."""
     for each in value if isinstance(value, list | tuple) else [value]:
@@ -151,9 +188,9 @@ class Filler:
             try:
                 value = text_at(source.newest, of_event)
             except NoText as why:
-                raise NoTarget(f'{self._option}: the field "{name}" of its newest record {why}') from None
+                raise NoTarget(f'{self._option}: the field "{name}" {why}') from None
         try:
             return encode(value)
         except ValueError as why:
-            what = f"{{{name}}}" if of_event is None else f'the field "{name}" of its newest record'
+            what = f"{{{name}}}" if of_event is None else f'the field "{name}"'
             raise NoTarget(f"{self._option}: {what} {why}", value) from None

@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from nsqdigest.store.schedule import Plan
 
 
+WhyNoTarget = Callable[[str, bytes], str]
+"""Why a digest of this timeline could be sent nowhere if this value were its newest record; "" if it could."""
+
+
 class IntakeRoute(NamedTuple):
     """A route as the whole intake knows it."""
 
@@ -46,6 +50,8 @@ class IntakeRoute(NamedTuple):
     """In `Record.route`; unique in its topic."""
     settings: Route
     plan: Plan
+    why_no_target: WhyNoTarget | None = None
+    """None: all digests of its sink go to one place."""
 
 
 Predicate = Callable[[Any], bool]
@@ -92,7 +98,7 @@ class Router:
         self._routes = [self._compiled(route, *pair) for route, pair in zip(routes, templates, strict=True)]
 
     def _compiled(self, route: IntakeRoute, timeline: Template, key: Template | None) -> _Compiled:
-        number, settings, _ = route
+        number, settings = route.number, route.settings
         shape = self._shape
         return (
             number,
@@ -102,12 +108,13 @@ class Router:
             key_renderer(key, shape, self._limits.key_bytes) if key else None,
             shape.reader(check_path(settings.timestamp)) if settings.timestamp else None,
             settings.timestamp,
-            self._refinement(settings, self._zones.get(number)),
+            self._refinement(route, self._zones.get(number)),
         )
 
-    def _refinement(self, settings: Route, zone: Template | None) -> Refine | None:
+    def _refinement(self, route: IntakeRoute, zone: Template | None) -> Refine | None:
+        settings, why_no_target = route.settings, route.why_no_target
         oldest_us, drops = 1000 * settings.max_event_age_ms, bool(settings.drop)
-        if not (settings.urgent or settings.cancel or drops or oldest_us or zone):
+        if not (settings.urgent or settings.cancel or drops or oldest_us or zone or why_no_target):
             return None
         zone_of = self._zone_reader(settings.name, zone) if zone else None
         is_end = _predicate(settings.cancel, self._shape)
@@ -127,6 +134,11 @@ class Router:
                 record.zone = zone_of(event, record.value)
             if drops:
                 record.value = remove(record.value)
+            # An end takes out the record of its key, and that one has a target.
+            if why_no_target is not None and not record.end:
+                why = why_no_target(record.timeline.decode(), record.value)
+                if why:
+                    raise Rejected(DeadLetterReason.NO_TARGET, why)
             return True
 
         return refine
@@ -174,11 +186,12 @@ class Router:
                     timestamp_us = message.timestamp_ns // 1000
                 else:
                     timestamp_us = 1000 * timestamp_ms(read_timestamp(event), timestamp_field, self._limits, now_ms)
+                record = Record(number, timeline, key, timestamp_us, body, possible_repeat, message)
+                is_filed = refine is None or refine(record, event, now_ms)
             except Rejected as why:
                 rejected = Rejected(why.reason, f"route {name}: {why.detail}")
                 continue
-            record = Record(number, timeline, key, timestamp_us, body, possible_repeat, message)
-            if refine is None or refine(record, event, now_ms):
+            if is_filed:
                 add(record)
             taken += 1
         if rejected is not None:

@@ -72,7 +72,12 @@ def of_dead_letter(body: bytes, reason: DeadLetterReason, detail: str, fields: I
             return ("publish each element of the array as a message of its own" if is_array else _ELSE,)
         case DeadLetterReason.TOO_LARGE:
             return ("publish less of it, or raise limits.event (1MiB at most)",)
-        case DeadLetterReason.MISSING_FIELD | DeadLetterReason.BAD_TIMESTAMP | DeadLetterReason.BAD_FIELD:
+        case (
+            DeadLetterReason.MISSING_FIELD
+            | DeadLetterReason.BAD_TIMESTAMP
+            | DeadLetterReason.BAD_FIELD
+            | DeadLetterReason.NO_TARGET
+        ):
             for text, hint in _OF_DETAIL:
                 if text in detail.lower():
                     return (hint,)

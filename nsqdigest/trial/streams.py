@@ -20,6 +20,7 @@ from nsqdigest.trial.simulator import Event
 
 if TYPE_CHECKING:
     from nsqdigest.config import Config, Limits, Route
+    from nsqdigest.daemon.routes import Aims
     from nsqdigest.store.record import Record
 
 LONGEST_LINE_BYTES = 4 << 20
@@ -48,13 +49,13 @@ def of_any_time(limits: Limits) -> Limits:
 
 
 class Lines:
-    def __init__(self, config: Config, route: Route | None) -> None:
+    def __init__(self, config: Config, route: Route | None, aims: Aims) -> None:
         """`route`: what JSON lines go through; None: they are not used."""
         self._route = route
         self._limits = of_any_time(config.limits)
         self._router: Router | None = None
         if route is not None:
-            routes = intake_routes(config, route.topic, plans_of(config))
+            routes = intake_routes(config, route.topic, plans_of(config), aims)
             mine = [each._replace(settings=route) for each in routes if each.settings.name == route.name]
             self._router = Router(mine, self._limits)
         self._latest_ms = 0

@@ -7,7 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,9 +17,9 @@ import msgspec
 from nsqdigest.base.dropping import remover
 from nsqdigest.base.reasons import DeadLetterReason
 from nsqdigest.base.templates import check_path
-from nsqdigest.daemon.routes import intake_routes, plans_of
+from nsqdigest.daemon.routes import Aims, intake_routes, plans_of
 from nsqdigest.delivery.grouped import group_of
-from nsqdigest.delivery.targets import Aim, NoTarget, Source
+from nsqdigest.delivery.targets import NoTarget, Source
 from nsqdigest.intake.bodies import Rejected
 from nsqdigest.intake.routing import Router
 from nsqdigest.nsq.frames import Message
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _NS_PER_MS = 1_000_000
 _NO_ID = b"0" * 16
-_NO_AIMS: Mapping[str, Aim] = MappingProxyType({})
+_NO_AIMS: Aims = MappingProxyType({})
 
 
 class Result(StrEnum):
@@ -98,14 +98,19 @@ class Tried(NamedTuple):
 class Trial:
     """The events of one topic."""
 
-    def __init__(self, config: Config, topic: str, aims: Mapping[str, Aim] = _NO_AIMS) -> None:
+    def __init__(self, config: Config, topic: str, aims: Aims = _NO_AIMS) -> None:
         """`aims`: of the sinks that have one."""
         self._aims = aims
-        routes = intake_routes(config, topic, plans_of(config))
+        routes = intake_routes(config, topic, plans_of(config), aims)
         self._routes: dict[int, Route] = {route.number: route.settings for route in routes}
         self._router = Router(routes, config.limits)
         self._policies = config.policies
-        self._fields = [".".join(path) for route in self._routes.values() for path in hints.paths_of(route)]
+        self._fields = [".".join(path) for route in self._routes.values() for path in self._paths_of(route)]
+
+    def _paths_of(self, route: Route) -> Sequence[tuple[str, ...]]:
+        """All that a route and its sink cannot do without in an event."""
+        aim = self._aims.get(route.sink)
+        return [*hints.paths_of(route), *(aim.paths if aim is not None else ())]
 
     def try_event(self, event: Event, now_ms: int) -> Tried:
         records: list[Record] = []

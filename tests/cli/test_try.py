@@ -201,10 +201,9 @@ def test_an_event_whose_digest_would_go_nowhere_is_a_no(shell: Shell) -> None:
     shell.write(SMALLEST + HOOK)
     done = shell.run("try", stdin=GOOD)
     assert done.returncode == EXIT_NO
-    assert '  target    none; url: the field "tenant" of its newest record is not there\n' in done.stdout
-    (first, second) = json.loads(shell.run("try", "--json", stdin=GOOD).stdout)["events"][0]["routes"]
+    assert "dead letter: no-target" in done.stdout
+    (event,) = json.loads(shell.run("try", "--json", stdin=GOOD).stdout)["events"]
+    (first,) = event["routes"]
     assert (first["target"], first["no_target"]) == (None, None)
-    assert (second["target"], second["no_target"]) == (
-        None,
-        'url: the field "tenant" of its newest record is not there',
-    )
+    assert event["dead_letter"]["reason"] == "no-target"
+    assert event["dead_letter"]["detail"].endswith(': url: the field "tenant" is not there')

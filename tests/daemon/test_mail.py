@@ -137,19 +137,16 @@ def test_another_file_of_authorities_under_the_same_name_needs_only_a_reload(sta
     stage.check_logs()
 
 
-def test_an_event_that_names_nobody_holds_its_own_digest_alone(stage: Stage, server: MailServer) -> None:
+def test_an_event_that_names_nobody_is_a_dead_letter(stage: Stage, server: MailServer) -> None:
     daemon = started(stage, server)
     for number in range(4):
         publish(stage, f"nobody{number}", user={"id": f"{number}", "email": "ada@example.com\r\nBcc: evil@example.com"})
     publish(stage, "ada")
     wait_until(lambda: server.accepted, 10, "the mail of the other")
-    wait_until(lambda: daemon.metric("digest_attempts_total", outcome="no-target") >= 8, 10, "attempts at the others")
+    wait_until(lambda: daemon.metric("dead_letters_total", reason="no-target") == 4, 10, "the dead letters")
     assert [mail.recipients[0] for mail in server.received] == ["ada@example.com"]
-    said = daemon.said("scheduler.digest.failed")[0]
-    assert (
-        said["detail"]
-        == "to[0]: the address that its newest record makes has a character before the @ that is not allowed there"
-    )
+    said = daemon.said("consumer.message.dead_lettered")[0]
+    assert said["detail"].endswith(": to[0]: the address has a character before the @ that is not allowed there")
     assert "delivering" in line(daemon)
     stage.check_logs()
 

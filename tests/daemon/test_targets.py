@@ -100,18 +100,49 @@ def test_a_digest_keeps_its_target_over_kills_while_newer_records_say_another(st
     stage.check_logs()
 
 
-def test_a_digest_that_can_go_nowhere_waits_visibly_and_stops_no_other(stage: Stage) -> None:
-    daemon = started(stage, "/{tenant}", max_age="2s")
-    publish(stage, {"timeline": "bad", "secret": "hunter2"}, *({"timeline": f"t{n}", "tenant": "a"} for n in range(5)))
-    wait_until(lambda: len(stage.receivers[0].accepted()) == 5, 15, "the five others")
-    wait_until(lambda: re.search(r'delivering, but 1 digest waits \(1 since \d\d:\d\d: url: the field "tenant" of its '
-                                 r"newest record is not there\)", sink_line(daemon)), 5, sink_line(daemon))  # fmt: skip
+def test_an_event_that_names_no_place_is_a_dead_letter_and_takes_no_neighbour_along(stage: Stage) -> None:
+    """Whoever can publish could otherwise keep back the events of a timeline, whose newest record decides."""
+    daemon = started(stage, "/{tenant}")
+    receiver = stage.receivers[0]
+    receiver.answer(HANG)
+    publish(stage, {"timeline": "t", "tenant": "a", "id": "1"})
+    until_posted(receiver, 1)
+    publish(stage, {"timeline": "t", "tenant": "a", "id": "2"}, {"timeline": "t", "secret": "hunter2", "id": "3"},
+            {"timeline": "t", "tenant": ["x"], "id": "4"})  # fmt: skip
+    wait_until(lambda: daemon.metric("dead_letters_total", reason="no-target") == 2, 15, "the two dead letters")
+    wait_until(lambda: stage.ledger().get("added") == 2, 15, "the other event")
+    receiver.answer(OK)
+    wait_until(lambda: len(receiver.accepted()) >= 2, 30, "both digests")
+    assert {post.path for post in receiver.accepted()} == {"/hook/a"}
+    assert dead(daemon) == []
+    said = daemon.said("consumer.message.dead_lettered")
+    assert {each["detail"] for each in said} == {
+        'route events: url: the field "tenant" is not there', 'route events: url: the field "tenant" is an array',
+    }  # fmt: skip
+    assert not [line for line in daemon.log_tail().splitlines() if "hunter2" in line]
+    stage.check_logs()
+
+
+def test_a_digest_that_can_go_nowhere_after_a_reload_waits_visibly_and_stops_no_other(stage: Stage) -> None:
+    daemon = started(stage, "/{tenant}", max_age="4s", timeout="1s")
+    receiver = stage.receivers[0]
+    receiver.answer(HANG)
+    publish(stage, {"timeline": "bad", "tenant": "a", "secret": "hunter2"})
+    until_posted(receiver, 1)
+    hook = {**daemon.settings["sinks.hook"], "url": receiver.url + "/{room}"}
+    daemon.settings = {**daemon.settings, "sinks.hook": hook}
+    daemon.reload()
+    receiver.answer(OK)
+    publish(stage, *({"timeline": f"t{n}", "tenant": "a", "room": "a"} for n in range(5)))
+    wait_until(lambda: len(receiver.accepted()) == 5, 15, "the five others")
+    wait_until(lambda: re.search(r'delivering, but 1 digest waits \(1 since \d\d:\d\d: url: the field "room" is not '
+                                 r"there\)", sink_line(daemon)), 5, sink_line(daemon))  # fmt: skip
     assert sink_line(daemon).startswith("[!]")
     assert daemon.metric("digest_attempts_total", sink="hook", outcome="no-target") >= 1
     wait_until(lambda: dead(daemon), 15, "it to be given up")
     (entry,) = dead(daemon)
-    assert (entry["timeline"], entry["attempts"], entry["records"]) == ("bad", 0, 1)
-    publish(stage, {"timeline": "bad", "tenant": "b"})
+    assert (entry["timeline"], entry["records"]) == ("bad", 1)
+    publish(stage, {"timeline": "bad", "room": "b"})
     wait_until(lambda: "/hook/b" in [post.path for post in stage.receivers[0].accepted()], 15, "its timeline to go on")
     assert not [line for line in daemon.log_tail().splitlines() if "hunter2" in line]
     stage.check_logs()
@@ -150,7 +181,7 @@ async def test_topics_by_tenant(stage: Stage) -> None:
             (message,) = await client.take()
             assert json.loads(message.body)["data"]["records"][0]["value"]["tenant"] == tenant
             client.fin(message)
-    wait_until(lambda: "5 digests wait" in sink_line(daemon), 15, "the others")
+    wait_until(lambda: daemon.metric("dead_letters_total", reason="no-target") == 5, 15, "the others")
     topics = {each["topic_name"] for each in nsqd.stats()["topics"]}
     assert {name for name in topics if name.startswith("digests")} == {"digests.a", "digests.b"}
     stage.check_logs()

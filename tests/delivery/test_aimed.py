@@ -64,12 +64,21 @@ async def test_the_newest_record_says_where_a_digest_goes() -> None:
 
 
 @simulated
-async def test_a_digest_that_is_read_page_by_page_has_the_same_target() -> None:
-    many = records("x", *["y"] * READ_WHOLE_RECORDS)
-    stage = stage_of(ToldDigests(records={"a": many, "b": records("", *["y"] * READ_WHOLE_RECORDS)}))
+async def test_a_record_that_names_no_place_keeps_no_digest_back() -> None:
+    stage = stage_of(ToldDigests(records={"a": records("", "x", "y"), "b": records("", "")}))
     await stage.carry("a", "b")
     assert sent_to(stage) == {"a": "x/r/a"}
     assert sorted(stage.digests.all_finished()) == [(End.CLOSE, "a"), (End.WAIT, "b")]
+
+
+@simulated
+async def test_a_digest_that_is_read_page_by_page_has_the_same_target() -> None:
+    many = READ_WHOLE_RECORDS
+    found = {"a": records("x", *["y"] * many), "b": records(*[""] * many, "y"), "c": records(*[""] * many, "")}
+    stage = stage_of(ToldDigests(records=found))
+    await stage.carry("a", "b", "c")
+    assert sent_to(stage) == {"a": "x/r/a", "b": "y/r/b"}
+    assert sorted(stage.digests.all_finished()) == [(End.CLOSE, "a"), (End.CLOSE, "b"), (End.WAIT, "c")]
 
 
 @simulated
@@ -120,7 +129,7 @@ async def test_after_an_hour_it_is_dead_with_its_reason_and_its_timeline_goes_on
     assert ending.kind is End.BURY
     details = Details.decode(ending.details)
     assert (details.reason, details.head.attempts) == (BuryReason.NO_TARGET, 0)
-    assert details.cause == 'topic: the field "tenant" of its newest record is not there'
+    assert details.cause == 'topic: the field "tenant" is not there'
     assert stage.metrics.value("digests_buried_total", sink="out", reason="no-target") == 1
 
 

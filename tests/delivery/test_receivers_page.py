@@ -95,7 +95,8 @@ def test_the_template_makes_the_body_and_check_finds_nothing() -> None:
 
 
 def test_the_targets_are_those_of_a_configuration() -> None:
-    routes = "".join(f'[[routes]]\nname = "{sink}"\ntopic = "events"\ntimeline = "{{user.id}}"\nsink = "{sink}"\n'
+    routes = "".join(f'[[routes]]\nname = "{sink}"\ntopic = "events"\nsink = "{sink}"\n'
+                     'timeline = "{tenant}:{user.id}"\n'
                      for sink in ("tenants", "queue"))  # fmt: skip
     text = '[nsq]\nnsqd_tcp_addresses = ["127.0.0.1:4150"]\n' + block("targets") + routes
     assert parse_text(text, "f.toml", {"HOOK_SECRET": f"whsec_{'A' * 43}="}, KINDS).warnings == ()

@@ -53,12 +53,12 @@ def test_what_a_template_becomes(text: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("{tenant}", 'url: the field "tenant" of its newest record is not there'),
-        ("{user.name}", 'url: the field "user.name" of its newest record is not there'),
-        ("{user.id.x}", 'url: the field "user.id.x" of its newest record is not there'),
-        ("{nil}", 'url: the field "nil" of its newest record is null'),
-        ("{user}", 'url: the field "user" of its newest record is an object'),
-        ("{a}", 'url: the field "a" of its newest record is an array'),
+        ("{tenant}", 'url: the field "tenant" is not there'),
+        ("{user.name}", 'url: the field "user.name" is not there'),
+        ("{user.id.x}", 'url: the field "user.id.x" is not there'),
+        ("{nil}", 'url: the field "nil" is null'),
+        ("{user}", 'url: the field "user" is an object'),
+        ("{a}", 'url: the field "a" is an array'),
     ],
 )
 def test_without_a_value_there_is_no_target(text: str, problem: str) -> None:
@@ -79,7 +79,7 @@ def test_a_refused_value_is_quoted_apart_from_the_message_and_printable() -> Non
 
     with pytest.raises(NoTarget) as raised:
         Filler("topic", targets.parse("{x}"), lambda _: refuse).text(Source("r", "t", b'{"x": "\\u001b[31m\\u202e"}'))
-    assert str(raised.value) == 'topic: the field "x" of its newest record is not good'
+    assert str(raised.value) == 'topic: the field "x" is not good'
     assert raised.value.quoting == "\\u001b[31m\\u202e"
 
 

@@ -799,3 +799,30 @@ def test_a_field_that_is_no_object_has_nothing_below_it() -> None:
 
 def test_each_route_that_does_not_take_it_has_a_reason() -> None:
     assert unmet(b'{"a":2}', [("a", [1])], [], [("a", [2])], [("a", ["2"])]) == [(0, "a", 2), (3, "a", 2)]
+
+
+# -- where the sink of a route sends it
+
+
+def nowhere_without_a_room(timeline: str, value: bytes) -> str:
+    return "" if b'"room"' in value else f"topic: {timeline} has no room"
+
+
+def test_an_event_without_a_target_is_refused_for_its_route_alone() -> None:
+    aimed = intake_route(number=1, name="aimed")._replace(why_no_target=nowhere_without_a_room)
+    answer, records = filed(b'{"user":"ada"}', intake_route(), aimed)
+    assert isinstance(answer, Refused)
+    assert answer.reason is Reason.NO_TARGET
+    assert answer.detail.startswith("route aimed: topic: ")
+    assert [record.route for record in records] == [0]
+    assert filed(b'{"user":"ada","room":1}', aimed)[0] == 1
+
+
+def test_the_target_is_of_what_is_stored() -> None:
+    aimed = intake_route(drop=("room",))._replace(why_no_target=nowhere_without_a_room)
+    assert refusal(b'{"user":"ada","room":1}', aimed).reason is Reason.NO_TARGET
+
+
+def test_an_end_needs_no_target_because_it_takes_out_a_record_that_has_one() -> None:
+    aimed = intake_route(cancel=[("status", ["ok"])])._replace(why_no_target=nowhere_without_a_room)
+    assert record_of(b'{"user":"ada","status":"ok"}', aimed).end == AN_END

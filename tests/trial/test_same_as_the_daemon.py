@@ -62,7 +62,7 @@ class Clock:
 
 DECODER = Decoder(
     TOPIC,
-    Router(intake_routes(CONFIG, TOPIC, plans_of(CONFIG)), CONFIG.limits),
+    Router(intake_routes(CONFIG, TOPIC, plans_of(CONFIG), {}), CONFIG.limits),
     cast(Any, Clock()),
     Metrics(known_labels(CONFIG)),
 )

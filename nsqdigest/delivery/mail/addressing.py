@@ -91,7 +91,7 @@ def _address(key: str, text: str) -> str:
     try:
         return addresses.address(text)
     except AddressError as error:
-        raise NoTarget(f"{key}: the address that its newest record makes {error}", text) from None
+        raise NoTarget(f"{key}: the address {error}", text) from None
 
 
 def _quoted(text: str) -> str:

@@ -435,7 +435,12 @@ KIND = SinkKind(
         ),
     ),
     rules=(login, encryption),
-    rules_of_file=(templates, who_took_it, targets.not_dropped("to", "subject", "list_unsubscribe")),
+    rules_of_file=(
+        templates,
+        who_took_it,
+        targets.not_dropped("to", "subject", "list_unsubscribe"),
+        targets.in_the_timeline("to"),
+    ),
     example="mail",
     doc="sends each digest as a mail",
     build=build,

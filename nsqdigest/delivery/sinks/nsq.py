@@ -276,7 +276,7 @@ KIND = SinkKind(
         ),
     ),
     rules=(addresses_and_size,),
-    rules_of_file=(topics, secret_in_the_clear, targets.not_dropped("topic")),
+    rules_of_file=(topics, secret_in_the_clear, targets.not_dropped("topic"), targets.in_the_timeline("topic")),
     example="queue",
     doc="publishes the bytes that a webhook gets; TLS, compression and AUTH are those of [nsq]",
     build=build,

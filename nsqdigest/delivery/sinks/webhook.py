@@ -390,7 +390,7 @@ KIND = SinkKind(
         ),
     ),
     rules=(signed_and_secret, hosts_of_template, webhook_body.one_body),
-    rules_of_file=(webhook_body.templates, targets.not_dropped("url")),
+    rules_of_file=(webhook_body.templates, targets.not_dropped("url"), targets.in_the_timeline("url")),
     example="hook",
     doc="posts each digest, signed as Standard Webhooks says",
     build=build,
