@@ -37,6 +37,7 @@ def started(stage: Stage, server: MailServer, policy: dict[str, Any] | None = No
         "retry_after_max": "500ms",
     }  # fmt: skip
     daemon = stage.daemon({"policies.default": policy or {}, "sinks.mail": {**sink, **options}}, [ROUTE])
+    daemon.admin = {"token": "a-long-enough-token"}
     daemon.start()
     return daemon
 
@@ -59,8 +60,10 @@ def test_each_timeline_gets_a_mail_of_its_own_and_later_ones_gather(stage: Stage
     daemon = started(stage, server)
     publish(stage, "ada", "bob")
     wait_until(lambda: len(server.accepted) == 2, 10, "the first mails")
-    publish(stage, *["ada"] * 5)
-    wait_until(lambda: len(server.accepted) == 3, 10, "the digest")
+    with daemon.holding("sink", "mail"):
+        publish(stage, *["ada"] * 5)
+        wait_until(lambda: stage.ledger()["added"] == 7, what="five more to be stored")
+    wait_until(lambda: len(server.accepted) == 3, what="the digest")
     first, last = sorted(server.accepted[:2], key=lambda mail: mail.recipients), server.accepted[2]
     assert [mail.recipients for mail in first] == [
         [f"{name}@example.com", "ops@example.com"] for name in ("ada", "bob")
@@ -68,7 +71,7 @@ def test_each_timeline_gets_a_mail_of_its_own_and_later_ones_gather(stage: Stage
     assert last.message["subject"] == "5 events · user:ada: TimeoutError ×5"
     assert last.message["references"] == first[0].message["references"] != first[1].message["references"]
     assert len({*identities(server.accepted)}) == 3
-    assert stage.ledger()["delivered"] == 7
+    wait_until(lambda: stage.ledger()["delivered"] == 7, what="the digest to be closed")
     daemon.stop()
     stage.check_logs()
 

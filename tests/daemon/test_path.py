@@ -21,6 +21,7 @@ pytestmark = pytest.mark.integration
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYo="
 OLD_SECRET = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oDC2FVsBQIhrs="
+TOKEN = "a-long-enough-token"
 ROUTE: dict[str, Any] = {"name": "events", "topic": TOPIC, "timeline": "user:{user.id}", "sink": "hook"}
 SLOW_POLICY = {"policies.default": {"minimum_delay": "1h", "maximum_delay": "1h", "increment_delay": "0s"}}
 
@@ -32,15 +33,18 @@ def instant_ms(text: str) -> float:
 
 def test_the_first_event_goes_out_at_once_and_what_follows_is_gathered(stage: Stage) -> None:
     nsqd, receiver = stage.nsqd(), stage.receiver()
-    # Time enough for all that follows to be stored before the second digest is opened.
     policy = {"minimum_delay": "2s", "maximum_delay": "3s"}
-    stage.daemon({"sinks.hook": {"secret": [SECRET, OLD_SECRET]}, "policies.default": policy}, [ROUTE]).start()
+    daemon = stage.daemon({"sinks.hook": {"secret": [SECRET, OLD_SECRET]}, "policies.default": policy}, [ROUTE])
+    daemon.admin = {"token": TOKEN}
+    daemon.start()
     bodies = [b'{"user":{"id":42},"n":%d, "kept": [1.50, 1.5e0, "\\u00e9", {"a":1,"a":2}]}' % n for n in range(4)]
     nsqd.publish(TOPIC, bodies[0])
     wait_until(receiver.accepted, 5, "the first digest")
-    for body in bodies[1:]:
-        nsqd.publish(TOPIC, body)
-    wait_until(lambda: len(receiver.accepted()) == 2, 10, "the second digest")
+    with daemon.holding("sink", "hook"):
+        for body in bodies[1:]:
+            nsqd.publish(TOPIC, body)
+        wait_until(lambda: stage.ledger()["added"] == len(bodies), what="the rest to be stored")
+    wait_until(lambda: len(receiver.accepted()) == 2, what="the second digest")
 
     first, second = receiver.accepted()
     for post in (first, second):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from support.daemon import Daemon
 from support.receiver import Answer, Receiver, parsed
 from support.stage import NAMESPACE, TOPIC, Stage
 from support.waiting import wait_until
@@ -35,6 +36,10 @@ def stored(stage: Stage, number: int) -> bool:
 
 def delivered(stage: Stage, route: str, number: int) -> bool:
     return stage.ledger(route).get("delivered") == number
+
+
+def not_kept(daemon: Daemon, reason: str) -> float:
+    return daemon.metric("records_not_kept_total", route="events", reason=reason)
 
 
 def has_shown(receiver: Receiver, number: int) -> bool:
@@ -105,7 +110,7 @@ def test_what_has_ended_before_its_digest_never_comes_and_what_was_shown_is_told
         nsqd.publish(TOPIC, event(number, at=now_s + 10 - age_s, status=status))
     wait_until(lambda: stored(stage, 5), 5, "all of them to be stored")
     assert stage.ledger()["open"] == 1
-    assert daemon.metric("records_not_kept_total", route="events", reason="cancelled") == 3
+    wait_until(lambda: not_kept(daemon, "cancelled") == 3, what="the daemon to count them")
     nsqd.publish(TOPIC, event(3, at=now_s, level="fatal"))
     wait_until(lambda: delivered(stage, "events", 3), 5, "what is left")
     last = parsed(receiver.accepted()[-1].body)["data"]

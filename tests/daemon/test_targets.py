@@ -124,7 +124,7 @@ def test_an_event_that_names_no_place_is_a_dead_letter_and_takes_no_neighbour_al
 
 
 def test_a_digest_that_can_go_nowhere_after_a_reload_waits_visibly_and_stops_no_other(stage: Stage) -> None:
-    daemon = started(stage, "/{tenant}", max_age="4s", timeout="1s")
+    daemon = started(stage, "/{tenant}", timeout="1s")
     receiver = stage.receivers[0]
     receiver.answer(HANG)
     publish(stage, {"timeline": "bad", "tenant": "a", "secret": "hunter2"})
@@ -139,7 +139,9 @@ def test_a_digest_that_can_go_nowhere_after_a_reload_waits_visibly_and_stops_no_
                                  r"there\)", sink_line(daemon)), 5, sink_line(daemon))  # fmt: skip
     assert sink_line(daemon).startswith("[!]")
     assert daemon.metric("digest_attempts_total", sink="hook", outcome="no-target") >= 1
-    wait_until(lambda: dead(daemon), 15, "it to be given up")
+    daemon.settings["sinks.hook"]["max_age"] = "1s"  # type: ignore[index]
+    daemon.reload()
+    wait_until(lambda: dead(daemon), what="it to be given up")
     (entry,) = dead(daemon)
     assert (entry["timeline"], entry["records"]) == ("bad", 1)
     publish(stage, {"timeline": "bad", "room": "b"})

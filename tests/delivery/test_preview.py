@@ -57,7 +57,7 @@ def without_instants(body: bytes | str) -> dict[str, Any]:
 
 
 def test_what_is_shown_is_what_is_posted_later_and_nothing_changed_by_looking(stage: Stage) -> None:
-    daemon = started(stage, later("12s"))
+    daemon = started(stage, later("1h"))
     publish(stage, 15)
     wait_until(lambda: daemon.metric("records_added_total", route="events") == 15, 10, "all of them to be stored")
     before = dump(stage)
@@ -67,7 +67,8 @@ def test_what_is_shown_is_what_is_posted_later_and_nothing_changed_by_looking(st
     assert re.search("route events to sink hook: application/json, .* bytes; as it would be opened now", err)
     assert json.loads(out)["data"]["superseded"] == 3
     assert json.loads(out)["data"]["id"].startswith("00000000-")
-    wait_until(lambda: stage.receivers[0].posts, 40, "the digest")
+    assert run_command("flush", "user:42", "-c", str(daemon.config_path)).returncode == 0
+    wait_until(lambda: stage.receivers[0].posts, what="the digest")
     assert without_instants(stage.receivers[0].posts[0].body) == without_instants(out)
 
 

@@ -8,6 +8,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -172,7 +173,8 @@ def test_without_a_dead_letter_topic_poison_is_kept_and_its_neighbours_are_deliv
     assert nsqd.channel_stats(TOPIC, CHANNEL)["requeue_count"] == 1
     assert daemon.said("consumer.message.kept")
     assert daemon.metric("backoff_level", topic=TOPIC) == 0
-    assert daemon.metric("messages_finished_total", topic=TOPIC) == len(neighbours)
+    finished = partial(daemon.metric, "messages_finished_total", topic=TOPIC)
+    wait_until(lambda: finished() == len(neighbours), what="the neighbours to be finished")
 
 
 def test_poison_is_not_finished_before_its_letter_is_acknowledged(stage: Stage, cutting: CuttingProxy) -> None:

@@ -156,14 +156,15 @@ class Stage:
     def owed(self) -> set[str]:
         return {identity for publisher in self._publishers for identity in publisher.acknowledged}
 
-    def ledger(self, route: str = "events") -> dict[str, int]:
+    def ledger(self, route: str = "events") -> Counter[str]:
+        """The counters of a route. One that no script has counted yet is 0."""
         total: Counter[str] = Counter()
         for partition in range(self.servers.partitions):
             flat = self.servers.cli("HGETALL", f"{{{NAMESPACE}:{partition}}}:ledger:{route}")
             pairs = flat.items() if isinstance(flat, dict) else zip(flat[::2], flat[1::2], strict=True)
             for field, value in pairs:
                 total[field.decode()] += int(value)
-        return dict(total)
+        return total
 
     def in_flight(self) -> int:
         return sum(int(nsqd.channel_stats(TOPIC, CHANNEL)["in_flight_count"]) for nsqd in self.nsqds)
@@ -183,7 +184,7 @@ class Stage:
 
         def shown() -> bool:
             ledger = self.ledger(route)
-            return ledger.get("snapshots", 0) + ledger.get("delivered", 0) + ledger.get("buried", 0) >= events
+            return ledger["snapshots"] + ledger["delivered"] + ledger["buried"] >= events
 
         wait_until(shown, what=f"{events} events of {route} to be in digests")
 
@@ -200,7 +201,7 @@ class Stage:
             if self.unfinished():
                 return False
             ledger = self.ledger()
-            return not ledger.get("open") and not ledger.get("snapshots") and not still_owed()
+            return not ledger["open"] and not ledger["snapshots"] and not still_owed()
 
         try:
             wait_until(all_done, timeout_s, "every message to be finished and every digest to be closed")
@@ -227,7 +228,7 @@ class Stage:
             assert self.shown_twice() == []
         ledger = self.ledger()
         assert balances(ledger), ledger
-        assert (ledger.get("open", 0), ledger.get("snapshots", 0), ledger.get("buried", 0)) == (0, 0, 0)
+        assert (ledger["open"], ledger["snapshots"], ledger["buried"]) == (0, 0, 0)
         dropped = {field: count for field, count in ledger.items() if field.startswith("dropped:") and count}
         assert set(dropped) <= {"dropped:duplicate"}, dropped
         self.check_logs()
