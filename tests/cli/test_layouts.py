@@ -155,7 +155,7 @@ def test_doctor() -> None:
 
 def make_busy(operated: Operated, command: Callable[..., str]) -> str:
     """A timeline in each state, with times that have the same length in each run. Returns the id of a dead digest."""
-    operated.settings(lease="60s", timeout="30s")
+    operated.patient(lease="60s", timeout="30s")
     operated.start(route("events", match={"to": "hook"}), route("hanging", "second", match={"to": "second"}))
     operated.publish("refused", to="hook")
     operated.hook.answer(Answer(400, text="no_text"))

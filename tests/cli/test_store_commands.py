@@ -201,7 +201,7 @@ def test_what_was_delivered_and_got_nothing_new_is_left(operated: Operated) -> N
 
 def test_a_timeline_that_is_being_delivered_is_left(operated: Operated) -> None:
     operated.hook.answer(HANG)
-    operated.settings(lease="30s", timeout="10s")
+    operated.patient()
     operated.start()
     operated.publish("ada")
     operated.run("flush", "ada")
@@ -239,7 +239,7 @@ def test_a_flush_waits_until_its_digest_was_delivered(operated: Operated) -> Non
 
 
 def test_a_flush_says_that_an_attempt_failed(operated: Operated) -> None:
-    operated.settings(lease="30s", timeout="10s")
+    operated.patient()
     operated.hook.answer(Answer(500, {"retry-after": "600"}))
     operated.start()
     operated.publish("ada")
@@ -270,7 +270,7 @@ def test_a_flush_says_that_the_digest_is_dead(operated: Operated) -> None:
 
 def test_a_flush_waits_no_longer_than_its_limit(operated: Operated) -> None:
     operated.hook.answer(HANG)
-    operated.settings(lease="30s", timeout="10s")
+    operated.patient()
     operated.start()
     operated.publish("ada")
     done = operated.run("flush", "ada", "--wait", "--timeout", "500ms")
@@ -300,7 +300,7 @@ def test_a_deleted_timeline_is_never_delivered(operated: Operated) -> None:
 def test_one_whose_digest_is_under_way(operated: Operated) -> None:
     """The daemon that has it finds it gone, and goes on."""
     operated.hook.answer(Answer(), HANG)
-    operated.settings(lease="30s", timeout="10s")
+    operated.patient()
     daemon = operated.start()
     operated.publish("ada")
     operated.run("flush", "ada")
@@ -308,6 +308,7 @@ def test_one_whose_digest_is_under_way(operated: Operated) -> None:
     done = operated.run("delete", "ada", "--yes")
     assert "with 1 record\n" in done.stdout
     assert "that digest may still arrive" in done.stdout
+    operated.hook.answer(Answer())  # lets the post go, unanswered
     operated.publish("ada", "ada")
     operated.run("flush", "ada")
     wait_until(lambda: operated.stage.ledger().get("delivered") == 2, PATIENCE_S, "what came later")

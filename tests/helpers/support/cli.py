@@ -25,8 +25,8 @@ class Operated:
         self.hook, self.second = stage.receiver(), stage.receiver()
         self.daemon = stage.daemon({"policies.default": HOURS})
 
-    def settings(self, lease: str, timeout: str) -> None:
-        """For a test that looks while a digest is being delivered."""
+    def patient(self, *, lease: str = "20m", timeout: str = "10m") -> None:
+        """For a test that looks while a digest is being delivered: a post may last longer than all of its commands."""
         tables = {
             "scheduler": {"lease": lease},
             "sinks.hook": {"timeout": timeout},
