@@ -94,6 +94,14 @@ def test_what_may_lose_events_is_warned_of(info: dict[str, str], settings: dict[
     assert said.split()[0] == first_word
 
 
+def test_a_replica_that_need_not_confirm_is_warned_of() -> None:
+    for wanted in (1, 2):
+        (said,) = facts(connected_slaves="3").warnings(wanted)
+        assert said.startswith(f"redis.replicas is {wanted}, and 3 are connected")
+        assert said.endswith("write replicas = 3")
+    assert facts(connected_slaves="3").warnings(3) == facts(connected_slaves="3").warnings(0) == []
+
+
 def test_snapshots_are_persistence_too() -> None:
     assert facts({"save": "900 1", "appendfsync": "everysec"}, aof_enabled="0").warnings() == []
 

@@ -98,6 +98,11 @@ class ServerFacts:
                 f"redis.replicas is {replicas_wanted}, and {self.replicas} are connected: until they are, nothing is "
                 "taken in and no digest is sent"
             )
+        if self.replicas > replicas_wanted > 0:
+            found.append(
+                f"redis.replicas is {replicas_wanted}, and {self.replicas} are connected: a failover can promote one "
+                f"that did not confirm, which loses events or sends them twice; write replicas = {self.replicas}"
+            )
         return found
 
 
