@@ -227,7 +227,7 @@ async def test_a_body_that_never_comes_keeps_nobody_out(
     served: Served, monkeypatch: pytest.MonkeyPatch, head: bytes
 ) -> None:
     """Ten times as many as there are places; then monitoring asks."""
-    monkeypatch.setattr(gate, "BODY_WITHIN_S", PATIENCE_S)
+    monkeypatch.setattr(gate, "BODY_WITHIN_S", 10 * PATIENCE_S)
     for _ in range(40):
         await (await served.peer()).send(head)
     for _ in range(3):

@@ -20,7 +20,7 @@ __all__ = ["stage"]
 
 NEEDS_A_MESSAGE = '{\n  "id": "{{ data.id }}",\n  "text": "{{ data.records[0].value.message }}"\n}\n'
 TEMPLATE = "message.json.j2"
-PATIENT = {"backoff": {"base": "10s", "max_duration": "30s", "jitter": "none"}}
+PATIENT = {"backoff": {"base": "10m", "max_duration": "10m", "jitter": "none"}}
 
 
 def write(daemon: Daemon, template: str) -> None:
@@ -131,18 +131,20 @@ def test_a_slack_that_takes_one_message_a_second_gets_every_digest(stage: Stage)
 
 # What a daemon of its own pace posts to a Slack of that pace: CI's is quicker than Slack, `make prove` has Slack's own.
 PER_S, RATE = (1, "") if PROVE else (50, "50/s")
+BURST = 3 if PROVE else PER_S // 2
+"""On a busy machine the posts of half a second come together."""
 
 
 def test_200_timelines_due_at_once_settle_at_the_pace_of_slack_without_a_storm(stage: Stage) -> None:
     stage.nsqd()
     receiver = stage.receiver()
-    receiver.judge = slack(per_s=PER_S, burst=3)
+    receiver.judge = slack(per_s=PER_S, burst=BURST)
     long = {"policies.default": {"minimum_delay": "1h", "maximum_delay": "1h"}, "scheduler": {"lease": "20s"}}
     daemon = stage.daemon({"sinks.hook": {"format": "slack", "rate": RATE, "timeout": "5s"}, **long})
     publish(stage, [{"message": "<!channel> " + "\u00e9&`*<" * 2_000, "kind": f"{number}"} for number in range(200)])
     wait_until(lambda: stage.nsqds[0].unfinished(TOPIC, "nsqdigest") == 200, 20, "them to wait in nsqd")
     daemon.start()
-    wait_until(lambda: len({post.id for post in receiver.accepted()}) == 200, 60 + 400 / PER_S, "all of them")
+    wait_until(lambda: len({post.id for post in receiver.accepted()}) == 200, 300 + 400 / PER_S, "all of them")
     wait_until(lambda: stage.ledger().get("delivered") == 200, 10, "the ledger")
     assert receiver.accepted_more_than_once() == {}
     assert receiver.ids_with_two_bodies() == []

@@ -438,7 +438,7 @@ def test_one_that_ends_ignores_it_and_many_at_once_are_one_or_two(stage: Stage) 
 def test_term_in_the_middle_of_a_reload_hands_everything_back(stage: Stage) -> None:
     """The consumer of before waits for Redis, and its successor for the consumer."""
     nsqd = stage.nsqd()
-    daemon = running(stage, {"redis": {"timeout": "30s"}, "nsq": {"drain_timeout": "2s"}})
+    daemon = running(stage, {"redis": {"timeout": "5m"}, "nsq": {"drain_timeout": "2s"}})
     stage.hold_writes()
     publish(nsqd, TOPIC, *(f"t{number}" for number in range(50)))
     wait_until(lambda: stage.in_flight() == 50, PATIENCE_S, "all to be in flight")

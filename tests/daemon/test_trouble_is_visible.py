@@ -129,7 +129,7 @@ def test_what_an_operator_paused_says_so(stage: Stage, kind: str, name: str) -> 
 
 
 def test_a_topic_that_backs_off_is_not_called_paused(stage: Stage) -> None:
-    daemon = started(stage, {"backoff": {"base": "10s", "max_duration": "30s", "jitter": "none"}}, OK, timelines=1)
+    daemon = started(stage, {"backoff": {"base": "10m", "max_duration": "10m", "jitter": "none"}}, OK, timelines=1)
     stage.wait_until_all_is_delivered()
     stage.hold_writes()
     stage.publisher(stage.nsqds[0]).publish(1)

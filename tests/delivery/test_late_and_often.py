@@ -95,11 +95,9 @@ async def test_a_route_that_is_due_again_and_again_does_not_keep_others_waiting(
     )
     await store.timelines.add("s", 0, [Record(0, b"t", b"k", 1, b"{}", False)], first)
     scheduler.on_due([("r", 0)])
-    began = time.monotonic()
     scheduler.start()
     try:
         await until(lambda: sinks["s"].sent, 60.0, "the other route's digest")
-        assert sinks["s"].sent[0][0] - began < 2
-        assert len(sinks["r"].sent) < TIMELINES
+        assert len([at_s for at_s, _ in sinks["r"].sent if at_s < sinks["s"].sent[0][0]]) < TIMELINES / 2
     finally:
         await scheduler.drain(time.monotonic() + 5)

@@ -101,7 +101,7 @@ async def scheduler(store: Store, night: Night, sink: Sink, metrics: Metrics) ->
         Controller(8, Curve(1.0, 10.0, jitter="none"), uniform),
     )
     scheduler = Scheduler(
-        SchedulerSettings(interval_ms=60_000, lease_ms=60_000, batch=100),
+        SchedulerSettings(interval_ms=600_000, lease_ms=60_000, batch=100),
         {"r": DeliveryRoute(ROUTE, plan, outlet)},
         store,
         metrics,

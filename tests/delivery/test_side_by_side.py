@@ -100,7 +100,7 @@ async def test_what_a_daemon_that_was_killed_had_ready_goes_out_with_the_same_id
 async def test_a_digest_that_is_due_alone_takes_few_round_trips_and_commands(
     make: MakeDaemon, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon = await make(interval_ms=30_000, lease_ms=3_600_000)  # no maintenance comes between
+    daemon = await make(interval_ms=600_000, lease_ms=3_600_000)  # no maintenance comes between
     daemon.scheduler.start()
     await add(daemon.store, rec(timeline=b"first"))
     daemon.scheduler.wake()

@@ -243,7 +243,7 @@ async def test_a_server_of_a_cluster_that_hangs_does_not_hold_up_the_partitions_
 ) -> None:
     options = ("--cluster-require-full-coverage", "no")
     with RedisCluster(tmp_path, *options, replicas=0) as cluster:
-        store = open_store(cluster.url, partitions=12, timeout_ms=20_000)
+        store = open_store(cluster.url, partitions=12, timeout_ms=200_000)
         await store.start()
         scheduler = scheduler_of(store, sink)
         hanging = cluster.primary_of(key_slot(b"{test:0}"))
@@ -253,6 +253,6 @@ async def test_a_server_of_a_cluster_that_hangs_does_not_hold_up_the_partitions_
         for name in names:
             await into_partition(store, name)
         scheduler.start()
-        await until(lambda: len(sink.sent) == len(names), 10)  # and what is asked of the one hangs for 20 s
+        await until(lambda: len(sink.sent) == len(names))  # and what is asked of the one hangs for minutes
         hanging.resume()
         await scheduler.drain(time.monotonic() + 5)

@@ -175,7 +175,7 @@ async def test_an_end_that_is_cut_off_at_any_await_and_begun_again_gives_everyth
 ) -> None:
     monkeypatch.setattr(daemon_module, "STORE_ENDS_WITHIN_S", 0.01)
     monkeypatch.setattr(daemon_module, "SINKS_DRAIN_S", 0.05)
-    config = config_of(ready, {"redis": {"timeout": "30s"}})
+    config = config_of(ready, {"redis": {"timeout": "5m"}})
     config = replace(config, nsq=replace(config.nsq, drain_timeout_ms=100))
     for at in range(1, MOST_SUSPENSIONS):
         ready.nsqds[0].request("POST", "/channel/empty", topic="events", channel="nsqdigest")

@@ -35,7 +35,7 @@ async def many(open_store: OpenStore, redis_url: str) -> Store:
 
 
 async def watched(store: Store) -> StoreWatch:
-    watch = StoreWatch(store, Metrics(), every_s=60)
+    watch = StoreWatch(store, Metrics(), every_s=3600)
     watch.start(await store.look())
     return watch
 
