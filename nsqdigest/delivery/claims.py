@@ -56,6 +56,8 @@ class PartitionClaims:
     partition: int
     lost: list[_Lost] = field(default_factory=list)
     asked_again_s: float = 0.0
+    is_trial: bool = False
+    """Whether the next claim takes one timeline of each sink, to see whether Redis ends a digest again."""
     damaged: set[str] = field(default_factory=set)
     """Routes that are claimed of by calls of their own, since a call failed at their keys."""
 
@@ -103,7 +105,7 @@ class Claims:
     async def take(self, of: PartitionClaims, names: Sequence[str]) -> Taken:
         """Of these routes what there is room for."""
         served = self.served
-        looks = {id(outlet): self._look(outlet) for outlet in served.outlets if outlet.room > 0}
+        looks = {id(outlet): self._look(outlet, of.is_trial) for outlet in served.outlets if outlet.room > 0}
         names = [
             name
             for name in names
@@ -123,10 +125,10 @@ class Claims:
                 look.outlet.reserved -= look.budget
         return Taken(self._deliveries(served, claimed.claims, looks, asked_at_s), claimed.next_due_ms)
 
-    def _look(self, outlet: Outlet) -> _Look:
+    def _look(self, outlet: Outlet, is_trial: bool) -> _Look:
         # A probe is chosen out of two, so that it need not be the digest that failed last.
         share = -(-outlet.room // self._digests.partitions)
-        budget = 2 if outlet.is_probing else min(share, self.served.settings.batch)
+        budget = 2 if outlet.is_probing else 1 if is_trial else min(share, self.served.settings.batch)
         return _Look(outlet, outlet.is_probing, outlet.controller.decision.epoch, budget)
 
     def _deliveries(

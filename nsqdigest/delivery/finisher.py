@@ -5,6 +5,8 @@ Invariants:
   wait behind a call, the next is made GATHER_S later.
 - A call that failed is made again, with what ended since, until Redis does its part or the leases are over. After that
   maintenance brings a timeline back, and the same digest goes out under its own id.
+- A digest that Redis does not end would be posted again and again. So until an end succeeds nothing is claimed but a
+  trial now and then, after waits that grow.
 - A digest whose keys are damaged stops no other: a call that Redis breaks off is divided until it stands alone.
 - Each end that was put in has one result: what became of it, or that nothing did (None).
 """
@@ -12,6 +14,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,7 +35,7 @@ FEW = 100
 """A call for one costs Redis and this process as much as thirty more in a call of many."""
 GATHER_S = 0.005
 """What a kill repeats grows by what is sent in it."""
-_IS_DEAD = frozenset((Ended.DONE, Ended.ALREADY))
+_HAS_ENDED = frozenset((Ended.DONE, Ended.ALREADY))
 
 
 class Result(NamedTuple):
@@ -62,6 +65,19 @@ class Finisher:
         self._on_dead = on_dead
         self._waiting: list[Conclusion] = []
         self._task: asyncio.Task[None] | None = None
+        self.error: StoreError | None = None
+        """Why the last call failed, until an end succeeds."""
+        self._given_up = 0
+        """How many times in a row Redis ended no digest before its lease was over."""
+        self._next_trial_s = 0.0
+
+    def may_claim(self, now_s: float) -> bool:
+        """Whether new digests may be claimed: all of them, or a trial if `error` says why ends failed."""
+        return self.error is None or (not self.is_busy and now_s >= self._next_trial_s)
+
+    def trial_began(self, until_s: float) -> None:
+        """A trial was claimed. Its end answers by then, or another trial may begin."""
+        self._next_trial_s = until_s
 
     @property
     def is_busy(self) -> bool:
@@ -102,6 +118,11 @@ class Finisher:
     async def _finish(self, batch: Sequence[Conclusion]) -> list[Result]:
         """Returns those that failed and may be tried again."""
         answers = await halved(batch, self._ended)
+        done = [each.conclusion for each in answers if isinstance(each, Result) and each.ended in _HAS_ENDED]
+        if done and self.error is not None:
+            self.error = None
+        if self._given_up and any(each.ending.kind is not End.WAIT for each in done):
+            self._given_up = 0
         ended = [
             answer if isinstance(answer, Result) else Result(conclusion, Ended.DAMAGED, answer)
             for conclusion, answer in zip(batch, answers, strict=True)
@@ -109,7 +130,7 @@ class Finisher:
         failed = [result for result in ended if result.ended is None]
         self._on_results(ended if not failed else [result for result in ended if result.ended is not None])
         if End.BURY in [conclusion.ending.kind for conclusion in batch]:
-            died = [each for each in ended if each.conclusion.ending.kind is End.BURY and each.ended in _IS_DEAD]
+            died = [each for each in ended if each.conclusion.ending.kind is End.BURY and each.ended in _HAS_ENDED]
             if died:
                 await self._on_dead(self._partition)
         return failed
@@ -125,7 +146,11 @@ class Finisher:
         return [_as_result(Result, (*each, None)) for each in zip(batch, ended, strict=True)]
 
     async def _wait_or_leave(self, failed: Sequence[Result], wait_s: float) -> None:
+        self.error = failed[0].error
         over = [each for each in failed if each.conclusion.delivery.lease_left_s <= wait_s]
+        if over:
+            self._given_up += 1
+            self._next_trial_s = time.monotonic() + verdicts.try_an_end_s(self._given_up, self._uniform)
         self._on_results(over)
         left = [each.conclusion for each in failed if each not in over]
         self._waiting = [*left, *self._waiting]

@@ -362,6 +362,7 @@ class Scheduler:
     async def _claim(self, timer: _Timer) -> float:
         """Claims what there is room for. Returns in how many seconds this partition has more."""
         now_s, interval_ms = time.monotonic(), self._settings.interval_ms
+        self._refuse_without_ends(timer)
         timer.short_of.clear()
         self._note_short(timer)
         if not self._has_room:
@@ -380,7 +381,15 @@ class Scheduler:
         if names:
             wait_s = min(wait_s, await self._claim_of(timer, names))
         timer.claims_of_all = False
+        self._refuse_without_ends(timer)
         return wait_s
+
+    def _refuse_without_ends(self, timer: _Timer) -> None:
+        """Raises the error of Redis if it ends no digest, unless a trial may begin."""
+        finisher = self._conclusions.finishers[timer.partition]
+        timer.claims.is_trial = finisher.error is not None
+        if finisher.error is not None and not finisher.may_claim(time.monotonic()):
+            raise finisher.error
 
     async def _agenda_beside_claim(self, timer: _Timer) -> Mapping[str, int]:
         """What is known to be due need not wait for the agenda."""
@@ -401,8 +410,12 @@ class Scheduler:
         claimed is opened meanwhile. Returns in how many seconds there is more."""
         interval_s, until_s = self._settings.interval_ms / 1000, time.monotonic() + ALONE_S
         while not self._draining:
+            self._refuse_without_ends(timer)
             taken = await self._alone(timer, names)
             self._opener.begin(timer.partition, taken.deliveries)
+            if timer.claims.is_trial and taken.deliveries:
+                finisher = self._conclusions.finishers[timer.partition]
+                finisher.trial_began(time.monotonic() + self._settings.lease_ms / 1000)
             wait_s = interval_s
             if taken.next_due_ms is not None:
                 wait_s = (taken.next_due_ms - self._digests.now_ms()) / 1000
@@ -410,7 +423,7 @@ class Scheduler:
                 timer.due.update(names)
             if not self._has_room:
                 return interval_s
-            if wait_s > 0 or not taken.deliveries or time.monotonic() >= until_s:
+            if wait_s > 0 or not taken.deliveries or timer.claims.is_trial or time.monotonic() >= until_s:
                 return wait_s
         return interval_s
 

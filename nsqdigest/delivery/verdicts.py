@@ -35,6 +35,8 @@ NO_TARGET_FOR_MS = 3_600_000
 """Time to correct the file before digests that can be sent nowhere move to the dead list."""
 _REDIS_AGAIN_FIRST_MS = 100
 _REDIS_AGAIN_CAP_MS = 2000
+_TRIAL_FIRST_MS = 1000
+_TRIAL_CAP_MS = 300_000
 
 
 class Step(StrEnum):
@@ -100,6 +102,11 @@ def silence_ms(outcome: Outcome, longest_ms: int) -> int:
 def ask_redis_again_s(failures: int, uniform: Callable[[float, float], float]) -> float:
     """How long after it failed so many times in a row, while digests that are ours wait for it."""
     return retry_wait_ms(failures, _REDIS_AGAIN_FIRST_MS, _REDIS_AGAIN_CAP_MS, uniform) / 1000
+
+
+def try_an_end_s(given_up: int, uniform: Callable[[float, float], float]) -> float:
+    """Return how long nothing is claimed after Redis ended no digest within a lease, so many times in a row."""
+    return retry_wait_ms(given_up, _TRIAL_FIRST_MS, _TRIAL_CAP_MS, uniform) / 1000
 
 
 class Due(Protocol):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from nsqdigest.base.errors import StoreError
 from nsqdigest.delivery.conclusions import Conclusion
 from nsqdigest.delivery.delivery import Delivery
 from nsqdigest.delivery.finisher import FEW, GATHER_S, MOST_PER_CALL, Finisher, Result
@@ -45,6 +46,12 @@ class Stage:
     async def _on_dead(self, partition: int) -> None:
         self.buried_in.append(partition)
         await asyncio.sleep(self.dropping_takes_s)
+
+    def may_claim(self, after_s: float = 0.0) -> bool:
+        return self.finisher.may_claim(asyncio.get_running_loop().time() + after_s)
+
+    def why(self) -> StoreError | None:
+        return self.finisher.error
 
     def put(self, *names: str, lease_ms: int = 60_000, kind: str = "close") -> list[Delivery]:
         made = self._made.deliveries(self._made.claims(*names), lease_ms)
@@ -160,6 +167,44 @@ async def test_what_redis_does_not_do_within_its_lease_is_left_and_the_others_ar
     assert stage.ended()[0][0] < 0.3
     assert stage.ended()[1][1:] == ("long", Ended.DONE)
     assert [names for _, names in stage.calls()][-1] == ["long"]
+
+
+@simulated
+async def test_a_call_that_failed_forbids_claims_until_an_end_succeeds() -> None:
+    stage = Stage(ToldDigests(fails={"finish": [failure(), failure()]}))
+    stage.put("a")
+    await asyncio.sleep(0.1)
+    assert stage.why() is not None
+    assert not stage.may_claim()
+    await stage.finisher.quiet()
+    assert stage.why() is None
+    assert stage.may_claim()
+
+
+@simulated
+async def test_after_ends_that_were_left_a_trial_may_begin_after_a_pause_and_another_after_a_longer_one() -> None:
+    stage = Stage(ToldDigests(fails={"finish": [failure() for _ in range(3)]}))
+    for number, pause_s in enumerate([3.0, 9.0], 1):
+        stage.put(f"t{number}", lease_ms=50)
+        await stage.finisher.quiet()
+        assert stage.windows[-1][1] == 1000 * pause_s
+        forbidden, allowed = stage.may_claim(pause_s - 0.1), stage.may_claim(pause_s + 0.1)
+        assert allowed > forbidden
+        stage.finisher.trial_began(asyncio.get_running_loop().time() + 60)
+        assert not stage.may_claim(59)
+
+
+@simulated
+async def test_an_end_that_another_call_made_says_that_redis_is_well_and_a_stale_one_does_not() -> None:
+    stage = Stage(
+        ToldDigests(fails={"finish": [failure(), None, failure()]}, ended={"a": Ended.STALE, "b": Ended.ALREADY})
+    )
+    stage.put("a")
+    await stage.finisher.quiet()
+    assert stage.why() is not None
+    stage.put("b")
+    await stage.finisher.quiet()
+    assert stage.why() is None
 
 
 @simulated

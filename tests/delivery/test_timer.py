@@ -7,6 +7,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pytest
@@ -801,6 +802,47 @@ async def test_what_pokes_while_redis_fails_does_not_make_it_asked_at_once(make:
     stage.scheduler.wake()
     await at(0.3)
     assert stage.looks() == pytest.approx([0, 0.1])
+
+
+@simulated
+async def test_while_redis_ends_no_digest_one_is_tried_now_and_then_until_one_is_ended(
+    make: MakeStage, logged: Callable[[str], int]
+) -> None:
+    stage = make(limit=4, draw=None)
+    for number in range(1000):
+        stage.store.put(f"t{number}")
+    stage.store.fails["finish"] = [failure() for _ in range(10_000)]
+    stage.scheduler.start()
+    await at(3)
+    sent = len(stage.sink.sent)
+    stage.store.looks.clear()
+    await at(59)
+    assert len(stage.sink.sent) == sent, "nothing is claimed while ends fail"
+    assert stage.scheduler.failing_since_s is not None
+    assert logged("scheduler.store.failed") == 1
+    await at(60 + 600)
+    trials = [at_s for at_s, _ in stage.sent()[sent:]]
+    assert 4 <= len(trials) <= 9
+    assert [later - earlier > 60 for earlier, later in pairwise(trials)] == [True] * (len(trials) - 1)
+    stage.store.looks.clear()
+    stage.store.fails.clear()
+    while len(stage.sink.sent) < sent + len(trials) + 100:
+        await asyncio.sleep(1)
+        stage.store.looks.clear()
+    assert now_s() < 60 + 600 + 400
+    assert stage.scheduler.failing_since_s is None
+
+
+@simulated
+async def test_ends_that_failed_are_no_trouble_where_nothing_is_due(make: MakeStage) -> None:
+    stage = make(draw=None)
+    stage.store.put("only")
+    stage.store.fails["finish"] = [failure() for _ in range(100)]
+    stage.scheduler.start()
+    await at(50)
+    assert stage.scheduler.failing_since_s is not None
+    await at(120)
+    assert stage.scheduler.failing_since_s is None
 
 
 @simulated

@@ -12,6 +12,9 @@ local ENTRIES_PER_CALL = 500 -- unpack has its limit
 -- Returns whether the snapshot became the memory.
 local function remember(memory, snapshot, total, is_over, known, remember_ms, remembered)
   if remember_ms == '0' or total == 0 then
+    if known > 0 and remember_ms ~= '0' then -- a call that was cut off may have made it, and no more
+      redis.call('PEXPIRE', memory, remember_ms)
+    end
     return false
   end
   local becomes_it = is_over and known == 0 and total <= remembered and total <= MOST_OF_A_DIGEST

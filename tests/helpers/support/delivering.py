@@ -17,7 +17,7 @@ from nsqdigest.backoff import Controller, Curve
 from nsqdigest.base.errors import StoreError
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.base.reasons import Verdict
-from nsqdigest.delivery import claims, conclusions, delivery, opener, outlet, paced, timer
+from nsqdigest.delivery import claims, conclusions, delivery, finisher, opener, outlet, paced, timer
 from nsqdigest.delivery.conclusions import Conclusions
 from nsqdigest.delivery.delivery import Delivery, DeliveryRoute
 from nsqdigest.delivery.opener import Opener
@@ -43,7 +43,7 @@ DAMAGE = StoreError("redis-script", "WRONGTYPE, as told")
 
 
 def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (claims, conclusions, delivery, opener, outlet, paced, timer):
+    for module in (claims, conclusions, delivery, finisher, opener, outlet, paced, timer):
         monkeypatch.setattr(module, "time", Time())
 
 
@@ -349,5 +349,5 @@ class Delivering:
     async def stop(self) -> None:
         for each in self.outlets.values():
             await each.stop()
-        for finisher in self.conclusions.finishers:
-            await finisher.stop()
+        for of_partition in self.conclusions.finishers:
+            await of_partition.stop()
