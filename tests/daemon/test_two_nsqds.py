@@ -9,6 +9,7 @@ import pytest
 
 from support.publishing import Publisher
 from support.stage import QUIET, TOPIC, Stage
+from support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -19,7 +20,7 @@ ROUTE = {"name": "events", "topic": TOPIC, "timeline": "{timeline}", "sink": "ho
 
 def publish_side_by_side(publishers: list[Publisher]) -> None:
     """In step, so that both nsqds mint ids in the same milliseconds."""
-    step = threading.Barrier(len(publishers), timeout=10)
+    step = threading.Barrier(len(publishers), timeout=PATIENCE_S)
 
     def publish(publisher: Publisher) -> None:
         for _ in range(EVENTS_EACH // TOGETHER):

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 else:
     river, picture, ways = load("scripts.river.__main__"), load("scripts.river.picture"), load("scripts.river.ways")
 
-TRACES = 3
-"""A machine that is very busy can change the order of what happens: then another trace is taken."""
+TRACES = 10
+"""A busy machine can change the order of what happens: then another trace is taken."""
 
 
 def stages_of(block: str) -> str:

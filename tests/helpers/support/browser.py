@@ -20,7 +20,7 @@ from typing import Any, Self
 import aiohttp
 
 from support.servers import MissingServer
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
@@ -28,8 +28,8 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
     "--disable-dev-shm-usage", "--remote-debugging-port=0", "--force-color-profile=srgb",
 )  # fmt: skip
-STARTS_WITHIN_S = 30.0
-ANSWERS_WITHIN_S = 20.0
+ANSWERS_WITHIN_S = 2 * PATIENCE_S
+"""Checks of a whole page are one call."""
 LARGEST_ANSWER = 64 << 20
 
 
@@ -62,7 +62,7 @@ class Browser:
             )  # fmt: skip
         said = profile / "DevToolsActivePort"
         try:
-            await until(lambda: said.exists() and "\n" in said.read_text(), STARTS_WITHIN_S, "Chromium to start")
+            await until(lambda: said.exists() and "\n" in said.read_text(), what="Chromium to start")
             port, path = said.read_text().split("\n")[:2]
             self._session = aiohttp.ClientSession()
             self._socket = await self._session.ws_connect(

@@ -43,7 +43,7 @@ def installed_command() -> Path:
 def run_command(*words: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """One command of nsqdigest, to its end."""
     return subprocess.run(
-        [installed_command(), *words], capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=environ
+        [installed_command(), *words], capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False, env=environ
     )
 
 

@@ -16,8 +16,8 @@ import hiredis
 import redis
 
 from support.store import Scripts, Watch
+from support.waiting import PATIENCE_S
 
-TIMEOUT_S = 20.0
 _READ_BYTES = 1 << 16
 
 _CONTENTS = """
@@ -60,7 +60,7 @@ def _error(text: str) -> Exception:
 class Wire:
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.settimeout(TIMEOUT_S)
+        self._socket.settimeout(PATIENCE_S)
         self._socket.connect(str(path))
         self._reader = hiredis.Reader(replyError=_error)
 
