@@ -10,9 +10,10 @@
 VENV := .venv
 LOWEST_VENV := .venv-lowest
 NSQ := github.com/nsqio/nsq/apps
-# Tests wait more than they compute, so a few files of them go side by side. Each file stays in one process.
-WORKERS ?= 3
-PYTEST := pytest --numprocesses $(WORKERS) --dist loadfile
+# Tests wait more than they compute, so a few files of them go side by side. Each file stays in one process, and
+# tests/conftest.py says which files come first.
+WORKERS ?= 4
+PYTEST := pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Servers that were built here come before the machine's own. What is tested is the installed package: a PYTHONPATH
 # from outside could slip another one in.

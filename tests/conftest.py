@@ -49,6 +49,8 @@ NsqdFactory = Callable[..., Nsqd]
 RedisFactory = Callable[..., RedisServer]
 
 SERVER_FIXTURES = {"nsqd", "nsqd_factory", "redis_binary"}
+LONGEST_FIRST = ("chaos", "property", "integration", "lineage", "script", "unit")
+"""Markers by how long a file of such tests takes, roughly."""
 
 # The machines that run this are shared and slow now and then: how long one example takes says nothing about the code.
 settings.register_profile("normal", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -92,10 +94,22 @@ def pytest_collection_finish() -> None:
         os.environ.pop(variable, None)
 
 
+@pytest.hookimpl(trylast=True)  # pytest-randomly shuffles before
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if SERVER_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.servers)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=rank_of_file(items))
+
+
+def rank_of_file(items: list[pytest.Item]) -> Callable[[pytest.Item], int]:
+    """Workers take files in this order. A long one that begins last keeps one worker busy, and the others idle."""
+    ranks: dict[Path, int] = {}
+    for item in items:
+        rank = min((n for n, name in enumerate(LONGEST_FIRST) if item.get_closest_marker(name)), default=0)
+        ranks[item.path] = min(rank, ranks.get(item.path, rank))
+    return lambda item: ranks[item.path]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
