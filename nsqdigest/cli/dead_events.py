@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _MOST_PER_S = 10_000.0
 _MOST_SHOWN = 100
+"""Letters of which a line is printed."""
 _LONGEST_DETAIL = 160
 _IN_WORDS = {
     "not-selected": "not selected",
@@ -39,7 +40,6 @@ _IN_WORDS = {
 }
 _ENDED = {
     "limit": "stopped at --limit; run it again for more",
-    "full": "nsqd hands over no more while so many letters stay; filter differently, or empty the channel, to see more",
     "time": "stopped before nsqd's time-out of messages; run it again to go on",
     "failed": "stopped by a failure of nsqd",
     "interrupted": "interrupted; what was not replayed stays",
@@ -140,6 +140,8 @@ def events_command(
     if as_json:
         click.echo(encoded(_sum_as_json(run, shown, dry_run=dry_run)))
     else:
+        if len(shown) == _MOST_SHOWN:
+            click.echo(f"the first {_MOST_SHOWN} letters are listed; the sums count all of them")
         _echo_sum(config, channel, run, dry_run=dry_run)
     raise SystemExit(_exit_code(run))
 
@@ -202,7 +204,7 @@ def _exit_code(run: Run) -> int:
     if run.problems:
         return EXIT_UNREACHABLE
     stayed = sum(number for stays, number in run.stayed.items() if stays != "not-selected")
-    return EXIT_NO if stayed or run.ended in ("interrupted", "full", "time") else EXIT_OK
+    return EXIT_NO if stayed or run.ended in ("interrupted", "time") else EXIT_OK
 
 
 def _line(handled: Handled) -> str:
@@ -233,10 +235,15 @@ def _echo_sum(config: Config, channel: str, run: Run, *, dry_run: bool) -> None:
         click.echo(f"{counted(replayed, 'dead letter')} {verb}{f': {topics}' if topics else ''}")
         for stays, number in run.stayed.most_common():
             click.echo(f"{counted(number, 'letter')} stay{'s' if number == 1 else ''}: {_IN_WORDS[stays]}")
+        reasons = ", ".join(f"{number:,} {printable(reason)}" for reason, number in run.reasons.most_common())
+        if reasons:
+            click.echo(f"by reason: {reasons}")
     if run.uncertain:
         click.echo(
             f"{counted(run.uncertain, 'event')} may have gone out and will come again: nsqd did not answer in time"
         )
+    if run.put_off:
+        click.echo(f"{counted(run.put_off, 'letter')} that stay come again within 5 minutes, the others at once")
     if run.ended != "empty":
         click.echo(_ENDED[run.ended])
 
@@ -262,6 +269,8 @@ def _sum_as_json(run: Run, letters: list[dict[str, Any]], *, dry_run: bool) -> d
         "replayed": run.replayed.total(),
         "topics": dict(run.replayed),
         "stayed": dict(run.stayed),
+        "reasons": dict(run.reasons),
+        "put_off": run.put_off,
         "uncertain": run.uncertain,
         "ended": run.ended,
         "problems": run.problems,

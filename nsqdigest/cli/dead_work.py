@@ -43,6 +43,7 @@ _IN_WORDS = {
     "unknown": "is not dead: it was delivered, replayed or dropped, or never was",
     "orphan": "stays: the file has no such route, so nobody would deliver it",
     "values-lost": "stays: Redis lost the values of its records, so there is nothing to send; drop it",
+    "not-whole": "stays: the file does not hold all of its records; name its id to drop it all the same",
 }
 
 
@@ -89,6 +90,9 @@ def replay_command(
 @click.option("--all", "is_all", is_flag=True, help="All of them, or all that the options below select.")
 @filters
 @limit_option(MOST_LISTED, "With --all: at most so many, those longest dead first.")
+@click.option(
+    "--exported", type=click.Path(path_type=Path), metavar="FILE", help="Those that `dead export` wrote to this file."
+)
 @yes_option
 @json_option
 def drop_command(
@@ -98,10 +102,14 @@ def drop_command(
     is_all: bool,
     wanted: Filters,
     limit: int,
+    exported: Path | None,
     yes: bool,
     as_json: bool,
 ) -> None:
     """Drop dead digests for good. Their records count as deleted.
+
+    To keep a copy, export them first: --exported drops exactly the digests that the file holds, whole. What died since
+    then stays.
 
     Exit code 0: each is dropped; 1: one is not, or you answered no; 2: there is no terminal to ask
     at; 69: Redis is out of reach.
@@ -110,13 +118,34 @@ def drop_command(
     Examples:
       nsqdigest dead drop 01a1ede2-66fb-7c42-8d0e-3f1f1c9f7a10
       nsqdigest dead drop --all --older-than 30d --yes
+      nsqdigest dead drop --exported dead.jsonl
     """
-    _refuse_unclear(ids, is_all, wanted)
+    if exported is None:
+        _refuse_unclear(ids, is_all, wanted)
+    elif ids or is_all or wanted.are_any:
+        raise click.UsageError("--exported names the digests; leave out ids, --all and filters")
     config = load_config(path)
     from nsqdigest.base import resolver
 
-    work = _work(config, ids, wanted, limit, replays=False, yes=yes, as_json=as_json)
+    not_whole: list[Handled] | None = None
+    if exported is not None:
+        ids, not_whole = _read_exported(exported)
+    work = _work(config, ids, wanted, limit, replays=False, yes=yes, as_json=as_json, not_whole=not_whole)
     _end(resolver.run(work), as_json=as_json)
+
+
+def _read_exported(file: Path) -> tuple[tuple[str, ...], list[Handled]]:
+    """The ids of the digests that the file has whole, and the others as they are answered."""
+    from nsqdigest.delivery.exported import read
+    from nsqdigest.store.dead_work import Handled, Result
+
+    try:
+        with file.open("rb") as lines:
+            found = {each.id: each.missing for each in read(lines)}
+    except (OSError, ValueError) as error:
+        raise click.UsageError(f"{printable(str(file))}: {getattr(error, 'strerror', None) or error}") from None
+    whole = tuple(each for each, missing in found.items() if not missing)
+    return whole, [Handled(each, Result.NOT_WHOLE, None) for each, missing in found.items() if missing]
 
 
 def _refuse_unclear(ids: Sequence[str], is_all: bool, wanted: Filters) -> None:
@@ -136,14 +165,19 @@ async def _work(
     replays: bool,
     yes: bool,
     as_json: bool,
+    not_whole: Sequence[Handled] | None = None,
 ) -> list[Handled]:
+    """`not_whole`: of a file, whose other digests are `ids`; None: no file is given."""
     from nsqdigest.store.access import now_ms
     from nsqdigest.store.dead_work import DeadWork
 
-    done: list[Handled] = []
+    done = list(not_whole or ())
+    if not as_json:
+        for handled in done:
+            click.echo(_line(handled))
     async with _operating(config) as (namespace, store, routes):
         work = DeadWork(store, routes.configured)
-        if ids:
+        if ids or not_whole is not None:
             if not replays:
                 await _confirm_named(store, ids, yes=yes)
             each_one = work.named(ids, replays=replays)
@@ -158,7 +192,7 @@ async def _work(
             if not as_json:
                 click.echo(_line(handled))
         _note_undelivered(done, routes)
-        if not ids and len(done) == limit:
+        if not ids and not_whole is None and len(done) == limit:
             click.echo("stopped at --limit; there may be more", err=True)
     return done
 

@@ -4,9 +4,10 @@ it came from.
 Invariants:
 - A letter is finished only after nsqd acknowledged its event. Any other letter goes back, whatever ends the run: none
   is lost. One whose publish may have happened goes back too, so an event may go twice.
-- A letter that stays is held in flight until the end of the run, so that nsqd hands over no letter twice; its body is
-  not kept.
-- A run is bounded: in letters, in time (the messages' time-out), in letters that stay, and in events per second.
+- A letter that stays is held in flight, so that nsqd hands over no letter twice in a run; its body is not kept. At the
+  end of the run it goes back at once. When nsqd would hand over no more because so many are held, they go back with a
+  delay beyond the end of the run, and the run goes on.
+- A run is bounded: in letters, in time (the messages' time-out), and in events per second.
 - What is replayed in a run and comes back as a letter of the same run stays: nothing goes round in a circle.
 
 The letters come over `nsq.connection`; `letter_reading` decides; events go to `nsq.publisher`.
@@ -17,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -42,6 +43,8 @@ HELD_FOR_S = 300.0
 """The messages' time-out that is asked for. A run ends before it has passed, for then nsqd would hand letters over
 again. An nsqd that allows less (--max-msg-timeout) keeps its own."""
 _SHARE_OF_TIMEOUT = 0.75
+_BEYOND_S = 5.0
+"""A letter that was put off comes again so long after the latest end of the run."""
 _GOODBYE_S = 5.0
 
 
@@ -51,8 +54,6 @@ class Ended(StrEnum):
     EMPTY = "empty"
     """No letter is left that was not looked at."""
     LIMIT = "limit"
-    FULL = "full"
-    """nsqd hands over no more while so many letters are held."""
     TIME = "time"
     INTERRUPTED = "interrupted"
     FAILED = "failed"
@@ -77,6 +78,10 @@ class Run:
     replayed: Counter[str] = field(default_factory=Counter)
     """By topic."""
     stayed: Counter[Stays] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    """All letters that were looked at, by the reason in them."""
+    put_off: int = 0
+    """Letters that stay and come again only after a while: nsqd holds no more of them in flight."""
     problems: list[str] = field(default_factory=list)
     """Of nsqds that could not be used."""
     uncertain: int = 0
@@ -107,7 +112,7 @@ class Replay:
         self._connections: list[NsqConnection] = []
         self._in_flight: dict[NsqConnection, dict[Message, None]] = {}
         """Whatever has no answer yet: those that stay, and those that were not looked at."""
-        self._staying: Counter[NsqConnection] = Counter()
+        self._staying: defaultdict[NsqConnection, list[Message]] = defaultdict(list)
         self._arrived: asyncio.Queue[tuple[NsqConnection, Message] | None] = asyncio.Queue()
         """None: a connection ended."""
         self._sent: set[tuple[str, str]] = set()
@@ -186,7 +191,7 @@ class Replay:
             except TimeoutError:
                 if left_s <= IDLE_S:
                     return Ended.TIME
-                return Ended.FULL if self._is_full(window) else Ended.EMPTY
+                return Ended.EMPTY
             if arrival is None:
                 if not any(each.is_open for each in self._connections):
                     return Ended.FAILED
@@ -195,10 +200,18 @@ class Replay:
             if not await self._handle(connection, message):
                 return Ended.FAILED
             if connection.is_open:
-                connection.set_rdy(min(self._staying[connection] + window, connection.max_rdy))
+                if len(self._staying[connection]) >= max(1, connection.max_rdy - window):
+                    self._put_off(connection, until_s - time.monotonic())
+                connection.set_rdy(min(len(self._staying[connection]) + window, connection.max_rdy))
 
-    def _is_full(self, window: int) -> bool:
-        return any(each.is_open and self._staying[each] + window > each.max_rdy for each in self._connections)
+    def _put_off(self, connection: NsqConnection, left_s: float) -> None:
+        """Makes room: all that stay go back, and come again when this run is over."""
+        staying = self._staying.pop(connection)
+        delay_ms = int(1000 * (max(0.0, left_s) + _BEYOND_S))
+        connection.requeue((message, delay_ms) for message in staying)
+        for message in staying:
+            del self._in_flight[connection][message]
+        self.so_far.put_off += len(staying)
 
     async def _handle(self, connection: NsqConnection, message: Message) -> bool:
         """Returns whether the run goes on."""
@@ -207,6 +220,7 @@ class Replay:
         except NoLetter as why:
             self._hold(connection, message, None, Stays.NO_LETTER, str(why))
             return True
+        self.so_far.reasons[event.reason] += 1
         refusal = self._refusal(event, message)
         if refusal is None and not self._limits.dry_run:
             refusal = await self._publish(connection, message, event)
@@ -262,7 +276,7 @@ class Replay:
 
     def _keep(self, connection: NsqConnection, message: Message) -> None:
         message.body = b""
-        self._staying[connection] += 1
+        self._staying[connection].append(message)
 
     # -- as a Receiver
 

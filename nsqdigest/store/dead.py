@@ -12,7 +12,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from enum import StrEnum
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_type_hints
@@ -21,7 +21,7 @@ import msgspec
 
 from nsqdigest.store.head import Head
 from nsqdigest.store.keys import own_timeline, partition_limit
-from nsqdigest.store.newest import newest_records
+from nsqdigest.store.newest import newest_records, pages, span_ms
 from nsqdigest.store.packing import RECORDS_PER_CALL
 from nsqdigest.store.schedule import instant_ms
 
@@ -196,6 +196,16 @@ class DeadStore:
         """Its newest ones."""
         index, values = self._namespace.dead_keys[dead.partition].of_digest(dead.id)
         return await newest_records(self._namespace, dead.partition, index, values, most)
+
+    def pages(self, dead: Dead) -> AsyncIterator[list[StoredRecord]]:
+        """All of its records, the newest first, without those whose value is gone."""
+        keys = self._namespace.dead_keys[dead.partition].of_digest(dead.id)
+        return pages(self._namespace, dead.partition, keys, dead.details.head.total)
+
+    async def span_ms(self, dead: Dead) -> tuple[int, int]:
+        """The timestamps of its oldest and its newest record."""
+        index, _ = self._namespace.dead_keys[dead.partition].of_digest(dead.id)
+        return await span_ms(self._namespace, dead.partition, index)
 
     async def find(self, digest_id: str) -> Dead | None:
         return next(

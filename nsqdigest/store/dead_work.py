@@ -32,6 +32,8 @@ class Result(StrEnum):
     """The file has no such route: nobody would deliver it."""
     VALUES_LOST = "values-lost"
     """Redis lost its records' values: there is nothing to send."""
+    NOT_WHOLE = "not-whole"
+    """The file to which it was exported does not have all of its records."""
 
     @property
     def is_done(self) -> bool:

@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from nsqdigest.store import newest
 from nsqdigest.store.head import Head
-from nsqdigest.store.newest import records_at
-from nsqdigest.store.packing import first_page, next_page
-from nsqdigest.store.record import timestamp_ms
 
 if TYPE_CHECKING:
     from nsqdigest.store.namespace import Namespace
@@ -62,25 +60,14 @@ async def peek(
         index, values = keys.index + name, keys.values + name
     else:
         return None
-    newest, oldest = await namespace.send(
-        partition, [[b"ZRANGE", index, 0, 0, b"WITHSCORES"], [b"ZRANGE", index, -1, -1, b"WITHSCORES"]]
-    )
-    first_ms, last_ms = (timestamp_ms(flat[1]) if flat else 0 for flat in (oldest, newest))
+    first_ms, last_ms = await newest.span_ms(namespace, partition, index)
     return Peeked(head, head.id != NO_ID, partition, (index, values), first_ms, last_ms)
 
 
 async def pages(namespace: Namespace, peeked: Peeked) -> AsyncIterator[list[StoredRecord]]:
     """Its records, the newest first."""
-    start = seen_bytes = 0
-    count = first_page(peeked.head.total)
-    while start < peeked.head.total:
-        read, page = await records_at(namespace, peeked.partition, peeked.keys, start, count)
-        if not read:
-            return
+    async for page in newest.pages(namespace, peeked.partition, peeked.keys, peeked.head.total):
         yield page
-        start += read
-        seen_bytes += sum(len(record.value) for record in page)
-        count = next_page(start, seen_bytes, peeked.head.total - start)
 
 
 def _iteration(text: bytes | None) -> int:

@@ -7,6 +7,8 @@ import os
 import pty
 import signal
 import subprocess
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +19,7 @@ from nsqdigest.cli.test_sink import IN_WORDS
 from support.cli import Operated, operated, route
 from support.daemon import installed_command
 from support.receiver import OK, Answer
-from support.stage import CHANNEL, TOPIC, Stage, stage
+from support.stage import CHANNEL, NAMESPACE, TOPIC, Stage, stage
 from support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.integration
@@ -170,6 +172,81 @@ def test_what_drops_asks_whoever_sits_at_a_terminal(operated: Operated) -> None:
     assert (ledger["buried"], ledger["deleted"], balances(ledger)) == (0, 1, True)
 
 
+# -- export
+
+
+def exported(operated: Operated, *words: str, code: int = EXIT_OK) -> tuple[Path, list[dict[str, Any]]]:
+    done = operated.run("dead", "export", *words)
+    assert done.returncode == code, done.stderr
+    file = operated.daemon.config_path.parent / "dead.jsonl"
+    file.write_text(done.stdout, encoding="utf-8")
+    return file, [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def ids_of(found: list[dict[str, Any]]) -> list[str]:
+    return sorted(each["id"] for each in found)
+
+
+def test_an_export_has_what_the_receiver_got_and_a_drop_takes_exactly_that(operated: Operated) -> None:
+    operated.start()
+    bury(operated, "ada", "bob")
+    file, lines = exported(operated)
+    posted = {post.id: json.loads(post.body) for post in operated.hook.posts}
+    assert [each["digest"] for each in lines] == [posted[each["id"]] for each in lines]
+    assert {(each["reason"], each["status"], each["cause"], each["attempts"], each["missing"]) for each in lines} == {
+        ("refused", 422, "422 Unprocessable Entity", 3, 0)
+    }
+    bury(operated, "cyd")
+    done = operated.run("dead", "drop", "--exported", str(file), "--yes")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (EXIT_OK, "2 digests: 2 dropped")
+    (left,) = operated.json("dead", "list")
+    assert left["timeline"] == "cyd"
+    ledger = operated.stage.ledger()
+    assert (ledger["deleted"], ledger["buried"], balances(ledger)) == (2, 1, True)
+    again = operated.json("dead", "drop", "--exported", str(file), "--yes", code=EXIT_NO)
+    assert {each["result"] for each in again} == {"unknown"}
+
+
+def test_an_export_is_whole_where_the_receiver_gets_only_the_beginning(operated: Operated) -> None:
+    hook = {**operated.daemon.settings["sinks.hook"], "max_body": "4KiB"}
+    operated.daemon.settings = {**operated.daemon.settings, "sinks.hook": hook}
+    operated.start()
+    operated.hook.answer(REFUSED)
+    operated.publish(*["ada"] * 300)
+    operated.run("flush", "ada")
+    wait_until(lambda: operated.stage.ledger().get("buried") == 300, PATIENCE_S, "the burial")
+    (post, *_) = operated.hook.posts
+    assert json.loads(post.body)["data"]["shown"] < 300
+    _, (line,) = exported(operated)
+    assert len({each["key"] for each in line["digest"]["data"]["records"]}) == line["digest"]["data"]["shown"] == 300
+
+
+def test_a_digest_that_was_not_exported_whole_stays(operated: Operated) -> None:
+    operated.start()
+    bury(operated, "ada", "bob")
+    ada = next(each["id"] for each in operated.json("dead", "list") if each["timeline"] == "ada")
+    operated.stage.store.cli("DEL", f"{{{NAMESPACE}:0}}:dead-values:{ada}")
+    file, lines = exported(operated, code=EXIT_NO)
+    assert sorted(each["missing"] for each in lines) == [0, 1]
+    done = operated.run("dead", "drop", "--exported", str(file), "--yes")
+    assert done.returncode == EXIT_NO
+    assert f"{ada} stays: the file does not hold all of its records" in done.stdout
+    assert ids_of(operated.json("dead", "list")) == [ada]
+
+
+def test_a_file_that_was_cut_off_drops_nothing(operated: Operated) -> None:
+    operated.start()
+    bury(operated, "ada", "bob")
+    file, _ = exported(operated)
+    file.write_bytes(file.read_bytes()[:-20])
+    done = operated.run("dead", "drop", "--exported", str(file), "--yes")
+    assert done.returncode != EXIT_OK
+    assert "line 2 is no line of `nsqdigest dead export`, or its end is missing; nothing was dropped" in done.stderr
+    assert len(operated.json("dead", "list")) == 2
+    assert operated.run("dead", "drop", "--exported", str(file), "--all").returncode == EXIT_USAGE
+    assert operated.run("dead", "drop", "--exported", "/nowhere", "--yes").returncode == EXIT_USAGE
+
+
 # -- events
 
 
@@ -191,10 +268,45 @@ def test_dead_letters_become_digests_once_the_file_is_mended(operated: Operated)
     done = operated.run("dead", "events", "--reason", "missing-field", "--rate", "1000")
     assert (done.returncode, done.stderr) == (EXIT_OK, "")
     assert "20 dead letters replayed: 20 to events\n1 letter stays: not selected\n" in done.stdout
+    assert "by reason: 20 missing-field, 1 not-json\n" in done.stdout
     wait_until(lambda: operated.added() == 20, PATIENCE_S, "the events to be stored")
     assert {each["timeline"] for each in operated.json("timelines")} == {f"user:{number}" for number in range(20)}
     channel = operated.nsqd.channel_stats(DEAD_TOPIC, CHANNEL)
     assert (channel["depth"], channel["in_flight_count"]) == (1, 0)
+
+
+def test_letters_of_no_use_hide_none_that_can_be_replayed_and_the_output_is_bounded(stage: Stage) -> None:
+    operated = Operated(stage, "--max-rdy-count=100")
+    operated.nsqd.create_topic(DEAD_TOPIC)
+    operated.start()
+    useless = [b"not json %d" % number for number in range(300)]
+    operated.nsqd.publish_many(TOPIC, useless)
+    wait_until(lambda: operated.nsqd.topic_stats(DEAD_TOPIC)["message_count"] == 300, PATIENCE_S, "the letters")
+    operated.daemon.stop()
+    operated.start(route("events", timeline="{user}"))
+    good = [json.dumps({"timeline": f"user:{number}", "id": f"{number}"}).encode() for number in range(5)]
+    operated.nsqd.publish_many(TOPIC, good)
+    wait_until(lambda: operated.nsqd.topic_stats(DEAD_TOPIC)["message_count"] == 305, PATIENCE_S, "the others")
+    operated.daemon.stop()
+    operated.start(route("events"))
+
+    done = operated.run("dead", "events", "--reason", "missing-field")
+    assert "5 dead letters replayed: 5 to events\n300 letters stay: not selected\n" in done.stdout
+    assert "by reason: 300 not-json, 5 missing-field\n" in done.stdout
+    assert "come again within 5 minutes, the others at once" in done.stdout
+    assert "empty the channel" not in done.stdout
+    wait_until(lambda: operated.added() == 5, PATIENCE_S, "the events to be stored")
+
+
+def test_the_output_is_bounded_however_many_letters_there_are(operated: Operated) -> None:
+    operated.nsqd.create_topic(DEAD_TOPIC)
+    operated.start()
+    operated.nsqd.publish_many(TOPIC, [b"not json %d" % number for number in range(300)])
+    wait_until(lambda: operated.nsqd.topic_stats(DEAD_TOPIC)["message_count"] == 300, PATIENCE_S, "the letters")
+    done = operated.run("dead", "events", "--limit", "4", "--dry-run")
+    assert len(done.stdout.splitlines()) < 110
+    assert "the first 100 letters are listed; the sums count all of them\n" in done.stdout
+    assert "300 letters stay: would be a dead letter again\n" in done.stdout
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -231,17 +343,6 @@ def test_no_dead_letter_and_an_nsqd_that_is_down(operated: Operated) -> None:
     assert "no dead letter" not in done.stdout
     assert operated.run("dead", "events", "--channel", "no such").returncode == EXIT_USAGE
     assert operated.run("dead", "events", "--rate", "nan").returncode == EXIT_USAGE
-
-
-def test_a_letter_that_was_not_reached_is_not_replayed(stage: Stage) -> None:
-    operated = Operated(stage, "--max-rdy-count", "5")
-    operated.nsqd.create_channel(DEAD_TOPIC, CHANNEL)
-    operated.start()
-    letter = b'{"reason":"not-json","topic":"events","body":"","length":0,"sha256":""}'
-    operated.nsqd.publish_many(DEAD_TOPIC, [letter] * 30)
-    done = operated.run("dead", "events", "--topic", "other")
-    assert "nsqd hands over no more while so many letters stay" in done.stdout
-    assert done.returncode == EXIT_NO
 
 
 def test_a_redis_that_was_not_reached_changed_nothing(operated: Operated) -> None:

@@ -146,13 +146,26 @@ async def test_no_faster_than_the_rate(nsqd: Nsqd) -> None:
     assert time.monotonic() - began_s >= 10 / 20
 
 
-async def test_more_letters_that_stay_than_nsqd_hands_over_end_the_run(nsqd_factory: Callable[..., Nsqd]) -> None:
+@pytest.mark.parametrize("dry_run", [False, True])
+async def test_more_letters_that_stay_than_nsqd_hands_over_hide_none_that_can_be_replayed(
+    nsqd_factory: Callable[..., Nsqd], dry_run: bool
+) -> None:
     nsqd = nsqd_factory("--max-rdy-count=25")
-    dead(nsqd, *(letter(b"{}") for _ in range(60)))
+    dead(nsqd, *(letter(b"{}") for _ in range(60)), *(letter(event(number)) for number in range(10)))
+    run = await replayed(nsqd, limits=ALL._replace(dry_run=dry_run))
+    assert (run.ended, run.replayed, run.stayed) == (Ended.EMPTY, {TOPIC: 10}, {Stays.STILL_BAD: 60})
+    assert run.reasons.total() == 70
+    there = left(nsqd)
+    assert there["in_flight_count"] == 0
+    assert there["deferred_count"] == run.put_off > 0
+    assert there["depth"] + run.put_off == (70 if dry_run else 60)
+
+
+async def test_an_nsqd_that_hands_over_one_at_a_time_shows_all_of_them(nsqd_factory: Callable[..., Nsqd]) -> None:
+    nsqd = nsqd_factory("--max-rdy-count=1")
+    dead(nsqd, *(letter(b"{}") for _ in range(5)), letter(event(1)))
     run = await replayed(nsqd)
-    assert run.ended is Ended.FULL
-    assert run.stayed == {Stays.STILL_BAD: 25}
-    assert left(nsqd) == staying(60)
+    assert (run.ended, run.replayed, run.stayed) == (Ended.EMPTY, {TOPIC: 1}, {Stays.STILL_BAD: 5})
 
 
 async def test_the_end_comes_before_the_messages_time_out(nsqd_factory: Callable[..., Nsqd]) -> None:
