@@ -209,7 +209,8 @@ class Conclusions:
             detail=outcome.cause,
             hint="the receiver answered 410 Gone: its digests wait until the daemon is reloaded or restarted",
         )
-        self._on_decision(outlet)
+        # Its controller decided nothing: what waits goes back, and there is no decision to report.
+        outlet.on_decision()
 
     # -- what the store made of it
 

@@ -164,6 +164,8 @@ class Health:
         if not outcome.is_of_sink:
             return self._controller.lost(epoch, now_s)
         self.failed_last = delivery.claim.route, delivery.claim.timeline
+        if outcome.verdict is Verdict.GONE:  # the sink stops: there is nothing to back off from, and nothing to probe
+            return self._controller.lost(epoch, now_s)
         if outcome.verdict is Verdict.UNAVAILABLE:
             return self._controller.failed(epoch, now_s, silence_ms(outcome, self._longest_silence_ms) / 1000)
         self._failed_in_a_row.add(delivery.lineage)

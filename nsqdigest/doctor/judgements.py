@@ -20,6 +20,7 @@ from nsqdigest.base.shown import printable
 from nsqdigest.base.words import listed
 from nsqdigest.nsq.directory import BROADCAST_HINT, FILE
 from nsqdigest.store.keys import mismatch
+from nsqdigest.store.route import ORPHAN, orphan_remedy
 
 if TYPE_CHECKING:
     from nsqdigest.config import Redis as RedisSettings
@@ -273,9 +274,8 @@ def _of_orphan(name: str, counts: RouteCounts) -> Finding:
     records = counts.open_records + counts.snapshot_records
     if not records:
         return Finding(what, State.NOTE, f"orphan: the file has no route of this name; its {timelines} hold no record")
-    detail = f"orphan: the file has no route of this name; nobody delivers its {timelines} with "
-    remedy = "write a route of this name until they are delivered"
-    return Finding(what, State.WARN, detail + _count(records, "record"), remedy)
+    detail = f"orphan: {timelines} with {_count(records, 'record')}; {ORPHAN}"
+    return Finding(what, State.WARN, detail, orphan_remedy(name))
 
 
 def _first(texts: list[str]) -> list[str]:

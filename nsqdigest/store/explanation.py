@@ -23,6 +23,7 @@ from nsqdigest.base.shown import printable
 from nsqdigest.base.words import counted, listed
 from nsqdigest.store.head import opened_of
 from nsqdigest.store.listing import State
+from nsqdigest.store.route import orphan_remedy
 from nsqdigest.store.schedule import EXEMPT_MS, Plan, due_ms
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def explain(known: Known, terms: Terms | None, hold: Hold | None = None, obstacl
     "sink hook is paused"."""
     if terms is None:
         sentence = f'Nobody delivers it: the file has no route "{printable(known.place.route)}".'
-        return Explanation(sentence, None, (Reason("write the route again, or move it with `nsqdigest adopt`"),))
+        return Explanation(sentence, None, (Reason(orphan_remedy(printable(known.place.route))),))
     if known.state is None:
         sentence = "It neither waits nor is delivered: the upkeep of a daemon mends that within a quarter of a lease."
         return Explanation(sentence, None, ())
@@ -166,12 +167,13 @@ def _origin(known: Known, policy: Policy, plan: Plan) -> Iterator[_Step]:
     elif number and bound_ms - policy.maximum_delay_ms + delay_ms < base_ms < bound_ms:
         text = f"digest {number:,} named this instant to its receiver as the earliest next one"
         yield _Step(text, base_ms, f"as digest {number:,} promised")
+    elif plan.quiet is not None and base_ms == bound_ms == plan.release_ms(base_ms - 1):
+        windows = listed(map(str, policy.quiet))
+        yield _Step(f"the end of quiet hours {windows} ({policy.zone})", base_ms, "when its quiet hours end")
     elif bound_ms <= base_ms:
-        yield _Step(
-            "set to this very instant: it was put back, flushed or snoozed, or its policy has changed", bound_ms
-        )
+        yield _Step("set to this very instant; the present policy does not say why", bound_ms)
     else:
-        yield _Step("the earliest, set by an operator or under another policy", base_ms)
+        yield _Step("the earliest; the present policy does not say why", base_ms)
         yield _Step("the latest", bound_ms)
 
 

@@ -9,6 +9,17 @@ from nsqdigest.base.quiet_hours import QuietHours
 _LONGEST_MS = 366 * 86_400_000
 
 
+ORPHAN = "the file has no route of this name, so no daemon delivers them"
+
+
+def orphan_remedy(route: str) -> str:
+    """The three ways out for what a renamed or removed route left in Redis."""
+    return (
+        "write the route again until they are delivered, move them with `nsqdigest adopt "
+        f"{route} --to ROUTE`, or delete them with `nsqdigest delete --route {route}`"
+    )
+
+
 class StoreRoute(NamedTuple):
     name: str
     capacity: int

@@ -21,6 +21,7 @@ from nsqdigest.base import log, tasks
 from nsqdigest.base.errors import NsqdigestError, StoreError
 from nsqdigest.store.figures import Figures, pause_s
 from nsqdigest.store.holds import KNOWN_WITHIN_S
+from nsqdigest.store.route import ORPHAN, orphan_remedy
 
 if TYPE_CHECKING:
     from nsqdigest.base.metrics import Metrics
@@ -139,7 +140,7 @@ class StoreWatch:
                 "store.route.orphan",
                 route=route,
                 records=self.figures.orphans[route],
-                hint="the file has no route of this name, so nobody delivers them; add one until they are delivered",
+                hint=f"{ORPHAN}: {orphan_remedy(route)}",
             )
 
     async def _look(self) -> None:

@@ -96,6 +96,12 @@ def test_a_receiver_that_is_gone(stage: Stage) -> None:
     daemon = started(stage, {}, Answer(410))
     until_line(daemon, "sink hook", r"\[!\] sink hook: stopped since \d\d:\d\d \(8 digests wait: 410 Gone\)")
     assert states(daemon) == ["stopped"]
+    said = {
+        name
+        for name in ("stopped", "flowing", "probing", "ramping", "backoff")
+        if daemon.said(f"scheduler.sink.{name}")
+    }
+    assert said == {"stopped"}, "nothing is probed, and nothing is back"
     wait_until(lambda: daemon.metric("oldest_due_seconds", route="events") > 0, 10, "what is overdue to show")
 
 
@@ -150,4 +156,6 @@ def test_a_route_that_the_file_does_not_have_any_more_is_warned_about(stage: Sta
     wait_until(lambda: daemon.said("store.route.orphan"), 10, "the warning")
     (said,) = daemon.said("store.route.orphan")
     assert (said["level"], said["route"], said["records"]) == ("warning", "events", 3)
+    assert "nsqdigest adopt events --to ROUTE" in said["hint"]
+    assert "nsqdigest delete --route events" in said["hint"]
     wait_until(lambda: daemon.metric("orphan_records") == 3, 5, "the gauge")

@@ -237,6 +237,8 @@ def test_clocks_that_are_far_apart_are_warned_of(ahead_s: float, state: State, w
 def test_an_orphan_with_records_is_warned_of_and_an_empty_one_is_not() -> None:
     full, empty = judgements.of_orphans({"old": RouteCounts(2, 1, 5, 4), "gone": RouteCounts(1, 0, 0, 0)})
     assert (full.state, "3 timelines with 9 records" in full.detail) == (WARN, True)
+    assert "nsqdigest adopt old --to ROUTE" in full.remedy
+    assert "nsqdigest delete --route old" in full.remedy
     assert empty.state is NOTE
 
 

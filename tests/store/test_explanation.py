@@ -95,6 +95,11 @@ CASES: dict[str, tuple[Known, Policy, dict[str, Any]]] = {
     "promised": (known(10, 29, iteration=2), policy(), {}),
     "another policy": (known(2, 90), policy(), {}),
     "set to an instant": (known(3, iteration=2), policy(), {}),
+    "after an urgent digest in quiet hours": (
+        known(240, iteration=2, records=1),
+        policy(quiet=(Window(6 * 60, 12 * 60),), increment_delay_ms=0),
+        {},
+    ),
     "calendar": (
         known(600, iteration=2),
         policy(at=("0 9 * * 1-5", "0 18 * * *"), zone="Europe/Berlin", increment_delay_ms=0),
@@ -143,6 +148,9 @@ def test_an_orphan_is_delivered_by_nobody() -> None:
     explanation = explain(known(4), None)
     assert explanation.due_ms is None
     assert explanation.sentence == 'Nobody delivers it: the file has no route "events".'
+    (way_out,) = explanation.reasons
+    assert "`nsqdigest adopt events --to ROUTE`" in way_out.text
+    assert "`nsqdigest delete --route events`" in way_out.text
 
 
 def test_the_name_of_an_author_or_a_route_is_no_command_to_the_terminal() -> None:
