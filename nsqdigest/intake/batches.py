@@ -1,8 +1,8 @@
 """Group commits of one topic: what arrived is decoded, written to the store, and its result handed to the owner.
 
 Invariants:
-- Whatever came in while a write was under way is the next batch, and it is decoded while the reply is awaited: small
-  batches when traffic is low, large ones under load.
+- All messages that came in during a write are the next batch, and they are decoded while the reply is awaited: small
+  batches when traffic is low, large ones under load. A batch ends at `batch_size`, and when decoding takes too long.
 - A batch belongs to one configuration: it is decoded and written by the same routes.
 - The owner gets the result of each batch once. A message that nsqd has no answer for when the batch's task ends goes
   back, once, whatever raises and whenever the task is cancelled.
@@ -120,7 +120,9 @@ class Batches:
                     self._inbox_filled.clear()
                     await self._inbox_filled.wait()
                 line = self._line
-                self._decoded = _Work(line.decoder.decode(self._next_batch()), line.writer)
+                batch, left = line.decoder.decode(self._next_batch())
+                self._inbox.extendleft(reversed(left))
+                self._decoded = _Work(batch, line.writer)
                 while len(self._writes) >= CONCURRENT_WRITES:
                     await asyncio.wait(self._writes, return_when=asyncio.FIRST_COMPLETED)
                 work, self._decoded = self._decoded, None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from sys import getsizeof
@@ -22,6 +21,8 @@ NAMES_BYTES = 16 << 20
 _ENTRY_BYTES = 110
 """Of a dict, for each entry."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 Renderer = Callable[[Any, bytes], str]
 KeyRenderer = Callable[[Any, bytes], bytes]
@@ -83,17 +84,12 @@ def _as_text(value: Any, path: Path, body: bytes) -> str:
     )
 
 
-class _Written(str):
-    """A number as the publisher wrote it."""
-
-
 def _as_written(body: bytes, path: Path) -> str:
     """A number with a fraction or an exponent as it stands in the body: 1.50 and 1.5 are two names."""
-    # No number is converted: Python converts only so many digits of an integer, and another field may have more.
-    value = json.loads(body, parse_float=_Written, parse_int=_Written)
+    value = body
     for name in path:
-        value = value[name]
-    return str(value)
+        value = bytes(_decode_fields(value)[name])
+    return value.decode()
 
 
 def encoded_name(text: str, what: str, limit_bytes: int) -> bytes:

@@ -27,7 +27,7 @@ from nsqdigest.base.local_time import is_zone
 from nsqdigest.base.reasons import DeadLetterReason
 from nsqdigest.base.templates import Template, check_path
 from nsqdigest.intake import bodies
-from nsqdigest.intake.bodies import OPEN_BRACKET, Rejected
+from nsqdigest.intake.bodies import Rejected
 from nsqdigest.intake.names import KeyRenderer, Renderer, TimelineNames, key_renderer, renderer
 from nsqdigest.intake.shapes import Reader, Shape
 from nsqdigest.intake.timestamps import timestamp_ms
@@ -159,19 +159,23 @@ class Router:
 
         return zone_of
 
-    def records_of(self, message: Message, now_ms: int, possible_repeat: bool, add: Callable[[Record], None]) -> int:
-        """Adds one record for each route that takes the event and returns the number of these routes. Raises Rejected
-        where the event can never be taken.
+    def records_of(
+        self,
+        message: Message,
+        now_ms: int,
+        possible_repeat: bool,
+        add: Callable[[Record], None],
+        suspected: int = bodies.EVERYTHING,
+    ) -> int:
+        """Add one record for each route that takes the event and return the number of these routes. Raises Rejected if
+        the event can never be taken. `suspected`: what `decoding.suspicions` says of this body.
 
-        Where one route takes it and another cannot, the record of the first is added all the same.
+        If one route takes the event and another cannot, the record of the first is added all the same.
         """
         body = message.body
-        if len(body) > self._harmless_bytes or OPEN_BRACKET in body or not body.isascii():
-            bodies.check(body, self._limits.event_bytes, self._limits.depth)
-        try:
-            event = self._decode_fields(body)
-        except (msgspec.DecodeError, ValueError, RecursionError):
-            event = self._event_otherwise(body)
+        if suspected or len(body) > self._harmless_bytes:
+            bodies.check(body, self._limits.event_bytes, self._limits.depth, suspected)
+        event = self._decoded(body, suspected)
         taken = 0
         rejected: Rejected | None = None
         known_timelines = self._timelines.known
@@ -204,16 +208,21 @@ class Router:
 
         For who asks why: intake itself only counts such events.
         """
-        try:
-            event = self._decode_fields(body)
-        except (msgspec.DecodeError, ValueError, RecursionError):
-            event = self._event_otherwise(body)
+        event = self._decoded(body, bodies.EVERYTHING)
         for number, name, *_ in self._routes:
             for path, read, holds in self._conditions[name]:
                 value = read(event)
                 if not holds(value):
                     yield number, path, value
                     break
+
+    def _decoded(self, body: bytes, suspected: int) -> Any:
+        if suspected & bodies.NUMBERS:
+            return self._shape.build(bodies.decode_numbers(body))
+        try:
+            return self._decode_fields(body)
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            return self._event_otherwise(body)
 
     def _event_otherwise(self, body: bytes) -> Any:
         """An event that the typed decoder refused. Where only a field is no object, but a path goes on below it, that
@@ -222,8 +231,8 @@ class Router:
             event = self._decode_whole(body)
             return self._shape.build({name: getattr(event, attribute) for name, attribute in self._whole_names})
         except msgspec.ValidationError as refused:
-            if str(refused).startswith("Expected `object`"):
-                raise Rejected(DeadLetterReason.NOT_AN_OBJECT, "the body is JSON, but not an object") from None
+            if " - at `$" not in str(refused):  # the whole body
+                raise bodies.no_object() from None
             raise Rejected(DeadLetterReason.BAD_FIELD, str(refused)) from None
         except (msgspec.DecodeError, ValueError, RecursionError) as refused:
             raise bodies.not_json(body, refused) from None

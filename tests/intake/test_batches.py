@@ -249,6 +249,33 @@ async def test_a_batch_is_no_larger_than_it_may_be_and_in_order() -> None:
     assert [by_epoch for _, _, by_epoch in stage.owner.results] == [{EPOCH: 3}, {EPOCH: 3}, {EPOCH: 1}]
 
 
+class Slow:
+    """A clock in simulated time of which each look takes 4 ms more."""
+
+    def __init__(self) -> None:
+        self._looks = 0
+
+    def monotonic(self) -> float:
+        self._looks += 1
+        return Time.monotonic() + 0.004 * self._looks
+
+
+@simulated
+async def test_a_batch_ends_when_decoding_takes_too_long_and_the_rest_is_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(decoding, "time", Slow())
+    stage = Stage()
+    large = GOOD[:-1] + b',"x":"%s"}' % (b"x" * (decoding.PART_BYTES * 3 // 4))
+    stage.put(large, large, large)
+    stage.put(large, large)
+    async with stage.running():
+        await at(1)
+    assert [len(repeats) for _, repeats in stage.writer.written] == [2, 2, 1]
+    assert stage.owner.finished == stage.put_in
+    assert stage.each_was_answered_once()
+
+
 @simulated
 async def test_an_arrival_of_a_whole_batch_is_one_batch() -> None:
     stage = Stage(batch_size=3)
@@ -284,7 +311,7 @@ async def test_a_write_begins_before_the_next_batch_is_decoded(monkeypatch: pyte
     written_before: list[int] = []
     decode = stage.decoder.decode
 
-    def decode_and_note(arrivals: list[Arrival]) -> Batch:
+    def decode_and_note(arrivals: list[Arrival]) -> tuple[Batch, list[Arrival]]:
         written_before.append(len(stage.writer.written))
         return decode(arrivals)
 

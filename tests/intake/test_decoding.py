@@ -62,7 +62,7 @@ def sources(batch: Batch) -> list[object]:
 
 def test_a_record_carries_the_message_that_it_was_made_from() -> None:
     arrivals = [arrival(GOOD, UNMATCHED, BAD), arrival(GOOD)]
-    batch = decoder().decode(arrivals)
+    batch, _ = decoder().decode(arrivals)
     assert batch.arrivals == arrivals
     assert sources(batch) == [arrivals[0].messages[0], arrivals[1].messages[0]]
 
@@ -70,14 +70,14 @@ def test_a_record_carries_the_message_that_it_was_made_from() -> None:
 def test_an_event_of_several_routes_makes_a_record_of_each() -> None:
     routes = [intake_route(number=number, name=f"r{number}") for number in range(3)]
     one = arrival(GOOD, GOOD)
-    batch = decoder(*routes).decode([one])
+    batch, _ = decoder(*routes).decode([one])
     assert [record.route for record in batch.records] == [0, 1, 2] * 2
     assert sources(batch) == [one.messages[0]] * 3 + [one.messages[1]] * 3
 
 
 def test_what_cannot_be_read_is_a_letter_with_the_reason() -> None:
     one = arrival(GOOD, BAD)
-    batch = decoder().decode([one])
+    batch, _ = decoder().decode([one])
     (letter,) = batch.letters.values()
     assert list(batch.letters) == [letter.message] == [one.messages[1]]
     assert (letter.reason, letter.whole) == ("not-json", None)
@@ -88,14 +88,14 @@ def test_where_one_route_takes_an_event_and_another_cannot_it_makes_a_record_and
     routes = (intake_route(), intake_route("{other}", number=1, name="s"))
     one = arrival(b'{"user":"u"}', b'{"user":"u","other":"o"}')
     half, whole = one.messages
-    batch = decoder(*routes).decode([one])
+    batch, _ = decoder(*routes).decode([one])
     assert sources(batch) == [half, whole, whole]
     assert list(batch.letters) == [half]
 
 
 def test_what_no_route_takes_is_counted_and_logged(logged: Callable[[str], list[dict[str, Any]]]) -> None:
     metrics = Metrics()
-    batch = decoder(metrics=metrics).decode([arrival(UNMATCHED, b'{"user":"u","kind":"z","last":1}')])
+    batch, _ = decoder(metrics=metrics).decode([arrival(UNMATCHED, b'{"user":"u","kind":"z","last":1}')])
     assert (batch.records, batch.letters) == ([], {})
     assert metrics.value("events_unmatched_total", topic="events") == 2
     (line,) = logged("consumer.event.unmatched")
@@ -122,7 +122,7 @@ def test_a_body_that_the_program_makes_a_mistake_at_is_a_letter_and_its_neighbou
 
     monkeypatch.setattr(subject._router, "records_of", mistaken)
     one = arrival(GOOD, UNMATCHED, GOOD)
-    batch = subject.decode([one])
+    batch, _ = subject.decode([one])
     assert sources(batch) == [one.messages[0], one.messages[2]]
     (letter,) = batch.letters.values()
     assert (letter.message, letter.reason, letter.detail) == (one.messages[1], "bug", "KeyError: 'a mistake'")
@@ -131,17 +131,74 @@ def test_a_body_that_the_program_makes_a_mistake_at_is_a_letter_and_its_neighbou
 
 @pytest.mark.parametrize(("held_s", "may_repeat"), [(44.9, False), (45.0, True), (59.0, True)])
 def test_what_was_held_for_long_may_be_a_repeat(held_s: float, may_repeat: bool) -> None:
-    batch = decoder().decode([arrival(GOOD, held_s=held_s), arrival(GOOD)])
+    batch, _ = decoder().decode([arrival(GOOD, held_s=held_s), arrival(GOOD)])
     assert [record.possible_repeat for record in batch.records] == [may_repeat, False]
 
 
 def test_what_nsqd_hands_over_again_may_be_a_repeat() -> None:
-    batch = decoder().decode([arrival(GOOD, attempts=2), arrival(GOOD)])
+    batch, _ = decoder().decode([arrival(GOOD, attempts=2), arrival(GOOD)])
     assert [record.possible_repeat for record in batch.records] == [True, False]
+
+
+class Slow:
+    """A clock that moves on between any two looks at it."""
+
+    def __init__(self, step_s: float) -> None:
+        self._now_s, self._step_s = NOW_S, step_s
+
+    def monotonic(self) -> float:
+        self._now_s += self._step_s
+        return self._now_s
+
+
+LARGE = b'{"user":"u","kind":"a","x":"%s"}' % (b"x" * (decoding.PART_BYTES * 3 // 4))
+
+
+def decoded_in_time(monkeypatch: pytest.MonkeyPatch, step_s: float, *arrivals: Arrival) -> tuple[Batch, list[Arrival]]:
+    monkeypatch.setattr(decoding, "time", Slow(step_s))
+    return decoder().decode(arrivals)
+
+
+def test_when_its_time_is_over_the_rest_is_left_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, third = arrival(LARGE, LARGE), arrival(LARGE, LARGE, LARGE), arrival(GOOD)
+    batch, left = decoded_in_time(monkeypatch, 0.3 * decoding.DECODE_S, first, second, third)
+    assert batch.arrivals == [first, second._replace(messages=second.messages[:1])]
+    assert sources(batch) == [*first.messages, second.messages[0]]
+    assert left == [second._replace(messages=second.messages[1:]), third]
+
+
+def test_an_arrival_that_was_not_begun_is_left_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = arrival(LARGE, LARGE, LARGE), arrival(LARGE)
+    assert decoded_in_time(monkeypatch, 0.3 * decoding.DECODE_S, first, second)[1] == [second]
+
+
+def test_however_little_time_there_is_one_part_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = arrival(LARGE, LARGE)
+    batch, left = decoded_in_time(monkeypatch, 2 * decoding.DECODE_S, one, one)
+    assert sources(batch) == one.messages[:1]
+    assert left == [one._replace(messages=one.messages[1:]), one]
+
+
+def test_the_clock_is_read_once_for_a_part_of_small_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = arrival(*[GOOD] * (2 * decoding.PART_MESSAGES + 1))
+    batch, left = decoded_in_time(monkeypatch, 0.4 * decoding.DECODE_S, many)
+    assert len(batch.records) == 2 * decoding.PART_MESSAGES
+    assert [len(each.messages) for each in left] == [1]
+
+
+@pytest.mark.parametrize("bad", [b'{"user":"u","kind":"a","x":1e999}', b'{"user":"u","kind":"a","x":"\xff"}'])
+@pytest.mark.parametrize("place", [0, 70, 99])
+def test_one_bad_event_among_many_is_the_letter(bad: bytes, place: int) -> None:
+    many = arrival(*(bad if number == place else GOOD for number in range(100)))
+    batch, _ = decoder().decode([many])
+    assert list(batch.letters) == [many.messages[place]]
+    assert len(batch.records) == 99
 
 
 def test_a_timestamp_is_compared_with_the_clock_of_the_store() -> None:
     route = intake_route(timestamp="at")
     ahead_ms = NOW_MS + LIMITS.future_ms
-    batch = decoder(route).decode([arrival(*(b'{"user":"u","at":%d}' % at_ms for at_ms in (ahead_ms, ahead_ms + 1)))])
+    batch, _ = decoder(route).decode(
+        [arrival(*(b'{"user":"u","at":%d}' % at_ms for at_ms in (ahead_ms, ahead_ms + 1)))]
+    )
     assert (len(batch.records), len(batch.letters)) == (1, 1)

@@ -73,7 +73,7 @@ DECODER = Decoder(
 @settings(suppress_health_check=[HealthCheck.too_slow])
 def test_records_and_letters_are_those_of_the_intake(body: bytes) -> None:
     message = Message(b"0123456789abcdef", NOW_MS * 1_000_000, 1, body)
-    batch = DECODER.decode([Arrival(cast(Any, "nsqd"), [message], 1, float("inf"), float("inf"))])
+    batch, _ = DECODER.decode([Arrival(cast(Any, "nsqd"), [message], 1, float("inf"), float("inf"))])
     tried = TRIAL.try_event(Event(1, body), NOW_MS)
 
     names = [route.name for route in CONFIG.routes]
