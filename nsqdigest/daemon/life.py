@@ -132,7 +132,7 @@ class Daemon:
         self._is_started = True
         parts = self.parts
         parts.store_watch.start(facts.servers)
-        self.status.store_is_ready = True
+        self.status.why_store_waits = ""
         parts.scheduler.start()
         for consumer in parts.consumers:
             consumer.start()
@@ -170,6 +170,7 @@ class Daemon:
                 if not isinstance(error, StoreError):
                     raise
                 attempts += 1
+                self.status.why_store_waits = f"not usable yet: {error}"
                 wait_ms = retry_wait_ms(attempts, STORE_RETRY_FIRST_MS, STORE_RETRY_CAP_MS, self._uniform)
                 _log.warning(
                     "daemon.store.waiting", redis=redis, reason=error.reason, error=error, again_s=wait_ms / 1000

@@ -55,7 +55,8 @@ class Status:
         self._reloads = reloads
         self._dead_shown: set[str] = set()
         self._hash = ""
-        self.store_is_ready = False
+        self.why_store_waits = "not reached yet"
+        """Why Redis is waited for at the start. "" after that."""
         self.is_draining = False
         self.take(parts)
         self._metrics.set("build_info", 1, version=__version__, python=platform.python_version())
@@ -93,7 +94,7 @@ class Status:
                 metrics.set("sink_state", state is now, sink=name, state=state)
         for kind, name in self._pausable:
             metrics.set("paused", (kind, name) in self._paused_since_s, kind=kind, name=name)
-        metrics.set("store_up", self.store_is_ready and self._scheduler.failing_since_s is None)
+        metrics.set("store_up", not self.why_store_waits and self._scheduler.failing_since_s is None)
         metrics.set("log_lines_dropped_total", log.lines_dropped())
         metrics.set("event_loop_lag_seconds", self._lag.longest_s)
         self._set_figures()
@@ -174,8 +175,8 @@ class Status:
     def why_store_fails(self) -> str:
         """ "" where it answers."""
         failing_s = self._scheduler.failing_since_s
-        if not self.store_is_ready:
-            return "not reached yet"
+        if self.why_store_waits:
+            return self.why_store_waits
         return "" if failing_s is None else f"failing for {time.monotonic() - failing_s:.1f} s"
 
     def _check_of(self, consumer: Consumer) -> Check:

@@ -211,7 +211,9 @@ def of_server(facts: ServerFacts, kind: str, settings: RedisSettings) -> list[Fi
     )
     refusal = facts.refusal(kind, settings.durability)  # type: ignore[arg-type]
     if refusal is not None:
-        return [from_message(facts.name, State.FAIL, refusal)._replace(what=facts.name)]
+        return [from_message(facts.name, State.FAIL, refusal)]
+    if readonly := facts.why_readonly():
+        return [Finding(facts.name, State.FAIL, readonly.what, readonly.remedy)]
     wanted = settings.replicas if settings.durability == "replica" else 0
     otherwise = "start as many, or write fewer in redis.replicas"
     return [

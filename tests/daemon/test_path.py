@@ -225,7 +225,7 @@ def test_it_waits_for_a_redis_that_is_down_and_recovers(stage: Stage) -> None:
     wait_until(lambda: daemon.said("daemon.store.waiting"), 10, "it to notice")
     status, text = daemon.get("/readyz?verbose")
     assert status == 503
-    assert "[-] store: not reached yet" in text
+    assert "[-] store: not usable yet: redis-connection: cannot connect to" in text
     nsqd.publish(TOPIC, b'{"user":{"id":1}}')
     assert nsqd.channel_stats(TOPIC, CHANNEL)["clients"] == [], "nothing is taken before it can be stored"
     redis.start()

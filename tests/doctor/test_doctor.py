@@ -287,7 +287,7 @@ async def test_a_replica_is_refused(tables: Tables, sound_redis: RedisServer, tm
         with_replica.kill()
         with_replica.forget()
     (told,) = bad(found)
-    assert (told.state, told.remedy) == (FAIL, "name its primary")
+    assert (told.state, told.remedy) == (FAIL, "name its primary, unless it is about to become one")
 
 
 async def test_settings_that_lose_events_are_warned_of(tables: Tables, redis_url: str) -> None:

@@ -491,7 +491,6 @@ async def test_settings_that_it_may_not_ask_for_are_unknown(config: dict[bytes, 
 @pytest.mark.parametrize(
     ("said", "durability", "expected"),
     [
-        ({"role": "slave"}, "reply", "names a replica"),
         ({"redis_mode": "cluster"}, "reply", "is a server of a Cluster"),
         ({"aof_enabled": "0"}, "fsync", "set appendonly yes"),
         ({"redis_mode": "sentinel"}, "reply", "is a Sentinel; write redis[+]sentinel://"),
@@ -502,6 +501,13 @@ async def test_a_server_that_must_not_be_used_is_refused(said: dict[str, str], d
     async with ScriptedRedis(describes(None, **said)) as server, opened(server.url, durability=durability) as client:
         with pytest.raises(Unreachable, match=expected):
             await client.facts()
+
+
+async def test_a_replica_is_waited_for_like_a_server_that_is_away() -> None:
+    async with ScriptedRedis(describes(None, role="slave")) as server, opened(server.url) as client:
+        with pytest.raises(StoreError, match="names a replica") as raised:
+            await client.facts()
+    assert (raised.value.reason, raised.value.applied) == ("redis-readonly", Applied.NO)
 
 
 async def test_facts_that_it_may_not_have_are_a_store_error() -> None:

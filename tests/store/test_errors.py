@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import redis
 
-from nsqdigest.base.errors import Applied, StoreError, StoreMismatch, Unreachable
+from nsqdigest.base.errors import Applied, StoreError, StoreMismatch
 from nsqdigest.store.answers import Claim, Ended
 from nsqdigest.store.head import Head
 from nsqdigest.store.record import Record
@@ -121,8 +121,9 @@ async def test_a_replica_is_refused_without_showing_the_password(
 ) -> None:
     replica = redis_factory("--requirepass", "secret")
     replica.cli("REPLICAOF", HOST, free_port())
-    with pytest.raises(Unreachable, match="names a replica") as refused:
+    with pytest.raises(StoreError, match="names a replica") as refused:
         await open_store(replica.url).start()
+    assert (refused.value.reason, refused.value.applied) == ("redis-readonly", Applied.NO)
     assert "secret" not in str(refused.value)
 
 

@@ -53,7 +53,6 @@ def test_versions_that_do_not(version: str) -> None:
 @pytest.mark.parametrize(
     ("info", "settings", "kind", "durability", "expected"),
     [
-        ({"role": "slave"}, SAFE, "single", "reply", r"names a replica \(10.0.0.1:6379\); name its primary"),
         ({"redis_mode": "cluster"}, SAFE, "single", "reply", r"write redis\+cluster:// instead of redis://"),
         ({}, None, "single", "fsync", r"may not ask .*; give it \+config\|get"),
         ({}, {"appendfsync": "everysec", "save": ""}, "single", "fsync", "set appendonly yes and appendfsync always"),

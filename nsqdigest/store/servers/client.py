@@ -80,11 +80,14 @@ class RedisClient:
     # -- facts of the servers
 
     async def facts(self) -> list[ServerFacts]:
-        """Of every primary. Raises `Unreachable` where one of them must not be used."""
+        """Return those of every primary. Raises `Unreachable` if one of them must not be used, and `StoreError` if one
+        is away or takes no writes for now."""
         facts = await self.unjudged_facts()
         for each in facts:
             if refusal := each.refusal(self._kind, self._durability):
                 raise Unreachable(refusal)
+            if readonly := each.why_readonly():
+                raise readonly
         return facts
 
     async def unjudged_facts(self) -> list[ServerFacts]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from nsqdigest.base.errors import StoreError
+from nsqdigest.base.errors import Applied, StoreError
 
 LOWEST_VERSION = (6, 2)
 _DRIFT = 0.0005
@@ -57,6 +57,14 @@ class ServerFacts:
             appendfsync=("no" if not appends else None if settings is None else settings.get("appendfsync", "no")),
         )
 
+    def why_readonly(self) -> StoreError | None:
+        """Why a replica takes no write, until a failover makes it a primary: it is waited for like a server that is
+        away."""
+        if self.role != "slave":
+            return None
+        what, remedy = f"redis.url names a replica ({self.name})", "name its primary, unless it is about to become one"
+        return StoreError("redis-readonly", what, Applied.NO, remedy)
+
     def refusal(self, kind: Literal["single", "sentinel", "cluster"], durability: str) -> str | None:
         """Why this server must not be used, and the remedy."""
         number = re.match(r"(\d+)\.(\d+)", self.version)
@@ -64,8 +72,6 @@ class ServerFacts:
             return f"{self.name} is Redis {self.version}; use 6.2 or newer"
         if self.mode == "cluster" and kind == "single":
             return f"{self.name} is a server of a Cluster; write redis+cluster:// instead of redis:// in redis.url"
-        if self.role == "slave" and kind == "single":
-            return f"redis.url names a replica ({self.name}); name its primary"
         if durability == "fsync" and self.appendfsync is None:
             return (
                 f'redis.durability is "fsync", and this user may not ask {self.name} for its appendfsync; give it '
