@@ -3,7 +3,8 @@
 Start: the admin server (so that `/readyz` answers while the rest waits), the store (waited for, as long as it takes),
 the scheduler, the consumers, discovery (whose answers give the consumers their nsqds). Drain: discovery, then side by
 side the consumers (nothing new comes in, what is stored is finished, the rest goes back to nsqd) and the scheduler
-(deliveries under way end), then publisher, sinks, store and the admin server.
+(deliveries under way end), then publisher and sinks, the store and the admin server. All of it shares one budget,
+`nsq.drain_timeout`, of which the last part (`STORE_ENDS_WITHIN_S`) is for what comes after consumers and scheduler.
 
 Invariants:
 - `stop` may be called at any moment, also after a `drain` that was cancelled: what was given back stays given back.
@@ -59,7 +60,11 @@ DRAIN_LOGGED_EVERY_S = 2.0
 TURN_WITHIN_S = 60.0
 """A timer waits for Redis within a turn: no longer than a lease, and than a few time-outs of one call."""
 STORE_ENDS_WITHIN_S = 1.0
-"""Calls that were sent and have no answer yet get so long before their connections close."""
+"""The end of a drain that is kept for the goodbye and for calls to Redis without an answer yet: at most so long."""
+STORE_ENDS_SHARE = 0.2
+"""And at most this share of the drain."""
+AT_ONCE_S = 0.2
+"""The same for an end that waits for nothing."""
 GC_YOUNG_OBJECTS = 20_000
 
 _log = log.get("daemon")
@@ -274,16 +279,18 @@ class Daemon:
         now_s = time.monotonic()
         timeout_s = self.config.nsq.drain_timeout_ms / 1000
         until_s = now_s + timeout_s
+        kept_s = min(STORE_ENDS_WITHIN_S, timeout_s * STORE_ENDS_SHARE)
+        over_s = max(until_s, now_s + SINKS_DRAIN_S)
         _log.info("daemon.draining", timeout_s=timeout_s, waits_for=self._under_way())
         self._systemd.stopping("drains")
         self._drain_log.start(self._log_drain(until_s), "log of the drain")
         await self.reloads.stop()
         await self.parts.discovery.stop()
         await all_of(
-            *(consumer.drain(until_s) for consumer in self._consumers),
-            self.parts.scheduler.drain(max(until_s, now_s + SINKS_DRAIN_S)),
+            *(consumer.drain(until_s - kept_s) for consumer in self._consumers),
+            self.parts.scheduler.drain(over_s - kept_s),
         )
-        await self._close()
+        await self._close(over_s)
         _log.info("daemon.stopped")
 
     @property
@@ -310,25 +317,30 @@ class Daemon:
         await self.parts.discovery.stop()
         await all_of(*(consumer.stop() for consumer in self._consumers))
         await self.parts.scheduler.drain(time.monotonic())
-        await self._close()
+        await self._close(time.monotonic() + AT_ONCE_S)
         _log.info("daemon.stopped", at_once=True)
 
-    async def _close(self) -> None:
+    async def _close(self, until_s: float) -> None:
+        """Ends the parts that no event needs any longer. Nothing here waits for a server beyond `until_s`."""
         parts = self.parts
         await self._drain_log.stop()
         await self._summary.stop()
         await self.view.stop()
-        await self.registry.stop()
         await self._systemd.stop()
         await self._replaced.end()
         await parts.policy_changes.stop()
         await parts.lag.stop()
         await parts.depths.stop()
-        await parts.publisher.close()
-        for outlet in parts.outlets.values():
-            await outlet.sink.close()
         await parts.store_watch.stop()
-        await parts.store.close(STORE_ENDS_WITHIN_S)
+        says_goodbye = not self.status.why_store_fails()  # a store that does not answer would take all of the time
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(AT_ONCE_S, until_s - time.monotonic())):
+                await all_of(
+                    self.registry.stop(says_goodbye=says_goodbye),
+                    parts.publisher.close(),
+                    *(outlet.sink.close() for outlet in parts.outlets.values()),
+                )
+        await parts.store.close(max(0.0, until_s - time.monotonic()))
         if self._admin is not None:
             await self._admin.stop()
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nsqdigest.store.namespace import Namespace
 
 _EVERY_S = (15.0, 20.0)
-_GOODBYE_WITHIN_S = 0.5
+GOODBYE_WITHIN_S = 0.5
 
 _log = log.get("daemon")
 
@@ -50,25 +50,25 @@ class Registry:
         self._known: list[Known] = []
         self._known_at_s = 0.0
         self._changed = asyncio.Event()
-        self._is_known = False
+        self.is_known = False
         """Whether Redis may have an entry of this one."""
         self.tasks = tasks.Tasks()
 
     def start(self) -> None:
         self.tasks.start(self._run(), "registry of daemons")
 
-    async def stop(self) -> None:
+    async def stop(self, *, says_goodbye: bool) -> None:
         await self.tasks.stop()
-        if self._is_known:
-            self._is_known = False
+        if self.is_known and says_goodbye:
+            self.is_known = False
             with contextlib.suppress(NsqdigestError, TimeoutError):
-                async with asyncio.timeout(_GOODBYE_WITHIN_S):
+                async with asyncio.timeout(GOODBYE_WITHIN_S):
                     await Daemons(self._namespace()).say_goodbye(self.id)
 
     async def _run(self) -> None:
         while True:
             try:
-                self._is_known = True
+                self.is_known = True
                 self._known = await Daemons(self._namespace()).check_in(self.id, self.own)
                 self._known_at_s = time.monotonic()
             except NsqdigestError as error:

@@ -13,10 +13,12 @@ import pytest
 
 from nsqdigest.consumer import Consumer
 from nsqdigest.daemon import life as daemon_module
+from nsqdigest.daemon import registry as registry_module
 from nsqdigest.daemon.life import Daemon
 from nsqdigest.intake.batch import Batch
 from nsqdigest.intake.letters import DeadLetters
 from nsqdigest.intake.routing import Router
+from nsqdigest.store.daemons import Daemons
 from support.intake import config_of, consumer_of, in_flight_here, left_at_nsqd, running
 from support.stage import Stage
 from support.waiting import PATIENCE_S, until
@@ -26,6 +28,7 @@ pytestmark = pytest.mark.integration
 MESSAGES = 10
 POISON = b"no json"
 MOST_SUSPENSIONS = 60
+LONG_S = 600.0
 AT_ONCE = {"nsq": {"requeue_delay": "0s"}}
 """Of a new channel nsqd looks for delayed messages only after five seconds."""
 
@@ -196,3 +199,54 @@ async def test_an_end_that_is_cut_off_at_any_await_and_begun_again_gives_everyth
         raise AssertionError("the end has more awaits than were tried")
     assert at > 1
     assert [record.msg for record in caplog.records if "REQ" in record.getMessage()] == []
+
+
+# -- beside a Redis that answers nothing
+
+
+@pytest.mark.parametrize("end", ["drain", "stop"])
+async def test_goodbye_and_the_end_of_the_store_share_the_time_of_the_end(
+    ready: Stage, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """Each may last for ten minutes if it has time of its own."""
+    monkeypatch.setattr(daemon_module, "STORE_ENDS_WITHIN_S", LONG_S)
+    monkeypatch.setattr(registry_module, "GOODBYE_WITHIN_S", LONG_S)
+    config = config_of(ready, {"redis": {"timeout": "5m"}})
+    drain_s = 2.5 if end == "drain" else LONG_S
+    config = replace(config, nsq=replace(config.nsq, drain_timeout_ms=int(1000 * drain_s)))
+    async with running(config) as daemon:
+        await until(lambda: daemon.registry.is_known, PATIENCE_S, "it to be known in Redis")
+        ready.store.pause()
+        try:
+            await published(ready, daemon)
+            await until(partial(all_in_flight, consumer_of(daemon)), PATIENCE_S, "all in flight")
+            async with asyncio.timeout(PATIENCE_S):
+                await (daemon.drain() if end == "drain" else daemon.stop())
+        finally:
+            ready.store.resume()
+        await until(lambda: left_at_nsqd(ready) == (0, MESSAGES), PATIENCE_S, "all given back")
+
+
+async def test_a_store_that_is_known_not_to_answer_gets_no_goodbye(
+    ready: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    say_goodbye = Daemons.say_goodbye
+
+    async def noted(self: Daemons, daemon_id: str) -> None:
+        asked.append(daemon_id)
+        await say_goodbye(self, daemon_id)
+
+    monkeypatch.setattr(Daemons, "say_goodbye", noted)
+    async with running(config_of(ready)) as daemon:
+        await until(lambda: daemon.registry.is_known, PATIENCE_S, "it to be known in Redis")
+    assert len(asked) == 1
+    async with running(config_of(ready, {"redis": {"timeout": "1s"}})) as daemon:
+        await until(lambda: daemon.registry.is_known, PATIENCE_S, "it to be known in Redis")
+        ready.store.pause()
+        try:
+            await until(lambda: daemon.status.why_store_fails() != "", PATIENCE_S, "Redis to be known as silent")
+            await daemon.drain()
+        finally:
+            ready.store.resume()
+    assert len(asked) == 1

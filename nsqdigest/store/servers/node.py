@@ -304,9 +304,9 @@ class _Wire(asyncio.BufferedProtocol):
         return answers
 
     def cut_off(self) -> None:
-        """Ends the exchange that is under way: the transport would close when the server has taken all of it."""
-        if self.is_busy:
-            self._fail(redis_errors.ConnectionError("the connection was closed"))
+        """Ends the exchange that is under way, and the connection: a transport that closes in order waits until the
+        server has taken all that was sent, and with TLS for its goodbye."""
+        self._fail(redis_errors.ConnectionError("the connection was closed"))
 
     def check(self, now_s: float) -> None:
         """Ends what has lasted too long."""
