@@ -16,12 +16,11 @@ from typing import Any, ClassVar, Literal
 
 from nsqdigest.base.conditions import Condition, ConditionError
 from nsqdigest.base.words import nearest
-from nsqdigest.config import references, texts, units
+from nsqdigest.config import advice, references, texts, units
 from nsqdigest.config.problems import INVALID, NotAtHand, Spot, Wrong, show, toml
 
 _SHOWN_AS_LIST = 60
 _TEMPLATE_LIKE = re.compile(r"\{\{|\$\{|^\{[\w.]+\}$")
-_PATTERN_LIKE = re.compile(r"^~|^/.+/[a-z]*$|\.[*+].|^\.[*+]|\.\+$|^[*].|^\^")
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,11 +360,8 @@ class _Wanted(Reader):
                 raise Wrong(f"{subject} a field can be compared with", "write text, numbers, true or false")
             if isinstance(each, str) and _TEMPLATE_LIKE.search(each):
                 raise Wrong("looks like a template, and nothing fills it in", "write the value that the field has")
-            if isinstance(each, str) and _PATTERN_LIKE.search(each):
-                spot.warning(
-                    f"{show(each)} looks like a pattern, of which only a * at the end has a meaning",
-                    f'list the values, or write how they begin, "err*"; {show(f"= {each}")} is this text',
-                )
+            if isinstance(each, str):
+                advice.condition(each, spot)
             try:
                 Condition.of([each])
             except ConditionError as error:

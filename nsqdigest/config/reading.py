@@ -18,7 +18,7 @@ from typing import Any
 
 from nsqdigest.base.errors import ConfigError, Mistake
 from nsqdigest.base.words import nearest
-from nsqdigest.config import overrides, rules, toml_mistakes
+from nsqdigest.config import advice, overrides, rules, toml_mistakes
 from nsqdigest.config.model import Config
 from nsqdigest.config.options import (
     POLICY,
@@ -120,6 +120,7 @@ def parse_text(
     rules.ends(routes, policies, root)
     rules.quiet_hours(rules.per_sink(routes), policies, sinks, root)
     rules.dead_letters(sections["nsq"], routes, root)
+    advice.whole_file(sections["nsq"], sections["limits"], routes, policies, root)
     for kind in kinds.values():
         of_kind = {key: values for key, (type_, values) in types_and_sinks.items() if type_ == kind.name}
         for rule in kind.rules_of_file:

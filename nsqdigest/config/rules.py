@@ -68,6 +68,11 @@ def nsq(values: Values, spot: Spot) -> None:
                 f"{LOOKUPD_TCP_PORT} is the TCP port of most nsqlookupds",
                 f"the HTTP port of most is {LOOKUPD_TCP_PORT + 1}",
             )
+        if address.port == NSQD_HTTP_PORT:
+            (spot / "lookupd_http_addresses" / index).warning(
+                f"{NSQD_HTTP_PORT} is the HTTP port of most nsqds",
+                f"the HTTP port of most nsqlookupds is {LOOKUPD_TCP_PORT + 1}; an nsqd stands in nsqd_tcp_addresses",
+            )
     warn_of_http_ports(values, spot)
 
 

@@ -190,6 +190,13 @@ def of_failed_lookupd(address: str, failure: LookupFailed) -> Finding:
     return from_message(address, State.FAIL, str(failure), _REMEDY_OF_LOOKUP.get(failure.reason, _LOOK))
 
 
+def of_nsqd_as_lookupd(address: str, tcp_address: str) -> Finding:
+    remedy = (
+        f'write "{tcp_address}" in nsq.nsqd_tcp_addresses, and here the HTTP address of a nsqlookupd (mostly port 4161)'
+    )
+    return Finding(address, State.FAIL, "an nsqd answers there, not a nsqlookupd", remedy)
+
+
 def of_topic(topic: str, nsqds: int) -> Finding:
     """`nsqds`: how many the nsqlookupds name."""
     if nsqds:

@@ -11,8 +11,10 @@ import asyncio
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from tornado.iostream import SSLIOStream
 
 from nsqdigest.base.errors import ConnectionLost, LookupFailed, NsqdigestError, Unreachable
@@ -25,9 +27,11 @@ from nsqdigest.doctor.reach import peer_of, resolve, try_to_reach
 from nsqdigest.nsq.connection import options_of
 from nsqdigest.nsq.directory import FILE, Named, read_answer, usual_host
 from nsqdigest.nsq.handshake import Established, refused_in_the_clear, shake_hands
-from nsqdigest.nsq.lookups import CONCURRENT_LOOKUPS, ask, open_session
+from nsqdigest.nsq.lookups import CONCURRENT_LOOKUPS, ask, get, open_session
 
 if TYPE_CHECKING:
+    import aiohttp
+
     from nsqdigest.config import Config
 
 _REFUSED_WITHIN_S = 0.5
@@ -140,6 +144,8 @@ class NsqExaminer:
                     failure = LookupFailed(LookupProblem.UNREACHABLE, str(error))
                     return [judgements.of_failed_lookupd(str(address), failure)]
                 except LookupFailed as failure:
+                    if port := await _tcp_port_of_nsqd(session, address):
+                        return [judgements.of_nsqd_as_lookupd(str(address), str(address._replace(port=port)))]
                     return [judgements.of_failed_lookupd(str(address), failure)]
                 return self._heard(address, answers)
 
@@ -157,6 +163,22 @@ class NsqExaminer:
         for address in sorted(nsqds):
             self._know(address, str(lookupd))
         return judgements.of_lookupd(str(lookupd), len(nsqds), len(self._topics), unusable)
+
+
+class _Info(msgspec.Struct):
+    """Of an nsqd; nsqlookupd's own has no port of TCP."""
+
+    tcp_port: int = 0
+
+
+async def _tcp_port_of_nsqd(session: aiohttp.ClientSession, address: Address) -> int:
+    """0: no nsqd answers there."""
+    try:
+        status, body = await get(session, address, "/info", {})
+        port = msgspec.json.decode(body, type=_Info).tcp_port if status == HTTPStatus.OK else 0
+    except (LookupFailed, msgspec.MsgspecError, ValueError, RecursionError):
+        return 0
+    return port if 0 < port < 65536 else 0
 
 
 def _tls_of(established: Established) -> tuple[str, Mapping[str, Any] | None]:

@@ -112,8 +112,8 @@ def test_wrong_times_are_named_with_a_remedy(line: str, expected: str) -> None:
         ('zone = "{user.zone}"', "13: policies.x.zone: has no effect without at or quiet"),
         ('zone = "Europe/Berlin"', "13: policies.x.zone: has no effect without at or quiet; leave it out, or write"),
         (
-            'at = "0 3 * * *"\nquiet = "22:00-07:00"',
-            "14: policies.x.quiet: holds back every instant of at: the digests go out when it ends; write times",
+            'zone = "UTC"\nat = "0 3 * * *"\nquiet = "22:00-07:00"',
+            "15: policies.x.quiet: holds back every instant of at: the digests go out when it ends; write times",
         ),
     ],
 )
@@ -130,13 +130,13 @@ def test_the_default_policy_may_be_all_that_another_may() -> None:
 
 
 def test_quiet_hours_that_outlast_the_age_of_a_digest_are_advised_against() -> None:
-    text = ROUTED.replace('type = "log"', 'type = "log"\nmax_age = "8h"') + 'quiet = "22:00-07:00"'
+    text = ROUTED.replace('type = "log"', 'type = "log"\nmax_age = "8h"') + 'zone = "UTC"\nquiet = "22:00-07:00"'
     (only,) = parse_text(text, "nsqdigest.toml", {}, KINDS).warnings
     assert only == (
-        'nsqdigest.toml:14: policies.x.quiet: lasts 9h, and max_age of sink "out" is 8h: a digest that fails before '
+        'nsqdigest.toml:15: policies.x.quiet: lasts 9h, and max_age of sink "out" is 8h: a digest that fails before '
         'moves to the dead list untried; write max_age = "18h" or more in it'
     )
 
 
 def test_a_calendar_that_is_partly_quiet_is_fine() -> None:
-    assert read('at = ["0 3 * * *", "0 9 * * *"]\nquiet = "22:00-07:00"').warnings == ()
+    assert read('zone = "UTC"\nat = ["0 3 * * *", "0 9 * * *"]\nquiet = "22:00-07:00"').warnings == ()

@@ -276,6 +276,13 @@ async def test_a_topic_that_nobody_has_is_said_and_is_no_failure(tables: Tables)
     assert bad(found) == []
 
 
+async def test_an_nsqd_among_the_nsqlookupds_is_named_with_its_own_place(tables: Tables, sound_nsqd: Nsqd) -> None:
+    host, port = sound_nsqd.http_address
+    (told,) = bad(await look(tables, nsq={"lookupd_http_addresses": [f"{host}:{port}"]}))
+    assert (told.what, told.detail) == (f"{host}:{port}", "an nsqd answers there, not a nsqlookupd")
+    assert told.remedy.startswith(f'write "{at(sound_nsqd)}" in nsq.nsqd_tcp_addresses')
+
+
 # -- Redis
 
 
