@@ -2,6 +2,7 @@
 
 Invariants:
 - Nothing here writes, and no daemon has to stop.
+- Names leave this module as printable text: whoever may write to Redis says nothing to a terminal.
 - The ledgers of a partition are read in one call, so they are exact.
 - Records are counted by pages, each timeline whole and at one instant. Sums over timelines are exact where nothing
   moved meanwhile; where they differ and something moved, they are taken again, a few times.
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsqdigest.audit.ledger import Audit, Census, Found, FoundDead, Recount, RouteAudit, records
+from nsqdigest.base.shown import printable
 from nsqdigest.store.dead import route_and_total
 from nsqdigest.store.keys import shown_timeline
 from nsqdigest.store.operations import Operations
@@ -62,7 +64,7 @@ class Auditor:
         return Audit(
             tuple(
                 RouteAudit(
-                    name,
+                    printable(name),
                     name in self._configured,
                     tuple(each.of_routes[number][0] for each in ledgers),
                     tuple(each.of_routes[number][1] for each in ledgers),
@@ -86,7 +88,7 @@ class Auditor:
             tuple(
                 (
                     Census(known, waiting, leased),
-                    {field.decode(): int(value) for field, value in zip(flat[::2], flat[1::2], strict=True)},
+                    {_shown(field): int(value) for field, value in zip(flat[::2], flat[1::2], strict=True)},
                 )
                 for known, waiting, leased, *flat in answers
             ),
@@ -135,9 +137,10 @@ class Auditor:
                 for name, found in zip(page, await self._count_page(partition, route, page), strict=True):
                     sums.open[route] += found.records
                     sums.snapshots[route] += found.snapshot_records
-                    shown = shown_timeline(name.decode(errors="replace"))
+                    shown = printable(shown_timeline(name.decode("utf-8", "backslashreplace")))
                     sums.differences += [
-                        f'route "{route}", timeline "{shown}" {complaint}' for complaint in found.complaints()
+                        f'route "{printable(route)}", timeline "{shown}" {complaint}'
+                        for complaint in found.complaints()
                     ]
             if cursor == b"0":
                 return
@@ -162,7 +165,7 @@ class Auditor:
                 again = await self._count_dead_page(partition, [digest_id]) if found.complaints() else []
                 sums.buried[route] += found.records
                 sums.differences += [
-                    f'partition {partition}, dead digest "{digest_id.decode(errors="replace")}": {complaint}'
+                    f'partition {partition}, dead digest "{_shown(digest_id)}": {complaint}'
                     for _, _, still in again
                     for complaint in still.complaints()
                 ]
@@ -199,6 +202,10 @@ class Auditor:
         return answers
 
 
+def _shown(text: bytes) -> str:
+    return printable(text.decode("utf-8", "backslashreplace"))
+
+
 def _compare(partition: int, routes: Sequence[str], ledgers: _Ledgers, sums: _Sums) -> list[str]:
     differences = []
     for route, (_, counters) in zip(routes, ledgers.of_routes, strict=True):
@@ -210,11 +217,11 @@ def _compare(partition: int, routes: Sequence[str], ledgers: _Ledgers, sums: _Su
             counted = counters.get(field, 0)
             if counted != found[route]:
                 differences.append(
-                    f'route "{route}", partition {partition}: counted {records(counted)} {where}, '
+                    f'route "{printable(route)}", partition {partition}: counted {records(counted)} {where}, '
                     f"{found[route]:,} are there"
                 )
     differences += [
-        f'partition {partition}: {records(count)} in the dead store are of an unknown route "{route}"'
+        f'partition {partition}: {records(count)} in the dead store are of an unknown route "{printable(route)}"'
         for route, count in sums.buried.items()
         if route not in routes and count
     ]

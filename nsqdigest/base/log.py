@@ -33,7 +33,7 @@ from nsqdigest.base.log_counts import Repeats
 from nsqdigest.base.log_sentences import phrase_of
 from nsqdigest.base.log_writer import LogWriter
 from nsqdigest.base.screen import DIM, GREEN, RED, YELLOW
-from nsqdigest.base.shown import printable
+from nsqdigest.base.shown import printable, safe_json
 
 ROOT = "nsqdigest"
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -45,8 +45,6 @@ ENDS_WITHIN_S = 2.0
 """At exit, lines that wait for a slow reader get so long."""
 
 _RESERVED = frozenset(("time", "level", "event"))
-# Beside the C0 and C1 controls: line separators, marks that reorder text, and halves of characters.
-_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _BLANKS = re.compile(r" {2,}")
 _PLAIN = re.compile(r"[^\s\"=\\]+")
 _COLOURS = {
@@ -354,17 +352,13 @@ def _cut_front(text: str, limit_bytes: int) -> str:
     return text if len(encoded) <= limit_bytes else "…" + encoded[-(limit_bytes - 3) :].decode("utf-8", "ignore")
 
 
-def _escape(match: re.Match[str]) -> str:
-    return f"\\u{ord(match.group()):04x}"
-
-
 class Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         event, fields = _event_and_fields(record)
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line = {"time": moment.replace("+00:00", "Z"), "level": _level_of(record), "event": event, **fields}
         # Escaped after encoding, in JSON's own way, so that a reader gets back the very text.
-        return _UNSAFE.sub(_escape, json.dumps(line, ensure_ascii=False, separators=(",", ":")))
+        return safe_json(json.dumps(line, ensure_ascii=False, separators=(",", ":")))
 
 
 def _one_blank(text: str) -> str:

@@ -5,6 +5,7 @@ Invariants:
 - `printable` returns one line without control characters, terminal escapes, marks that reorder text or other characters
   that cannot be seen.
 - `as_json` returns one line of ASCII, from which a parser reads the very values.
+- `safe_json` escapes in JSON text what a terminal obeys or what reorders text; a parser reads the same values from it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any
 import msgspec
 
 _NOT_PLAIN = re.compile(r"[^\x20-\x7e]")
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Controls, separators of lines, marks that reorder text, and halves of characters."""
 _UNSEEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u2d7f\u3164\ufe00-\ufe0f\uffa0"
     "\U0001107f\U00011a47\U00011a99\U00016fe4\U0001d159\U000e0100-\U000e01ef]"
@@ -40,6 +43,11 @@ def as_json(value: Any) -> str:
     return _NOT_PLAIN.sub(_escaped, msgspec.json.encode(value).decode())
 
 
+def safe_json(text: str) -> str:
+    """`text`: JSON on one line, without blanks other than spaces."""
+    return _UNSAFE.sub(_escaped, text)
+
+
 def raw_json(text: bytes) -> msgspec.Raw | str:
     """JSON that stands in Redis, to be encoded as it is: numbers, duplicate keys and escapes as written. Text that is
     no JSON becomes a string."""
@@ -51,5 +59,5 @@ def raw_json(text: bytes) -> msgspec.Raw | str:
 
 def _escaped(match: re.Match[str]) -> str:
     """Outside of strings JSON is ASCII. Beyond U+FFFF it takes two escapes."""
-    units = match.group().encode("utf-16-be")
+    units = match.group().encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[place] << 8 | units[place + 1]:04x}" for place in range(0, len(units), 2))

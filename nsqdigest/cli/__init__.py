@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from keyword import iskeyword
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import click
 
 from nsqdigest import __version__
 from nsqdigest.base.errors import ConfigError, NsqdigestError
+from nsqdigest.base.shown import printable
 from nsqdigest.base.words import listed, nearest
 
 if TYPE_CHECKING:
@@ -39,8 +41,26 @@ def unknown_command(word: str, ctx: click.Context) -> click.UsageError:
     return click.UsageError(f'there is no command "{word}"; {hint}', ctx)
 
 
+@contextlib.contextmanager
+def _printable_errors() -> Iterator[None]:
+    """A mistake on the command line repeats an argument, which may be a name that others chose."""
+    try:
+        yield
+    except click.ClickException as error:
+        error.message = "\n".join(map(printable, error.message.split("\n")))  # type: ignore[misc]
+        raise
+
+
 class _Commands(click.Group):
     """Imports a command's module only when it is asked for: `check` need not wait for what only `run` needs."""
+
+    def make_context(self, *words: Any, **options: Any) -> click.Context:
+        with _printable_errors():
+            return super().make_context(*words, **options)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _printable_errors():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -140,7 +160,7 @@ def main() -> None:
         cli(prog_name="nsqdigest")
     except ConfigError as error:
         for problem in error.problems:
-            click.echo(problem, err=True)
+            click.echo(printable(str(problem)), err=True)
         sys.exit(error.exit_code)
     except NsqdigestError as error:
         _echo_error(f"nsqdigest: {error}")
@@ -154,4 +174,4 @@ def _echo_error(text: str) -> None:
     from nsqdigest.base.screen import WIDTH_OF_A_PIPE, wrapped
 
     width = get_terminal_size().columns if sys.stderr.isatty() else WIDTH_OF_A_PIPE
-    click.echo("\n".join(wrapped(text, "", "  ", width)), err=True)
+    click.echo("\n".join(wrapped(printable(text), "", "  ", width)), err=True)

@@ -322,3 +322,22 @@ def test_without_a_terminal_it_writes_json(body_file: str) -> None:
         [sys.executable, "-c", PROGRAM, "auto", body_file], capture_output=True, env=environment, check=True, text=True
     )
     assert [json.loads(line)["type"] for line in done.stdout.splitlines()] == ["digest"] * 2
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+async def test_a_line_of_json_says_nothing_to_a_terminal(is_terminal: bool, tmp_path: Path) -> None:
+    """In a file, too: somebody will look at it."""
+    values = {"text": HOSTILE + "\x7f\x85\u061c\u200e\u2029\u2066 ä € 😀", "deep": [{"\u202e": "\u2028"}]}
+    body = json.dumps(values, ensure_ascii=False, indent="\t").encode()
+    ours, its = pty.openpty()
+    path = Path(os.ttyname(its)) if is_terminal else tmp_path / "out"
+    sink = sink_to(path, format="json")
+    assert await sink.deliver(digest(body)) == DELIVERED
+    await sink.close()
+    os.close(its)
+    written = os.read(ours, 65536).removesuffix(b"\r\n") if is_terminal else path.read_bytes().removesuffix(b"\n")
+    os.close(ours)
+    shown = written.decode()
+    assert not re.search("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]", shown)
+    assert json.loads(shown) == values
+    assert "ä € 😀" in shown

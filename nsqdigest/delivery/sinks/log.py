@@ -3,6 +3,8 @@
 Invariants:
 - A line is written whole or counts as not delivered. After a write that broke off (a full disk) the next one begins on
   a new line, so that one torn line never spoils its neighbour; also after a reload, or where the daemon was killed.
+- No line holds a character that a terminal obeys, or that reorders text: in JSON they are escaped, and the values stay
+  the same.
 - One thread writes at a time. A write that hangs (a pipe that nobody reads) keeps that thread, and no other starts: the
   digests that wait for it fail when their time-out passes, and closing the sink does not wait for it.
 - Lines go to the file that has the path's name when they are written. Where logrotate or anybody else moved, deleted or
@@ -14,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import stat
 import sys
@@ -26,6 +29,7 @@ from nsqdigest.base import log, threads
 from nsqdigest.base.findings import Finding, State
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.base.screen import WIDTH_OF_A_PIPE
+from nsqdigest.base.shown import safe_json
 from nsqdigest.config import SinkSettings, texts
 from nsqdigest.config.options import Option
 from nsqdigest.config.problems import Wrong
@@ -39,7 +43,8 @@ STDOUT = "-"
 MOST_LINES_AT_ONCE = 200
 MOST_BYTES_AT_ONCE = 64 << 20
 """More than ever lies ready for a sink: a file takes what there is."""
-_BREAKS_TO_BLANKS = bytes.maketrans(b"\r\n", b"  ")
+_NOT_SEEN = re.compile(rb"[\r\t\x7f]").search
+_TO_BLANKS = bytes.maketrans(b"\r\n\t", b"   ")
 
 
 # -- in the file
@@ -179,9 +184,14 @@ Form = Callable[[Sequence[bytes]], bytes]
 def json_lines(bodies: Sequence[bytes]) -> bytes:
     """Values are as they were published, perhaps over several lines; within JSON a break can only be a blank."""
     lines = b"\n".join([*bodies, b""])
-    if lines.count(b"\n") == len(bodies) and b"\r" not in lines:  # to look takes less than to translate
+    if lines.count(b"\n") == len(bodies) and lines.isascii() and not _NOT_SEEN(lines):  # to look takes less
         return lines
-    return b"\n".join([*(body.translate(_BREAKS_TO_BLANKS) for body in bodies), b""])
+    return b"\n".join([*map(_line, bodies), b""])
+
+
+def _line(body: bytes) -> bytes:
+    """Beyond ASCII there is nothing outside of strings, so that an escape stands for the same character."""
+    return safe_json(body.translate(_TO_BLANKS).decode("utf-8", "replace")).encode()
 
 
 def human(bodies: Sequence[bytes], *, is_terminal: bool) -> bytes:
