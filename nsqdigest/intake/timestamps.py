@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _SMALLEST_MS_TIMESTAMP = 1e11
 """A smaller number is in seconds."""
-_LATEST_MS = 2**53 // 1000  # in microseconds it is a score in Redis, exact up to 2^53
+_LATEST_MS = 2**52 // 1000  # in microseconds it is a score in Redis, exact to half a microsecond up to 2^52
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -41,7 +41,7 @@ def timestamp_ms(value: Any, name: str, limits: Limits, now_ms: int) -> int:
     else:
         raise bad(f"is {TYPE_NAMES[value.__class__]}; a number or RFC 3339 is expected")
     if not 0 <= number < _LATEST_MS:
-        raise bad(f"is {value}, which is not between the years 1970 and 2255")
+        raise bad(f"is {value}, which is not between the years 1970 and 2112")
     timestamp_ms = round(number)  # a fraction of a second is seldom a whole number of ms in binary
     if timestamp_ms > now_ms + limits.future_ms:
         raise bad(f"lies {(timestamp_ms - now_ms) // 1000} s ahead; limits.future allows {limits.future_ms // 1000} s")

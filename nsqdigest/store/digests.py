@@ -35,7 +35,6 @@ _as_claim = tuple.__new__
 T = TypeVar("T")
 K = TypeVar("K")
 
-_MEMORY_PER_CAPACITY = 2
 READ_WHOLE_RECORDS = 64
 """A digest of so many records is read in one piece; of a larger one nobody knows how large it is before."""
 
@@ -291,7 +290,7 @@ class Digests:
         for name in routes:
             route = self._routes[name]
             name_from = len(self._namespace.keys[partition, name].snapshot)
-            arguments += (name_from, route.increment_ms, route.dedupe_window_ms, _MEMORY_PER_CAPACITY * route.capacity)
+            arguments += (name_from, route.increment_ms, route.memory_ms, route.remembered_keys)
         for (name, token, kind, posts, after), run in _runs(endings, _how_it_ends):
             word = _RETRY if kind is End.WAIT and self._routes[name].has_quiet_hours else kind
             digest_ids = [ending.digest_id for ending in run]

@@ -7,7 +7,7 @@ Keys, under the hash tag `{namespace:partition}`, type first, the route's name a
     tokens:ROUTE    of the leased                    digest:ROUTE:TIMELINE         snapshot: the digest under way
     schedule:ROUTE  base, bound, records of each     digest-values:ROUTE:TIMELINE  its values
     heads:ROUTE     iteration; digest's id, totals … shown:ROUTE:TIMELINE          memory: keys delivered lately
-    losses:ROUTE    since the digest before          ends:ROUTE:TIMELINE           keys that a record ended lately
+    losses:ROUTE    since the digest before          ends:ROUTE:TIMELINE           keys whose newest event is an end
     ledger:ROUTE    what became of each record
     agenda          waiting zset: when to look at it at the earliest
     count           how many timelines there are
@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 
-SCHEMA = 3
+SCHEMA = 4
 
 _OWN = "\x01"
 

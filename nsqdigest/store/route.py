@@ -7,6 +7,7 @@ from typing import NamedTuple
 from nsqdigest.base.quiet_hours import QuietHours
 
 _LONGEST_MS = 366 * 86_400_000
+_REMEMBERED_PER_CAPACITY = 2
 
 
 ORPHAN = "the file has no route of this name, so no daemon delivers them"
@@ -38,3 +39,14 @@ class StoreRoute(NamedTuple):
     """Its timelines have zones of their own: `quiet` is None then."""
     has_ends: bool = False
     """Some of its records may end others of their key."""
+
+    @property
+    def memory_ms(self) -> int:
+        """How long the keys of a timeline are remembered after its last digest. If records may end others, also after
+        its last event, and longer: an end may wait for its digest as long as the policy says."""
+        return self.dedupe_window_ms + (self.longest_ms if self.has_ends else 0)
+
+    @property
+    def remembered_keys(self) -> int:
+        """How many keys of a timeline are remembered at most."""
+        return _REMEMBERED_PER_CAPACITY * self.capacity

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 
 _NONE: frozenset[bytes] = frozenset()
-_ENDS_PER_CAPACITY = 4
-"""Of a key there are two entries at most, and the memory of what was delivered holds twice the capacity."""
 
 
 class Timelines:
@@ -77,9 +75,7 @@ class Timelines:
         return added
 
     def _special(self, route: StoreRoute, partition: int, records: Sequence[Record], zoned: Zoned | None) -> Special:
-        # An end that waits for its digest is known until then, and as long afterwards as what the digest showed.
-        remember_ms = route.longest_ms + route.dedupe_window_ms
-        ends = (remember_ms, _ENDS_PER_CAPACITY * route.capacity) if route.has_ends else ()
+        ends = (route.memory_ms, route.remembered_keys) if route.has_ends else ()
         is_exempt = route.has_quiet_hours and any(record.is_urgent for record in records)
         return Special(ends, zoned, self._namespace.tags[partition] + b"exempt" if is_exempt else b"")
 

@@ -120,6 +120,44 @@ def test_what_has_ended_before_its_digest_never_comes_and_what_was_shown_is_told
     stage.check_logs()
 
 
+def test_a_receiver_that_saw_an_alert_is_told_that_it_is_over(stage: Stage) -> None:
+    """The second incident outlasts the memory of what was shown, the third has an end with the timestamp of the record
+    that was shown."""
+    nsqd, receiver = stage.nsqd(), stage.receiver()
+    at = {"timestamp": "at", "cancel": {"status": "resolved"}, "urgent": {"level": "fatal"}}
+    daemon = stage.daemon(SLOW, [{**ROUTE, **at}])
+    daemon.start()
+    now_s, sent = int(time.time()), 0
+
+    def tell(*events: tuple[str, int]) -> None:
+        """The last of them makes its timeline due."""
+        nonlocal sent
+        for status, age_s in events:
+            sent += 1
+            is_last = (status, age_s) == events[-1]
+            nsqd.publish(TOPIC, event(1, at=now_s - age_s, status=status, level="fatal" if is_last else "info"))
+            wait_until(partial(stored, stage, sent), 5, "it to be stored")
+
+    def last() -> list[tuple[str, int]]:
+        records = parsed(receiver.accepted()[-1].body)["data"]["records"]
+        return [(each["value"]["status"], now_s - each["value"]["at"]) for each in records]
+
+    for number, told in enumerate([("firing", 9), ("resolved", 8), ("firing", 7)], 1):
+        tell(told)
+        wait_until(partial(delivered, stage, "events", number), 5, "the digest")
+        assert last() == [told]
+    assert stage.store.cli("DEL", f"{{{NAMESPACE}:0}}:shown:events:ada") == 1
+    tell(("resolved", 6))
+    wait_until(partial(delivered, stage, "events", 4), 5, "the end of the second incident")
+    assert last() == [("resolved", 6)]
+    tell(("firing", 5))
+    wait_until(partial(delivered, stage, "events", 5), 5, "the third incident")
+    tell(("resolved", 5), ("firing", 4), ("resolved", 3))
+    wait_until(partial(delivered, stage, "events", 6), 5, "the end of the third incident")
+    assert last() == [("resolved", 3)]
+    stage.check_logs()
+
+
 def test_what_a_route_drops_is_neither_delivered_nor_stored(stage: Stage) -> None:
     nsqd, receiver = stage.nsqd(), stage.receiver()
     daemon = stage.daemon(SLOW, [{**ROUTE, "drop": ["mail", "card.number"]}])

@@ -308,7 +308,7 @@ async def test_settings_that_lose_events_are_warned_of(tables: Tables, redis_url
 async def test_another_number_of_partitions_is_told_and_nothing_is_written(
     tables: Tables, sound_redis: RedisServer
 ) -> None:
-    sound_redis.cli("HSET", "{test:0}:layout", "schema", 3, "partitions", 4)
+    sound_redis.cli("HSET", "{test:0}:layout", "schema", 4, "partitions", 4)
     (told,) = bad(await look(tables))
     assert (told.state, told.remedy) == (FAIL, "write 4, or choose another redis.namespace")
     assert sound_redis.cli("DBSIZE") == 1

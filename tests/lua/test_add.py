@@ -169,7 +169,7 @@ def variants(records: list[Rec]) -> list[list[list[Rec]]]:
 @pytest.mark.parametrize("capacity", [1, 3, 100])
 def test_however_batches_are_cut_and_ordered_the_set_is_the_same(store: Scripts, capacity: int) -> None:
     records = [rec(random.choice([b"a", b"b", b"c", b"d", b"e"]), random.randrange(4), b"%d" % n) for n in range(24)]
-    best: dict[bytes, tuple[int, bytes]] = {}
+    best: dict[bytes, tuple[float, bytes]] = {}
     for record in records:
         best[record.key] = max(best.get(record.key, (0, b"")), (record.timestamp_ms, record.value))
     newest = sorted(best, key=lambda key: (-best[key][0], key))[:capacity]

@@ -134,9 +134,20 @@ def test_of_equal_timestamps_the_end_of_what_was_delivered_is_told_once(store: S
     add(store, fires(1))
     deliver(store)
     assert add(store, ends(1)).counts == {"added": 1}
-    assert add(store, ends(1)).counts == {"added": 1, "superseded": 1}
+    assert add(store, ends(1)).counts == {"repeated": 1}
     deliver(store)
     assert add(store, ends(1, repeat=True)).counts == {"added": 1, "duplicates": 1}
+
+
+def test_an_end_with_the_timestamp_of_what_was_shown_does_not_hide_a_later_one(store: Scripts) -> None:
+    for order in itertools.permutations([ends(2), fires(4), ends(5)]):
+        store.client.flushdb()
+        add(store, fires(2))
+        deliver(store)
+        for record in order:
+            add(store, record)
+        assert shown(store) == {b"k": (5, b"ended")}
+        assert is_balanced(store)
 
 
 def test_a_reminder_of_what_was_delivered_gives_way_to_the_end(store: Scripts) -> None:
@@ -181,12 +192,31 @@ def test_a_silent_end_never_shows_itself(store: Scripts) -> None:
 # -- in any order, replayed
 
 
+FORGOTTEN = {"nothing": "", "what was shown": "shown", "what ended": "ends", "both": "shown ends"}
+
+
+def forget(store: Scripts, what: str) -> None:
+    """The memories expire."""
+    for kind in FORGOTTEN[what].split():
+        store.command("DEL", store.key(kind, "r", T))
+
+
 @pytest.mark.parametrize("first", [(), (fires(1),), (fires(0), ends(1)), (ends(1),)], ids=["", "f", "fe", "e"])
 @pytest.mark.parametrize("silently", [False, True])
-def test_whatever_the_order_the_same_is_left(store: Scripts, first: tuple[Rec, ...], silently: bool) -> None:
+@pytest.mark.parametrize("forgotten", FORGOTTEN)
+@pytest.mark.parametrize("instants", [(2, 3, 4, 5), (1, 1, 4, 5), (1, 1, 1, 5)], ids=str)
+def test_whatever_the_order_the_same_is_left(
+    store: Scripts, first: tuple[Rec, ...], silently: bool, forgotten: str, instants: tuple[int, ...]
+) -> None:
     """After digests that showed the first records, each in one of its own. Batches of one, or all in one; all of it
     comes again then, perhaps with the mark of a repeat."""
-    events = [fires(2), ends(3, silently=silently), fires(4), ends(5, silently=silently)]
+    first_at, first_end, second_at, second_end = instants
+    events = [
+        fires(first_at),
+        ends(first_end, silently=silently),
+        fires(second_at),
+        ends(second_end, silently=silently),
+    ]
     for several in (events, events[:3], [events[1], events[3]]):
         left = set()
         for number, order in enumerate(itertools.permutations(several)):
@@ -195,6 +225,7 @@ def test_whatever_the_order_the_same_is_left(store: Scripts, first: tuple[Rec, .
                 add(store, record)
                 if store.open_set(T):
                     deliver(store)
+            forget(store, forgotten)
             for batch in [order] if number % 2 else [(record,) for record in order]:
                 add(store, *batch)
             settled = store.open_set(T), store.schedules("r") if store.open_set(T) else {}
@@ -203,6 +234,67 @@ def test_whatever_the_order_the_same_is_left(store: Scripts, first: tuple[Rec, .
             assert is_balanced(store)
             left.add(repr(sorted(settled[0].items())))
         assert len(left) == 1
+
+
+# -- what was forgotten makes one too many, never one too few
+
+
+@pytest.mark.parametrize("forgotten", FORGOTTEN)
+@pytest.mark.parametrize("before", [(), (fires(1), ends(2))], ids=["first", "second"])
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_an_incident_that_outlasts_the_memory_is_resolved(
+    store: Scripts, before: tuple[Rec, ...], is_seen: bool, forgotten: str
+) -> None:
+    for record in before:
+        add(store, record)
+        if is_seen:
+            deliver(store)
+    add(store, fires(3))
+    deliver(store)
+    forget(store, forgotten)
+    assert add(store, ends(4)).counts == {"added": 1}
+    assert shown(store) == {b"k": (4, b"ended")}
+    assert is_balanced(store)
+
+
+@pytest.mark.parametrize("forgotten", FORGOTTEN)
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (1, 2, 0), (2, 1, 0), (0, 2, 1), (2, 0, 1)])
+def test_an_end_that_waits_is_owed_whatever_is_forgotten_meanwhile(
+    store: Scripts, order: tuple[int, ...], forgotten: str
+) -> None:
+    add(store, fires(1))
+    deliver(store)
+    add(store, ends(3))
+    forget(store, forgotten)
+    events = [fires(2), fires(4), ends(5)]
+    for number in order:
+        add(store, events[number])
+    assert shown(store) == {b"k": (5, b"ended")}
+    assert is_balanced(store)
+
+
+def test_an_end_of_a_key_that_was_trimmed_is_told(store: Scripts) -> None:
+    def tell(record: Rec) -> None:
+        add(store, record)
+        if store.open_set(T):
+            store.opened(claim := store.claim_one(T), digest_id := f"id-{store.command('INCR', 'ids')}")
+            store.close(claim, digest_id, base_ms=NOW_MS, remembered=10)
+
+    for at, record in enumerate((fires, ends, fires), 1):
+        tell(record(at))
+    for at in range(10, 30):
+        tell(fires(at, b"other %d" % at))
+    assert b"k" not in store.memory(T)
+    assert add(store, ends(40)).counts == {"added": 1}
+    assert shown(store) == {b"k": (40, b"ended")}
+
+
+def test_what_was_shown_is_known_as_long_as_what_has_ended(store: Scripts) -> None:
+    add(store, fires(1))
+    deliver(store)
+    store.command("PEXPIRE", store.key("shown", "r", T), 5000)
+    add(store, fires(2))
+    assert store.command("PTTL", store.key("shown", "r", T)) > ENDS[0] - 60_000
 
 
 # -- capacity, schedule, urgency, memory
@@ -250,7 +342,7 @@ def test_an_end_that_waits_stays_when_it_comes_again_though_nothing_is_known_of_
     add(store, fires(1))
     deliver(store)
     add(store, ends(2))
-    store.command("DEL", store.key("ends", "r", T), store.key("shown", "r", T))  # as if long ago
+    forget(store, "both")
     assert add(store, ends(2, repeat=True)).counts == {"repeated": 1}
     assert shown(store) == {b"k": (2, b"ended")}
     assert add(store, ends(3)).counts == {"added": 1, "superseded": 1}

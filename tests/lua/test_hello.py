@@ -35,7 +35,7 @@ def test_its_routes_are_known_from_here_on_and_since_when(store: Scripts) -> Non
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("schema", "partitions"), [(3, 4), (2, 8)])
+@pytest.mark.parametrize(("schema", "partitions"), [(4, 4), (2, 8)])
 def test_routes_of_one_with_another_layout_are_not_taken_up(store: Scripts, schema: int, partitions: int) -> None:
     store.hello(2, 4, routes=["one"])
     before = store.dump()

@@ -20,7 +20,7 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +40,7 @@ from hypothesis.stateful import (
 
 from support.servers import RedisServer
 from support.store import NOW_MS, Claim, Rec, Watch, head_of, inconsistencies, own_timeline
-from support.store_model import Digest, Model, Policy, Records, is_own
+from support.store_model import Digest, Model, Policy, is_own
 from support.wire import Saved, Wire, WiredScripts
 
 pytestmark = pytest.mark.property
@@ -67,7 +67,8 @@ LEAST = {
     "again": 800, "merged": 90, "empty": 2200, "renewed": 15, "sent": 3400, "sent again": 500, "closed": 2500,
     "failed": 200, "deferred": 90, "buried": 450, "already": 250, "stale": 700, "put back": 250, "dropped": 140,
     "revived": 110, "deleted": 50, "adopted": 70, "audited": 60, "flush: due": 20, "flush: leased": 70,
-    "cancelled": 250, "hold: held": 120, "hold: ended": 8, "rescored": 10,
+    "cancelled": 250, "forgotten: shown": 30, "forgotten: ends": 30, "hold: held": 120, "hold: ended": 8,
+    "rescored": 10,
 }  # fmt: skip
 
 POLICIES = [
@@ -96,6 +97,7 @@ partitions = st.integers(0, 1)
 routes = st.sampled_from(ROUTES)
 delays = st.sampled_from([0, 1, 20, 2000])
 ACTS = st.sampled_from(["open", "open", "send", "close", "bury", "wrong id", "fail", "defer", "renew"])
+FORGOTTEN = ((), ("shown",), ("ends",), ("shown", "ends"))
 numbers = st.integers(0, 5039)  # divisible by many: which one of several
 
 
@@ -109,7 +111,7 @@ class Body(NamedTuple):
     superseded: int
     over_capacity: int
     next_earliest_ms: int
-    records: Records
+    records: Mapping[bytes, tuple[float, bytes]]
     cancelled: int
 
 
@@ -221,9 +223,25 @@ class TimelinesBesideModel(RuleBasedStateMachine):
     ) -> None:
         """And all of it again."""
         end = 24 if is_silent else 8
+        for kind in FORGOTTEN[drawn % len(FORGOTTEN)]:
+            self.deliver_what_is_due(partition, route, records[:1])
+            name = self.forgotten(self.parts[partition], kind, route, drawn)
+            records = [record._replace(timeline=name or record.timeline) for record in records]
         records = [record._replace(end=end * (drawn >> at & 1)) for at, record in enumerate(records)]
         for batch in (records, [record._replace(repeat=True) for record in records]):
             self.file(self.parts[partition], route, batch, has_ends=True)
+
+    def forgotten(self, part: Part, kind: str, route: str, which: int) -> bytes | None:
+        """A memory of this timeline has expired, if there is one with such a memory."""
+        memories = {"shown": part.model.memories, "ends": part.model.ends}[kind]
+        names = sorted(name for (of, name), entries in memories.items() if of == route and entries)
+        if not names:
+            return None
+        name = names[which % len(names)]
+        del memories[route, name]
+        part.store.command("DEL", part.store.key(kind, route, name))
+        self.saw(f"forgotten: {kind}")
+        return name
 
     @rule(partition=partitions, route=routes, records=batches)
     def add_whose_reply_is_lost(self, partition: int, route: str, records: list[Rec]) -> None:

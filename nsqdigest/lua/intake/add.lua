@@ -16,7 +16,8 @@
 --         17 characters: minus the timestamp (µs), zero-padded; of each record of a timeline of the second kind u8,
 --         the sum of 1: may be a repeat, 2: is urgent, 4: an operator muted its timeline, it is
 --         counted and not kept, 8: ends the record of its key, 16: silently. At most 500 records.
---       where records may end others: 10 how long ends are remembered (ms)   11 most entries of a timeline's ends
+--       where records may end others: 10 how long ends, and what was shown, are remembered (ms)   11 most entries of
+--         a timeline's ends
 --       where timelines have zones: the zone that all events of this call name ('': none); base and bound (ms) of one
 --         that waits and gets another zone, where its instants depend on that, else '' and ''
 --       then the values, in the order of the records
@@ -121,10 +122,8 @@ local function make_due_at_once(timeline)
 end
 
 -- Of a timeline whose records may end others.
-local function conclude_ends(timeline, ends, lost)
-  if ends then
-    remember_ends(ends, ARGV[10], ARGV[11])
-  end
+local function conclude_ends(timeline, ends, memory, lost)
+  remember_ends(ends, memory, ARGV[10], ARGV[11])
   for letter, count in pairs(lost or {}) do
     if count > 0 then
       call('HINCRBY', losses, letter .. timeline, count)
@@ -174,7 +173,7 @@ local position, at, places_from = 1, FIXED_KEYS + 1, fixed_arguments
 for number = 1, #names do
   local index, values, schedule = keys[at], keys[at + 1], known[number]
   local second_kind, instants, held_before, met_known_key = number > plain, first_instants, 0, false
-  local held, is_urgent, refusal, has_ended, lost_here, newest = 0, false, nil, false, nil, nil
+  local held, is_urgent, refusal, lost_here, newest = 0, false, nil, nil, nil
   if schedule and #schedule == SCHEDULE_BYTES then
     instants, held_before = schedule, unpack_from('>I4', schedule, 17) -- base and bound stay packed as they are
     if held_before >= capacity then -- an open that was cut off may have taken some
@@ -188,7 +187,7 @@ for number = 1, #names do
   end
   local places_to = places_from + counts[number] -- of its records among the arguments
   for place = places_from + 1, places_to do
-    local key, score, is_loser, gone
+    local key, score, is_loser, gone, is_newer
     key, score, position = scored[position], scored[position + 1], position + 2
     local value, fate, possible_repeat, urgent = arguments[place], refusal, false, false
     if second_kind then
@@ -199,9 +198,10 @@ for number = 1, #names do
       end
       if has_ends and not fate then
         local how = { possible_repeat = possible_repeat, is_end = flags >= 8, is_silent = flags >= 16 }
-        fate, is_loser, gone =
-          meet_ends(index, values, keys[at + 2], keys[at + 3], keys[at + 4], key, score, value, how, was_cut_off)
-        held, taken_out, has_ended = held - gone, taken_out + gone, has_ended or how.is_end
+        score = how.is_end and score .. END or score
+        fate, is_loser, gone, is_newer =
+          meet_ends(index, values, keys[at + 2], keys[at + 3], keys[at + 4], key, score, how)
+        held, taken_out = held - gone, taken_out + gone
       end
     end
     if fate then
@@ -222,6 +222,9 @@ for number = 1, #names do
           call('HDEL', values, key)
         end
       end
+    end
+    if is_newer and not is_loser then
+      forget_end(keys[at + 4], key)
     end
     if urgent and not is_loser and not is_urgent and not UNSEEN[fate] then
       is_urgent = fate ~= REPEATED or was_cut_off()
@@ -253,7 +256,7 @@ for number = 1, #names do
     end
   end
   if has_ends then
-    conclude_ends(names[number], has_ended and keys[at + 4], (schedule or held > 0) and lost_here)
+    conclude_ends(names[number], keys[at + 4], keys[at + 3], (schedule or held > 0) and lost_here)
   end
   local is_moved = false
   if newest and (schedule or held > 0) then

@@ -7,6 +7,7 @@ be one that a full Redis refuses (add) or does not refuse (all others); `Watch.c
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,7 +39,7 @@ class Rec(NamedTuple):
 
     timeline: bytes
     key: bytes
-    timestamp_ms: int
+    timestamp_ms: float
     value: bytes = b"{}"
     repeat: bool = False
     urgent: bool = False
@@ -129,11 +130,11 @@ def head_of(text: bytes | None) -> Head:
     return dict(field.split(b"=", 1) for field in (text or b"").split())
 
 
-def whole(score: float) -> int:
-    """Instants are whole milliseconds, or microseconds."""
-    if score != int(score):
-        raise ValueError(f"{score} is no whole number")
-    return int(score)
+def whole(score: float) -> Any:
+    """Instants are whole milliseconds, or microseconds; the record of an end has half of one more."""
+    if 2 * score != int(2 * score):
+        raise ValueError(f"{score} is neither a whole number nor a half more")
+    return int(score) if score == int(score) else score
 
 
 def own_timeline(digest_id: str, timeline: bytes) -> bytes:
@@ -477,7 +478,7 @@ class Scripts:
         return self.claim((), [(name, 0, 0) for name in routes], token, lease_ms)
 
     def hello(
-        self, schema: int = 3, partitions: int = 1, epoch: str = "epoch", routes: Sequence[str] = ()
+        self, schema: int = 4, partitions: int = 1, epoch: str = "epoch", routes: Sequence[str] = ()
     ) -> list[bytes]:
         arguments: list[bytes | str | int] = [self._now(), schema, partitions, epoch, *routes]
         answer: list[bytes] = self.run("hello", [self.key("layout"), self.key("routes")], arguments)
@@ -677,12 +678,12 @@ class Scripts:
         return self._joined(self._scores(index), self._hash(values))
 
     @staticmethod
-    def _joined(scores: Mapping[bytes, int], values: Mapping[bytes, bytes]) -> dict[bytes, tuple[int, bytes]]:
+    def _joined(scores: Mapping[bytes, float], values: Mapping[bytes, bytes]) -> dict[bytes, tuple[int, bytes]]:
         if scores.keys() != values.keys():
             raise LookupError(f"an index has {sorted(scores)}, its values are of {sorted(values)}")
-        return {key: (-score, values[key]) for key, score in scores.items()}
+        return {key: (math.floor(-score), values[key]) for key, score in scores.items()}
 
-    def _scores(self, key: bytes) -> dict[bytes, int]:
+    def _scores(self, key: bytes) -> dict[bytes, Any]:
         found: Any = self.client.zrange(key, 0, -1, withscores=True)
         return {member: whole(score) for member, score in found}
 

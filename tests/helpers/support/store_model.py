@@ -16,7 +16,10 @@ from typing import Any, NamedTuple
 
 from support.store import EXEMPT_MS, SCHEDULE, Claim, Opened, Rec, Scripts
 
-Records = dict[bytes, tuple[int, bytes]]
+Records = dict[bytes, tuple[float, bytes]]
+"""Timestamp and value by key."""
+HALF = 0.5
+"""An end is so much newer than its timestamp says."""
 Place = tuple[str, bytes]
 """Route and timeline."""
 
@@ -122,6 +125,10 @@ def is_own(timeline: bytes) -> bool:
     return timeline.startswith(b"\x01")
 
 
+def is_end(timestamp_ms: float) -> bool:
+    return timestamp_ms % 1 != 0
+
+
 def newest_first(records: Records) -> list[bytes]:
     return sorted(records, key=lambda key: (-records[key][0], key))
 
@@ -149,9 +156,9 @@ class Model:
         self.most_timelines = most_timelines
         self.remembered = remembered
         self.timelines: dict[Place, Timeline] = {}
-        self.memories: dict[Place, dict[bytes, int]] = {}
-        self.ends: dict[Place, dict[bytes, int]] = {}
-        """By key the newest end ('e' KEY), and the newest that was filed as a record ('t' KEY)."""
+        self.memories: dict[Place, dict[bytes, float]] = {}
+        self.ends: dict[Place, dict[bytes, float]] = {}
+        """By letter and key the newest end, as lua/lib/cancel.lua has them."""
         self.holds: dict[Place, Hold] = {}
         self.dead: dict[str, Dead] = {}
         self.agenda: dict[str, int] = {}
@@ -218,11 +225,18 @@ class Model:
             return False
         of = known or Timeline(*policy.beginning(now_ms), score_ms=0)
         before, is_urgent = len(of.records), False
+        if has_ends:
+            records = [
+                record._replace(timestamp_ms=record.timestamp_ms + HALF * bool(record.end)) for record in records
+            ]
         for record in records:
             taken_out = 0
             if has_ends:
                 what, taken_out = self._meet_ends(place, of, record)
+                is_filed = not what
                 what = what or self._file(of, record, policy.capacity)
+                if is_filed and not record.end and of.records.get(record.key) == (record.timestamp_ms, record.value):
+                    self._forget(self.ends[place], record.key, (b"a", b"e"))
                 told_before = record.repeat and not record.end and not taken_out
                 of.cancelled += taken_out + (what == "cancelled" and not told_before)
             else:
@@ -276,46 +290,61 @@ class Model:
         shown_ms = max(shown.get(record.key, (-1, b""))[0], self.memories.get(place, {}).get(record.key, -1))
         return record.repeat and record.timestamp_ms <= shown_ms
 
-    def _meet_ends(self, place: Place, of: Timeline, record: Rec) -> tuple[str, int]:
+    def _meet_ends(self, place: Place, of: Timeline, record: Rec) -> tuple[str, int]:  # noqa: PLR0912 - a table of cases
         """Of a route whose records may end others: what becomes of it ("": it is filed), and how many records it takes
         out of the open set."""
-        key, own, ends = record.key, record.timestamp_ms, self.ends.get(place, {})
-        last_end, told = ends.get(b"e" + key), ends.get(b"t" + key)
+        key, own, ends = record.key, record.timestamp_ms, self.ends.setdefault(place, {})
         under_way = self.timelines[place].digest if place in self.timelines else None
         seen = [self.memories.get(place, {}).get(key, -1)]
         seen += [under_way.records[key][0]] if under_way and key in under_way.records else []
         shown = max(seen) if max(seen) >= 0 else None
         open_ms = of.records[key][0] if key in of.records else None
-        fires = shown is not None and shown != told  # so the receiver believes
-        if shown is not None and own <= shown and not (record.end and own == shown and fires):
+        known = {letter: ends[letter + key] for letter in (b"o", b"a", b"e") if letter + key in ends}
+        known = {letter: at for letter, at in known.items() if shown is None or at > shown}
+        letter = max(known, key=lambda letter: known[letter], default=b"")
+        last_end = known[letter] if letter else None
+
+        def write(letter: bytes, at: float) -> None:
+            self._forget(ends, key)
+            ends[letter + key] = at
+
+        if letter == b"a" and open_ms is None and last_end is not None:
+            letter = b"o"
+            write(letter, last_end)
+        fires = not is_end(shown) if shown is not None else letter == b"o"  # so the receiver may believe
+        if shown is not None and own <= shown:
             return ("duplicates" if record.repeat else "superseded"), 0
-        if not record.end:
-            if last_end is None or own > last_end:
-                return "", 0
-            if open_ms is None or (open_ms == told and not fires):
-                return "cancelled", self._take_out(of, key)
+        if not is_end(own) and (last_end is None or own > last_end):
+            if last_end is None and shown is None and open_ms is not None and is_end(open_ms):
+                write(b"o", open_ms)
+            return "", 0
+        if not is_end(own):
+            if open_ms is None:
+                return "cancelled", 0
+            if fires or not is_end(open_ms):
+                return "superseded", 0
+            write(b"e", last_end or own)
+            return "cancelled", self._take_out(of, key)
+        if (last_end is not None and own < last_end) or (open_ms is not None and open_ms > own):
             return "superseded", 0
-        if last_end is not None and own < last_end:
-            return "superseded", 0
-        stands = open_ms is not None and open_ms > own
-        is_copy = of.records.get(key) == (own, record.value) and record.end < 24
-        waits = open_ms is not None and (open_ms == told or is_copy)
-        is_told = waits if open_ms is not None else not (shown or last_end)
-        is_told = not stands and (is_told or (fires and record.end < 24)) and (open_ms is not None or record.end < 24)
-        ends = self.ends.setdefault(place, {})
-        ends[b"e" + key] = own
-        if is_told:
-            ends[b"t" + key] = own
-            if open_ms is None or waits:
-                return "", 0
-            of.filed.append(record)
-            of.records[key], of.is_join = (own, record.value), False
-            return "superseded", 0
-        if stands:
-            return "superseded", 0
-        if open_ms is None and own == last_end and (record.end == 24 or not fires):
-            return "repeated", 0
-        return "cancelled", self._take_out(of, key)
+        is_silent = record.end == 24
+        if open_ms is not None and is_end(open_ms):
+            write(b"o" if letter in {b"", b"o"} else b"a", own)
+        elif fires and not is_silent:
+            write(b"o", own)
+        elif open_ms is None and not is_silent and shown is None and letter != b"e":
+            write(b"a", own)
+        else:
+            write(b"e", own)
+            if open_ms is None and own == last_end:
+                return "repeated", 0
+            return "cancelled", self._take_out(of, key)
+        return "", 0
+
+    @staticmethod
+    def _forget(ends: dict[bytes, float], key: bytes, letters: Sequence[bytes] = (b"o", b"a", b"e")) -> None:
+        for letter in letters:
+            ends.pop(letter + key, None)
 
     @staticmethod
     def _take_out(of: Timeline, key: bytes) -> int:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 import hiredis
 import redis
 
-from support.store import Scripts, Watch
+from support.store import Scripts, Watch, whole
 from support.waiting import PATIENCE_S
 
 _READ_BYTES = 1 << 16
@@ -122,7 +122,9 @@ class WiredScripts(Scripts):
         found: dict[bytes, dict[bytes, bytes | int] | bytes] = {}
         for name, kind, value in self._look(_CONTENTS):
             if kind == b"zset":
-                found[name] = {member: int(score) for member, score in zip(value[::2], value[1::2], strict=True)}
+                found[name] = {
+                    member: whole(float(score)) for member, score in zip(value[::2], value[1::2], strict=True)
+                }
             elif kind == b"hash":
                 found[name] = dict(zip(value[::2], value[1::2], strict=True))
             else:
@@ -132,7 +134,7 @@ class WiredScripts(Scripts):
     def snapshot(self, timeline: bytes, route: str = "r") -> dict[bytes, tuple[int, bytes]]:
         index, values = self.keys("digest digest-values", route, timeline)
         scores, fields = self.wire.commands([("ZRANGE", index, 0, -1, "WITHSCORES"), ("HGETALL", values)])
-        held = {key: int(score) for key, score in zip(scores[::2], scores[1::2], strict=True)}
+        held = {key: whole(float(score)) for key, score in zip(scores[::2], scores[1::2], strict=True)}
         return self._joined(held, dict(zip(fields[::2], fields[1::2], strict=True)))
 
     def _look(self, script: str) -> Any:
