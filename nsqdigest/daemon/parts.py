@@ -312,6 +312,7 @@ def _store_route(config: Config, route: Route, plan: Plan) -> StoreRoute:
         has_quiet_hours=plan.quiet is not None,
         is_zoned=policy.is_zoned,
         has_ends=bool(route.cancel),
+        has_message_keys=not route.key,
     )
 
 

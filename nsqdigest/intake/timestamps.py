@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _SMALLEST_MS_TIMESTAMP = 1e11
 """A smaller number is in seconds."""
 _LATEST_MS = 2**52 // 1000  # in microseconds it is a score in Redis, exact to half a microsecond up to 2^52
+_EARLIEST_ARRIVAL_MS, _ARRIVAL_STEP_MS = 500, 2
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -48,3 +49,13 @@ def timestamp_ms(value: Any, name: str, limits: Limits, now_ms: int) -> int:
     if limits.past_ms and timestamp_ms < now_ms - limits.past_ms:
         raise bad(f"lies {(now_ms - timestamp_ms) // 1000} s back; limits.past allows {limits.past_ms // 1000} s")
     return timestamp_ms
+
+
+def arrival_us(timestamp_ms: int, arrived_ns: int) -> int:
+    """Return what to add to a timestamp so that of equal ones the later arrival is the newer.
+
+    It is less than a millisecond, so it is never shown. It grows by one for every 2 ms that the message arrived later,
+    from half a second before the timestamp to a second and a half after it.
+    """
+    delay_ms = arrived_ns // 1_000_000 - timestamp_ms
+    return min(max((delay_ms + _EARLIEST_ARRIVAL_MS) // _ARRIVAL_STEP_MS, 0), 999)

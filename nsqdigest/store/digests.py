@@ -24,7 +24,7 @@ from nsqdigest.store.answers import Claim, Claimed, Ended, NotOpened
 from nsqdigest.store.head import Head, zone_of
 from nsqdigest.store.keys import Keys
 from nsqdigest.store.namespace import Namespace
-from nsqdigest.store.record import Columns, StoredRecord, timestamp_ms
+from nsqdigest.store.record import Columns, StoredRecord, shown_keys, timestamp_ms
 from nsqdigest.store.route import StoreRoute
 from nsqdigest.store.schedule import EXEMPT_MS, Schedule, instant_ms
 from nsqdigest.store.servers.resp import Arguments, Command, encode, packed, reader
@@ -305,8 +305,8 @@ class Digests:
     # -- their records
 
     async def read(self, partition: int, digests: Sequence[tuple[Claim, Head]]) -> list[Columns | None]:
-        """All records of each, newest first, of equal timestamps by key: of digests with at most READ_WHOLE_RECORDS. A
-        digest is None if it is not ours any more."""
+        """Read all records of digests with at most READ_WHOLE_RECORDS, the newest first. A digest whose lease was lost
+        is None."""
         members: list[bytes] = []
         values: list[bytes] = []
         heads: list[bytes] = []
@@ -346,7 +346,7 @@ class Digests:
         )
         if not _is_of(after, head.id):
             return None
-        return Columns(keys_read, members[1::2], values).records()
+        return Columns(shown_keys(keys_read), members[1::2], values).records()
 
     async def oldest_ms(self, claim: Claim) -> int:
         """The timestamp of the oldest record of the digest under way; 0 where there is none."""
@@ -450,4 +450,4 @@ def _columns(head: Head, members: Any, flat_values: Any) -> Columns | None:
         return None
     keys, pairs = members[::2], iter(flat_values)
     value_of = dict(zip(pairs, pairs))  # noqa: B905 - Redis answers pairs, and to ask for `strict` costs as much again
-    return _as_columns(Columns, (keys, members[1::2], [*map(value_of.get, keys)]))
+    return _as_columns(Columns, (shown_keys(keys), members[1::2], [*map(value_of.get, keys)]))

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from nsqdigest.store.packing import RECORDS_PER_CALL, first_page, next_page
-from nsqdigest.store.record import StoredRecord, timestamp_ms
+from nsqdigest.store.record import StoredRecord, shown_keys, timestamp_ms
 
 if TYPE_CHECKING:
     from nsqdigest.store.namespace import Namespace
@@ -58,7 +58,7 @@ async def records_at(
     if not keys:
         return 0, []
     (texts,) = await namespace.send(partition, [[b"HMGET", values, *keys]])
-    found = zip(keys, flat[1::2], texts, strict=True)
+    found = zip(shown_keys(keys), flat[1::2], texts, strict=True)
     return len(keys), [
         StoredRecord(key, timestamp_ms(score), value) for key, score, value in found if value is not None
     ]

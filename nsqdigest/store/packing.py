@@ -7,7 +7,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from nsqdigest.store.keys import Keys
-from nsqdigest.store.record import Record
+from nsqdigest.store.record import Record, stored_key
 from nsqdigest.store.schedule import Zoned
 from nsqdigest.store.servers.resp import Arguments
 
@@ -46,6 +46,8 @@ def pack_batch(
     records: Sequence[Record],
     muted: frozenset[bytes] = frozenset(),
     special: Special = NOTHING_SPECIAL,
+    *,
+    has_message_keys: bool = False,
 ) -> tuple[list[Arguments], list[int | bytes | Arguments]]:
     """The keys of the batch's timelines, and add's arguments from the number of timelines of its first kind on.
     `muted`: timelines whose records are counted and not kept.
@@ -65,7 +67,7 @@ def pack_batch(
         second = [record for record in records if record.timeline in of_second_kind]
     of_plain, of_second = _grouped(plain), _grouped(second)
     ordered = of_plain.records + of_second.records
-    names = [record.key for record in ordered]
+    names = [stored_key(record.key) for record in ordered] if has_message_keys else [record.key for record in ordered]
     columns = [b""] * (3 * len(ordered))
     columns[::3] = [_LENGTHS[len(name)] for name in names]
     columns[1::3] = names

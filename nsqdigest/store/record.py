@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from struct import Struct
 from typing import Any, NamedTuple
@@ -32,6 +32,22 @@ class Record(msgspec.Struct, gc=False):
     is_urgent: bool = False
     end: End = NO_END
     zone: str = ""
+
+
+_REVERSED = bytes.maketrans(b"0123456789abcdef", b"fedcba9876543210")
+_IS_REVERSED = b"\xff"
+"""It begins no text in UTF-8, so no key that a route reads from the events."""
+
+
+def stored_key(key: bytes) -> bytes:
+    """A message's own key as Redis has it. Redis orders records with equal timestamps by key, the smallest first. These
+    keys ascend as messages arrive, so their digits are reversed: the latest arrival is first, as the newest record."""
+    return _IS_REVERSED + key.translate(_REVERSED)
+
+
+def shown_keys(keys: Sequence[bytes]) -> list[bytes]:
+    """Keys as Redis has them, as everyone else knows them."""
+    return [key[1:].translate(_REVERSED) if key[:1] == _IS_REVERSED else key for key in keys]
 
 
 _USUAL_SCORE_BYTES = len(b"-1700000000123456")

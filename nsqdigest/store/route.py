@@ -39,6 +39,8 @@ class StoreRoute(NamedTuple):
     """Its timelines have zones of their own: `quiet` is None then."""
     has_ends: bool = False
     """Some of its records may end others of their key."""
+    has_message_keys: bool = False
+    """Its records have the keys of their messages, and no `key` of the route's."""
 
     @property
     def memory_ms(self) -> int:

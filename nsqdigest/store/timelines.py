@@ -58,7 +58,7 @@ class Timelines:
         muted = self._holds.muted(route) if self._holds.is_any_muted else _NONE
         is_special = zoned is not None or settings.has_ends or settings.has_quiet_hours
         special = self._special(settings, partition, records, zoned) if is_special else NOTHING_SPECIAL
-        keys, batch = pack_batch(of, records, muted, special)
+        keys, batch = pack_batch(of, records, muted, special, has_message_keys=settings.has_message_keys)
         known = self._acknowledged.known[route, partition]
         *counts, due_at_once, counted, muted, cancelled = await self._namespace.run(
             partition,

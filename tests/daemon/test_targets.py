@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import time
 from collections import defaultdict
 from functools import partial
 from typing import Any
@@ -19,7 +20,7 @@ from nsqdigest.delivery.sinks.table import KINDS
 from support.daemon import Daemon, run_command, toml
 from support.nsqclient import NsqClient
 from support.ports import HOST
-from support.receiver import HANG, OK, Answer, Post, Receiver
+from support.receiver import HANG, OK, Answer, Post, Receiver, parsed
 from support.servers import Nsqd
 from support.stage import TOPIC, Stage, stage
 from support.waiting import until, wait_until
@@ -284,3 +285,36 @@ async def test_a_flood_of_tenants_whose_hosts_are_dead_stops_no_other(
         receiver.answer(OK)
         receiver.judge = None
         await daemon.drain()
+
+
+@pytest.mark.parametrize(
+    ("more", "is_batch"),
+    [({"timestamp": "at"}, True), ({}, True), ({"timestamp": "at", "key": "{order}"}, False)],
+    ids=["a timestamp in seconds", "the timestamp of the message", "a timestamp in seconds and a key"],
+)
+def test_of_equal_timestamps_the_latest_arrival_is_the_newest(
+    stage: Stage, more: dict[str, str], *, is_batch: bool
+) -> None:
+    """Those of a batch arrive within microseconds, others milliseconds apart."""
+    stage.nsqd()
+    receiver = stage.receiver()
+    policy = {"immediate": False, "minimum_delay": "2s", "maximum_delay": "2s", "capacity": 5}
+    daemon = stage.daemon(
+        {"sinks.hook": {"url": receiver.url + "/{tenant}"}, "policies.default": policy},
+        [{"name": "events", "topic": TOPIC, "timeline": "all", "sink": "hook", **more}],
+    )
+    daemon.start()
+    now_s = int(time.time())
+    events = [{"tenant": f"tenant-{number}", "order": f"{number * 7 % 20}", "at": now_s} for number in range(20)]
+    bodies = [json.dumps(event).encode() for event in events]
+    if is_batch:
+        stage.nsqds[0].publish_many(TOPIC, bodies)
+    for body in [] if is_batch else bodies:
+        stage.nsqds[0].publish(TOPIC, body)
+        time.sleep(0.003)
+    wait_until(receiver.accepted, 15, "the digest")
+    (post,) = receiver.accepted()
+    newest = [f"tenant-{number}" for number in (19, 18, 17, 16, 15)]
+    assert [record["value"]["tenant"] for record in parsed(post.body)["data"]["records"]] == newest
+    assert post.path == "/hook/tenant-19"
+    stage.check_logs()

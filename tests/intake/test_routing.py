@@ -21,6 +21,7 @@ from nsqdigest.intake import bodies, names
 from nsqdigest.intake.decoding import suspicions
 from nsqdigest.intake.names import NAMES_BYTES
 from nsqdigest.intake.routing import IntakeRoute, Router
+from nsqdigest.intake.timestamps import arrival_us
 from nsqdigest.nsq.frames import Message
 from nsqdigest.store.record import A_SILENT_END, AN_END, NO_END, Record
 from support.routes import LIMITS, Refused, intake_route, routed
@@ -451,7 +452,7 @@ def test_a_route_that_drops_fields_still_sees_them_and_stores_no_trace() -> None
         "{user.mail}", key="{token}", timestamp="at", match=[("token", ("t",))], drop=["user.mail", "token", "at"]
     )
     record = record_of(body, route)
-    assert (record.timeline, record.key, record.timestamp_us) == (b"m", b"t", 1_699_999_999_500_000)
+    assert (record.timeline, record.key, record.timestamp_us // 1000) == (b"m", b"t", 1_699_999_999_500)
     assert record.value == b'{"user":"ada","user":{"id":1.50}}'
 
 
@@ -617,6 +618,23 @@ def test_the_latest_instant_is_the_last_that_a_score_in_microseconds_holds_exact
     limits = replace(LIMITS, future_ms=2**53)
     assert timestamp_of(str(2**52 // 1000 - 1), limits) == 4_503_599_627_369
     assert "not between the years 1970 and 2112" in bad_timestamp(str(2**52 // 1000), limits)
+
+
+@pytest.mark.parametrize(
+    ("delay_ms", "us"),
+    [(-86_400_000, 0), (-501, 0), (-500, 0), (-498, 1), (0, 250), (1, 250), (2, 251), (1498, 999), (10**9, 999)],
+)
+def test_the_arrival_is_less_than_a_millisecond_of_a_timestamp(delay_ms: int, us: int) -> None:
+    assert arrival_us(1_700_000_000_000, (1_700_000_000_000 + delay_ms) * 1_000_000 + 999_999) == us
+
+
+def test_of_equal_timestamps_with_keys_of_their_own_the_later_arrival_is_newer_but_for_ends() -> None:
+    body = b'{"user":"a","at":%d}' % (MESSAGE_NS // 10**9)
+    own, plain = intake_route(key="{user}", timestamp="at"), intake_route(timestamp="at")
+    can_end = intake_route(key="{user}", timestamp="at", cancel=(("user", ("b",)),))
+    assert record_of(body, own).timestamp_us > record_of(body, plain).timestamp_us
+    assert record_of(body, own).timestamp_us // 1000 == record_of(body, plain).timestamp_us // 1000
+    assert record_of(body, can_end).timestamp_us == record_of(body, plain).timestamp_us
 
 
 def test_a_timestamp_that_is_missing_is_refused() -> None:
