@@ -215,6 +215,10 @@ METRICS: dict[str, Declared] = {
     "store_records_lost_total": _counter(
         ("route",), "Records that Redis acknowledged and then lost, those delivered before among them."
     ),
+    "store_keys_forgotten_total": _counter(
+        ("route",),
+        "Keys of delivered records forgotten before dedupe_window was over: their timelines remember so many at most.",
+    ),
     "store_partitions_lost_total": _counter((), "Partitions that Redis lost with all their data."),
     "store_server_changes_total": _counter((), "Restarts and failovers of Redis that the daemon noticed."),
     "timelines_held": _gauge(

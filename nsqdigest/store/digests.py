@@ -13,6 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import chain, groupby
@@ -86,6 +87,7 @@ class Digests:
     def __init__(self, namespace: Namespace, routes: Mapping[str, StoreRoute]) -> None:
         self._namespace = namespace
         self._routes = routes
+        self._forgotten: Counter[str] = Counter()
         self.routes_changed()
 
     def routes_changed(self) -> None:
@@ -300,7 +302,18 @@ class Digests:
                 arguments.append(ending.details)
                 keys += dead.of_digest(ending.digest_id)
         words = await self._namespace.run(partition, "finish", keys, [packed(arguments)])
-        return [_ENDED[word] for word in words]
+        return [_ENDED.get(word) or self._ended(word, claim.route) for word, claim in zip(words, claims, strict=True)]
+
+    def _ended(self, word: bytes, route: str) -> Ended:
+        """Count the keys that the memory let go. Return what became of the digest."""
+        word, _, forgotten = word.partition(b" ")
+        self._forgotten[route] += int(forgotten)
+        return _ENDED[word]
+
+    def take_forgotten(self) -> Counter[str]:
+        """Return by route how many keys were forgotten before their time since the last call."""
+        taken, self._forgotten = self._forgotten, Counter()
+        return taken
 
     # -- their records
 

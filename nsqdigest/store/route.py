@@ -7,7 +7,7 @@ from typing import NamedTuple
 from nsqdigest.base.quiet_hours import QuietHours
 
 _LONGEST_MS = 366 * 86_400_000
-_REMEMBERED_PER_CAPACITY = 2
+_REMEMBERED_PER_CAPACITY, _REMEMBERED_AT_LEAST = 2, 1000
 
 
 ORPHAN = "the file has no route of this name, so no daemon delivers them"
@@ -51,4 +51,4 @@ class StoreRoute(NamedTuple):
     @property
     def remembered_keys(self) -> int:
         """How many keys of a timeline are remembered at most."""
-        return _REMEMBERED_PER_CAPACITY * self.capacity
+        return max(_REMEMBERED_PER_CAPACITY * self.capacity, _REMEMBERED_AT_LEAST)

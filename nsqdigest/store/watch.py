@@ -167,6 +167,8 @@ class StoreWatch:
                 "what happened to Redis",
             )
             self._lost(records=records)
+        for route, keys in self._store.digests.take_forgotten().items():
+            self._metrics.add("store_keys_forgotten_total", keys, route=route)
         for partition, (was, now) in enumerate(zip(self._epochs, self._store.namespace.epochs, strict=True)):
             if was != now:
                 self._metrics.add("store_partitions_lost_total")

@@ -425,6 +425,8 @@ class TimelinesBesideModel(RuleBasedStateMachine):
         self.asked(close, closed, closed)
         if closed == "closed":
             assert digest_id in self.received
+            assert part.store.forgotten == part.model.forgotten
+            self.saw("keys forgotten", part.model.forgotten)
 
     # -- a whole story, to which single steps alone would seldom come
 

@@ -421,3 +421,30 @@ async def test_an_end_is_known_as_long_as_it_may_wait_and_the_window_afterwards(
     await add(store, Record(0, T, b"k", 1000, b"ended", possible_repeat=False, end=AN_END))
     left_ms = plain.command("PTTL", plain.key("ends", "r", T))
     assert 2_000_000 + PLAN.dedupe_window_ms - 60_000 < left_ms <= 2_000_000 + PLAN.dedupe_window_ms
+
+
+async def deliver(store: Store, digest_id: str) -> None:
+    await open_one(store, claim := await claim_one(store), digest_id)
+    assert await close_digest(store, claim, digest_id, at_once(store)) is Ended.DONE
+
+
+@pytest.mark.parametrize("store_routes", [[PLAN._replace(capacity=5)]])
+async def test_a_small_timeline_knows_within_the_window_what_it_delivered(store: Store) -> None:
+    for number in range(12):
+        await add(store, *[rec(b"%d" % each, number) for each in range(5 * number, 5 * number + 5)])
+        await deliver(store, f"id-{number}")
+    again = await add(store, *[rec(b"%d" % each, each // 5, possible_repeat=True) for each in range(60)])
+    assert again.dropped_duplicate == 60
+    assert store.digests.take_forgotten() == {}
+
+
+@pytest.mark.parametrize("store_routes", [[PLAN._replace(capacity=600)]])
+async def test_keys_that_are_forgotten_within_the_window_are_counted(store: Store) -> None:
+    for number in range(3):
+        for part in (range(0, 300), range(300, 600)):
+            await add(store, *[rec(b"%d %d" % (number, each), number) for each in part])
+        await deliver(store, f"id-{number}")
+    assert store.digests.take_forgotten() == {"r": 600}
+    assert store.digests.take_forgotten() == {}
+    again = await add(store, *[rec(b"%d 7" % number, number, possible_repeat=True) for number in range(3)])
+    assert (again.added, again.dropped_duplicate) == (3, 2)

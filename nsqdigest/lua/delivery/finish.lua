@@ -17,7 +17,9 @@
 --         the next digests, number of digests; per digest: id
 --       then per digest to bury: its details (opaque)
 -- RETURNS per digest 'closed' | 'waiting' | 'buried' | 'already' | 'stale' | 'damaged'
---         already: this digest was closed or buried before; damaged: a key of its own has another type, nothing changed
+--         already: this digest was closed or buried before; damaged: a key of its own has another type, nothing
+--         changed.
+--         Behind 'closed' and 'buried', after a blank: how many keys the memory let go for want of room, if any
 -- ERRORS none of its own. A key that timelines share and that has another type stops the call before its first write.
 -- EFFECT after a close or a bury base = bound = EXEMPT, and not those of the call, where the head says that an urgent
 --        record came meanwhile (add). Each timeline waits before its digest ends, and is leased until it has: a call
@@ -181,9 +183,16 @@ end
 
 -- Of a revived digest its first end has remembered the keys. Returns whether the snapshot became the memory.
 local function remember_keys(entry, route, is_over)
-  local own = entry.own
-  return byte(entry.timeline) ~= REVIVED
-    and remember(KEYS[own + 2], KEYS[own], entry.total, is_over, entry.known or 0, route.remember_ms, route.remembered)
+  if byte(entry.timeline) == REVIVED then
+    return false
+  end
+  local own, known = entry.own, entry.known or 0
+  local became_it, forgotten =
+    remember(KEYS[own + 2], KEYS[own], entry.total, is_over, known, route.remember_ms, route.remembered)
+  if forgotten > 0 then
+    answers[entry.number] = answers[entry.number] .. format(' %d', forgotten)
+  end
+  return became_it
 end
 
 local function close(entries, route)

@@ -9,14 +9,15 @@ local ENTRIES_PER_CALL = 500 -- unpack has its limit
 -- Remembers the keys of a snapshot of `total` records. is_over: nobody needs the snapshot any more, so it may become
 -- the memory; known: entries of the memory now; remember_ms (as text): '0': not at all; remembered: most entries of
 -- the memory.
--- Returns whether the snapshot became the memory.
+-- Returns whether the snapshot became the memory, and how many keys are forgotten for want of room.
 local function remember(memory, snapshot, total, is_over, known, remember_ms, remembered)
   if remember_ms == '0' or total == 0 then
     if known > 0 and remember_ms ~= '0' then -- a call that was cut off may have made it, and no more
       redis.call('PEXPIRE', memory, remember_ms)
     end
-    return false
+    return false, 0
   end
+  local forgotten = 0
   local becomes_it = is_over and known == 0 and total <= remembered and total <= MOST_OF_A_DIGEST
   if becomes_it then
     rename(snapshot, memory)
@@ -29,8 +30,9 @@ local function remember(memory, snapshot, total, is_over, known, remember_ms, re
       end
       redis.call('ZADD', memory, 'LT', unpack(entries))
     end
-    redis.call('ZREMRANGEBYRANK', memory, remembered, -1)
+    forgotten = total - math.min(total, remembered, MOST_OF_A_DIGEST)
+      + redis.call('ZREMRANGEBYRANK', memory, remembered, -1)
   end
   redis.call('PEXPIRE', memory, remember_ms)
-  return becomes_it
+  return becomes_it, forgotten
 end

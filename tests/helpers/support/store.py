@@ -176,6 +176,8 @@ class Scripts:
         self.now_ms: int | None = NOW_MS
         self.watch: Watch | None = None
         self.is_sound = True
+        self.forgotten = 0
+        """How many keys the memories let go for want of room in the last call of finish."""
 
     # -- keys
 
@@ -355,8 +357,9 @@ class Scripts:
             arguments += [routes.index(end.claim.route) + 1, end.kind, end.claim.token, posts]
             arguments += [end.base_ms, end.bound_ms, 1, end.digest_id]
         arguments += [end.more for end in ends if end.kind == "bury"]
-        words = self.run("finish", keys, arguments)
-        return [word.decode() for word in words], self.client.zcard(self.key("dead"))
+        words = [word.decode().partition(" ") for word in self.run("finish", keys, arguments)]
+        self.forgotten = sum(int(forgotten or 0) for _, _, forgotten in words)
+        return [word for word, _, _ in words], self.client.zcard(self.key("dead"))
 
     @staticmethod
     def closing(

@@ -155,6 +155,8 @@ class Model:
         self.policies = dict(policies)
         self.most_timelines = most_timelines
         self.remembered = remembered
+        self.forgotten = 0
+        """How many keys the last digest that ended made its timeline forget."""
         self.timelines: dict[Place, Timeline] = {}
         self.memories: dict[Place, dict[bytes, float]] = {}
         self.ends: dict[Place, dict[bytes, float]] = {}
@@ -495,7 +497,9 @@ class Model:
         memory = self.memories.setdefault((claim.route, claim.timeline), {})
         for key, (timestamp_ms, _) in digest.records.items():
             memory[key] = max(memory.get(key, -1), timestamp_ms)
-        for key in sorted(memory, key=lambda key: (-memory[key], key))[self.remembered :]:
+        over = sorted(memory, key=lambda key: (-memory[key], key))[self.remembered :]
+        self.forgotten = len(over)
+        for key in over:
             del memory[key]
 
     def bury(
@@ -526,6 +530,7 @@ class Model:
         if of is None or of.digest is None or of.digest.id != digest_id:
             return "stale", None
         digest, of.digest, of.closed = of.digest, None, digest_id
+        self.forgotten = 0
         if digest.is_followed_at_once:
             after_ms = EXEMPT_MS, EXEMPT_MS
         of.wait(*after_ms, self.policies[claim.route].increment_ms)
