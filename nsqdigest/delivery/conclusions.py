@@ -6,12 +6,13 @@ room there is. What Redis then answers is counted for all digests of a call at o
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from nsqdigest.base import log
+from nsqdigest.base import log, tasks
 from nsqdigest.base.errors import StoreError
 from nsqdigest.base.reasons import NOTHING_SENT, BuryReason, Verdict
 from nsqdigest.delivery import verdicts
@@ -26,12 +27,14 @@ if TYPE_CHECKING:
     from nsqdigest.base.metrics import Metrics
     from nsqdigest.delivery.outlet import Outlet
     from nsqdigest.delivery.sinks.base import Outcome
-    from nsqdigest.store.dead import DeadStore
+    from nsqdigest.store.dead import Dead, DeadStore
     from nsqdigest.store.digests import Digests
 
 _log = log.get("scheduler")
 
 SUMMARY_EVERY_S = 10.0
+DROPPED_PER_TURN = 2000
+"""Dead digests beyond the limit, of one partition: a limit that was lowered takes many turns."""
 
 
 class Conclusion(NamedTuple):
@@ -72,13 +75,21 @@ class Conclusions:
         self._on_decision = on_decision
         self._on_end = on_end
         self._finishers = [
-            Finisher(digests, partition, uniform, self._count, self._drop_the_longest_dead)
+            Finisher(digests, partition, uniform, self._count, self.limit_dead)
             for partition in range(digests.partitions)
         ]
+        self._dropping: dict[int, asyncio.Task[None]] = {}
+        """By partition: what drops the longest dead, beside everything else."""
 
     @property
     def finishers(self) -> Sequence[Finisher]:
         return self._finishers
+
+    async def stop(self) -> None:
+        """What was not dropped from the dead store by now is left to the next turn."""
+        for task in self._dropping.values():
+            task.cancel()
+        await asyncio.gather(*self._dropping.values(), return_exceptions=True)
 
     # -- what becomes of a delivery
 
@@ -301,25 +312,41 @@ class Conclusions:
             detail=last.cause if last else "",
         )
 
-    async def _drop_the_longest_dead(self, partition: int) -> None:
-        try:
-            await self._drop_over_limit(partition)
-        except StoreError as error:  # the next burial tries again
-            self._metrics.add("store_errors_total", reason=error.reason)
+    # -- the limit of the dead store
+
+    def limit_dead(self, partition: int) -> None:
+        """Drops the longest dead beyond the limit: a bounded number, and nobody waits for it. To be called after a
+        burial, and now and then, since the limit may have been lowered."""
+        if partition not in self._dropping:
+            work = self._drop_over_limit(partition)
+            self._dropping[partition] = tasks.start(work, f"limit of the dead of partition {partition}")
 
     async def _drop_over_limit(self, partition: int) -> None:
-        for old in await self._dead.over_limit(partition):
-            records = await self._dead.drop_over_limit(old)
-            if not records:
-                continue  # another was quicker
-            self._metrics.add("dead_digests_dropped_total", sink=old.details.sink)
-            _log.counted(
-                "error",
-                "scheduler.dead.dropped",
-                by=("route",),
-                adds=("records",),
-                digest=old.id,
-                route=old.route,
-                records=records,
-                hint="more digests are dead than limits.dead_digests allows: the oldest is gone for good",
-            )
+        left, passed = DROPPED_PER_TURN, 0
+        try:
+            while left > 0:
+                page = await self._dead.over_limit(partition, passed, left)
+                for old in page.found:
+                    self._note_dropped(old, await self._dead.drop_over_limit(old))
+                if not page.found:
+                    break
+                left, passed = left - len(page.found), passed + page.unreadable
+        except StoreError as error:  # the next turn tries again
+            self._metrics.add("store_errors_total", reason=error.reason)
+        finally:
+            del self._dropping[partition]
+
+    def _note_dropped(self, old: Dead, records: int) -> None:
+        if not records:
+            return  # another was quicker
+        self._metrics.add("dead_digests_dropped_total", sink=old.details.sink)
+        _log.counted(
+            "error",
+            "scheduler.dead.dropped",
+            by=("route",),
+            adds=("records",),
+            digest=old.id,
+            route=old.route,
+            records=records,
+            hint="more digests are dead than limits.dead_digests allows: the oldest is gone for good",
+        )

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsqdigest.base import tasks
@@ -55,7 +55,7 @@ class Finisher:
         partition: int,
         uniform: Callable[[float, float], float],
         on_results: Callable[[Sequence[Result]], None],
-        on_dead: Callable[[int], Awaitable[None]],
+        on_dead: Callable[[int], None],
     ) -> None:
         """`on_dead`: called with the partition after a burial in it."""
         self._digests = digests
@@ -132,7 +132,7 @@ class Finisher:
         if End.BURY in [conclusion.ending.kind for conclusion in batch]:
             died = [each for each in ended if each.conclusion.ending.kind is End.BURY and each.ended in _HAS_ENDED]
             if died:
-                await self._on_dead(self._partition)
+                self._on_dead(self._partition)
         return failed
 
     async def _ended(self, batch: Sequence[Conclusion]) -> list[Result]:

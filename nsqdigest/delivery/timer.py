@@ -243,6 +243,7 @@ class Scheduler:
             await outlet.stop()
         for finisher in self._conclusions.finishers:
             await finisher.stop()
+        await self._conclusions.stop()
         await self._leaving.close()
 
     def _is_busy(self, outlets: Iterable[Outlet]) -> bool:
@@ -325,6 +326,8 @@ class Scheduler:
         went_back_ms = upkeep.went_back_ms(timer.partition)
         if went_back_ms:
             _log.counted("warning", "scheduler.store.clock_went_back", by=(), by_s=went_back_ms / 1000)
+        if has_turn:
+            self._conclusions.limit_dead(timer.partition)
         if has_turn or went_back_ms or not upkeep.is_census_done(timer.partition, routes):
             await self._maintain(timer)
 

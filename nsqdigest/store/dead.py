@@ -144,6 +144,14 @@ def _dead(partition: int, digest_id: bytes, since_ms: bytes, text: bytes | None)
     return Dead(partition, instant_ms(since_ms), details) if details.head.id.encode() == digest_id else None
 
 
+class OverLimit(NamedTuple):
+    """Some of the dead digests beyond the limit."""
+
+    found: list[Dead]
+    unreadable: int
+    """How many stood between and before them whose details are unreadable: these stay."""
+
+
 class DeadStore:
     def __init__(self, namespace: Namespace, limit: int) -> None:
         self._namespace = namespace
@@ -246,12 +254,14 @@ class DeadStore:
         answer = await self._namespace.run(partition, "drop_dead", keys, [digest_id, may_stay])
         return int(answer[1]) if answer[0] == b"dropped" else None
 
-    async def over_limit(self, partition: int) -> list[Dead]:
-        """The dead digests beyond the limit, those longest dead first, where their details are readable."""
+    async def over_limit(self, partition: int, passed: int, most: int) -> OverLimit:
+        """At most so many of those beyond the limit, the longest dead first. `passed`: so many stand before them whose
+        details are unreadable, as earlier pages found."""
         (count,) = await self._namespace.send(partition, [[b"ZCARD", self._namespace.dead_keys[partition].dead]])
-        over = count - self._limit_per_partition
-        found, start, step = list[Dead](), 0, min(over + _LOOKED_BEYOND, RECORDS_PER_CALL)
-        while len(found) < over and start < count:
+        over = min(count - self._limit_per_partition, most)
+        found, start = list[Dead](), passed
+        while not found and over > 0 and start < count:
+            step = min(over + _LOOKED_BEYOND, RECORDS_PER_CALL)
             found += await self.page(partition, start, step)
             start += step
-        return found[: max(0, over)]
+        return OverLimit(found[: max(0, over)], max(0, min(start, count) - passed - len(found)))

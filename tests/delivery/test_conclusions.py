@@ -12,7 +12,7 @@ import pytest
 
 from nsqdigest.backoff import State
 from nsqdigest.base.reasons import BuryReason, Verdict
-from nsqdigest.delivery.conclusions import SUMMARY_EVERY_S
+from nsqdigest.delivery.conclusions import DROPPED_PER_TURN, SUMMARY_EVERY_S
 from nsqdigest.delivery.sinks.base import Outcome
 from nsqdigest.store.answers import Ended, NotOpened
 from nsqdigest.store.dead import Details
@@ -21,6 +21,7 @@ from nsqdigest.store.schedule import Plan, Schedule
 from support.delivering import HEAD, NOW_MS, Delivering, ToldBulkSink, ToldDead, ToldDigests, failure, simulate
 from support.settings import POLICY
 from support.simulated import BEGAN_S, Time, simulated
+from support.waiting import until
 
 pytestmark = pytest.mark.unit
 
@@ -258,6 +259,7 @@ async def test_what_was_refused_is_buried_with_the_receivers_words_and_the_longe
     stage.sink.outcome = Outcome(Verdict.REFUSED, "400", answer="no")
     await stage.carry("a")
     await stage.conclusions.finishers[0].quiet()
+    await until(lambda: len(dead.dropped) == 3, 5, "the longest dead to go")
     (ending,) = stage.digests.endings()
     details = Details.decode(ending.details)
     assert (ending.kind, ending.digest_id, ending.after.base_ms) == ("bury", "id of a", NOW_MS + 60_000)
@@ -284,8 +286,25 @@ async def test_a_failure_to_drop_the_longest_dead_is_counted_and_left_to_the_nex
     stage.sink.outcome = Outcome(Verdict.REFUSED, "400")
     await stage.carry("a")
     await stage.conclusions.finishers[0].quiet()
-    assert stage.metrics.value("store_errors_total", reason="redis-timeout") == 1
     assert stage.metrics.total("digests_buried_total") == 1
+    await until(lambda: stage.metrics.value("store_errors_total", reason="redis-timeout") == 1, 5, "the failure")
+
+
+@simulated
+async def test_a_limit_that_was_lowered_takes_turns_and_one_turn_at_a_time() -> None:
+    dead = ToldDead()
+    names = [f"id-{number}" for number in range(DROPPED_PER_TURN + 7)]
+    dead.over = [Old(name, "s", Details(HEAD, "s", "t", "other", "refused", "")) for name in names]
+    dead.records = dict.fromkeys(names, 1)
+    stage = Delivering(ToldDigests(), dead)
+    for _ in range(3):
+        stage.conclusions.limit_dead(0)
+    await until(lambda: len(dead.dropped) == DROPPED_PER_TURN, 5, "a turn")
+    await asyncio.sleep(1)
+    assert dead.dropped == names[:DROPPED_PER_TURN]
+    stage.conclusions.limit_dead(0)
+    await until(lambda: dead.dropped == names, 5, "the rest")
+    await stage.conclusions.stop()
 
 
 @simulated

@@ -32,7 +32,6 @@ class Stage:
         self.results: list[tuple[float, Result]] = []
         self.buried_in: list[int] = []
         self.windows: list[tuple[float, float]] = []
-        self.dropping_takes_s = 0.0
         self.finisher = Finisher(digests, 0, self._uniform, self._on_results, self._on_dead)  # type: ignore[arg-type]
         self._made = Delivering(digests)
 
@@ -43,9 +42,8 @@ class Stage:
     def _on_results(self, results: Sequence[Result]) -> None:
         self.results += [(now_s(), result) for result in results]
 
-    async def _on_dead(self, partition: int) -> None:
+    def _on_dead(self, partition: int) -> None:
         self.buried_in.append(partition)
-        await asyncio.sleep(self.dropping_takes_s)
 
     def may_claim(self, after_s: float = 0.0) -> bool:
         return self.finisher.may_claim(asyncio.get_running_loop().time() + after_s)
@@ -251,18 +249,6 @@ async def test_after_a_burial_the_longest_dead_are_looked_at_once() -> None:
     stage.put("again", kind="bury")
     await stage.finisher.quiet()
     assert stage.buried_in == [0, 0]
-
-
-@simulated
-async def test_it_is_busy_until_the_longest_dead_are_dropped() -> None:
-    stage = Stage(ToldDigests())
-    stage.dropping_takes_s = 2
-    stage.put("b", kind="bury")
-    await asyncio.sleep(1)
-    assert stage.finisher.is_busy
-    await stage.finisher.quiet()
-    assert now_s() == 2
-    assert not stage.finisher.is_busy
 
 
 @simulated

@@ -24,6 +24,7 @@ from nsqdigest.delivery.opener import Opener
 from nsqdigest.delivery.outlet import Outlet
 from nsqdigest.delivery.sinks.base import Outcome, OutgoingDigest
 from nsqdigest.store.answers import Claim, Ended, NotOpened
+from nsqdigest.store.dead import OverLimit
 from nsqdigest.store.digests import Ending, Opening
 from nsqdigest.store.head import Head
 from nsqdigest.store.record import Columns, StoredRecord
@@ -227,11 +228,12 @@ class ToldDead:
         self.dropped: list[str] = []
         self.fails = 0
 
-    async def over_limit(self, partition: int) -> list[Any]:
+    async def over_limit(self, partition: int, passed: int, most: int) -> OverLimit:
         if self.fails:
             self.fails -= 1
             raise failure()
-        return self.over
+        found, self.over = self.over[:most], self.over[most:]
+        return OverLimit(found, 0)
 
     async def drop_over_limit(self, old: Any) -> int:
         self.dropped.append(old.id)
