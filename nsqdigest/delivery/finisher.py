@@ -8,6 +8,7 @@ Invariants:
 - A digest that Redis does not end would be posted again and again. So until an end succeeds nothing is claimed but a
   trial now and then, after waits that grow.
 - A digest whose keys are damaged stops no other: a call that Redis breaks off is divided until it stands alone.
+- What one call has too much work with follows in the next.
 - Each end that was put in has one result: what became of it, or that nothing did (None).
 """
 
@@ -127,6 +128,10 @@ class Finisher:
             answer if isinstance(answer, Result) else Result(conclusion, Ended.DAMAGED, answer)
             for conclusion, answer in zip(batch, answers, strict=True)
         ]
+        later = [result.conclusion for result in ended if result.ended is Ended.LATER]
+        if later:
+            self._waiting = [*later, *self._waiting]
+            ended = [result for result in ended if result.ended is not Ended.LATER]
         failed = [result for result in ended if result.ended is None]
         self._on_results(ended if not failed else [result for result in ended if result.ended is not None])
         if End.BURY in [conclusion.ending.kind for conclusion in batch]:

@@ -149,8 +149,17 @@ class Opener:
         latest_due_ms = max(now_ms, *(each.claim.due_ms for each in some))  # the clock here may be behind Redis'
         next_earliest_ms = {name: plan.earliest_next_ms(latest_due_ms) for name, plan in plans.items()}
         new_ids = ids.uuids7(now_ms, secrets.token_bytes(ids.RANDOM_BYTES * len(some)))
-        openings = [*map(Opening, [each.claim for each in some], new_ids)]
-        return await self._while_leased(some, lambda: self._digests.open(partition, openings, next_earliest_ms))
+        openings = dict(enumerate(map(Opening, [each.claim for each in some], new_ids)))
+        answers: dict[int, Head | NotOpened] = {}
+        while openings:  # what one call has too much work with follows in the next
+            asked = [*openings.values()]
+            found = await self._while_leased(
+                some,
+                lambda asked=asked: self._digests.open(partition, asked, next_earliest_ms),  # type: ignore[misc]
+            )
+            answers |= zip([*openings], found, strict=True)
+            openings = {place: each for place, each in openings.items() if answers[place] is NotOpened.LATER}
+        return [answers[place] for place in range(len(some))]
 
     async def _while_leased(self, some: Sequence[Delivery], work: Callable[[], Awaitable[T]]) -> T:
         """Work that may be done again, again and again until Redis does its part of it or a lease is over."""

@@ -69,6 +69,8 @@ class NotOpened(StrEnum):
     """Nothing to send; the timeline is forgotten."""
     DAMAGED = "damaged"
     """A key of its own has another type."""
+    LATER = "later"
+    """The call had work enough without it: ask again."""
 
 
 class Ended(StrEnum):
@@ -79,6 +81,8 @@ class Ended(StrEnum):
     """An earlier call did it."""
     STALE = "stale"
     DAMAGED = "damaged"
+    LATER = "later"
+    """The call had work enough without it: ask again."""
 
 
 # -- upkeep

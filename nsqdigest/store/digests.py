@@ -419,6 +419,7 @@ _ENDED = {
     b"already": Ended.ALREADY,
     b"stale": Ended.STALE,
     b"damaged": Ended.DAMAGED,
+    b"later": Ended.LATER,
 }
 
 

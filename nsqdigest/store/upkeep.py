@@ -43,7 +43,7 @@ _TURN = 0.9
 alone never asks too early."""
 _NOTHING_LEFT = b"0"
 _ALL = b"all"
-PAGES_PER_TURN = 20
+PAGES_PER_TURN = 100
 
 
 class _Page(NamedTuple):
@@ -55,6 +55,8 @@ class _Page(NamedTuple):
     miscounted: int
     inexact: list[str]
     """Routes."""
+    is_cut_short: bool
+    """There was more to do than one call may."""
 
 
 class _WentBack(NamedTuple):
@@ -113,17 +115,20 @@ class Upkeep:
         self._cursors = {place: cursor for place, cursor in self._cursors.items() if place[1] not in routes}
 
     async def maintain(self, partition: int, routes: Sequence[str], lease_ms: int) -> Maintained:
-        """One turn of upkeep. `lease_ms`: a longer lease was given by a clock that was ahead. A census that needs more
+        """One turn of upkeep. `lease_ms`: a longer lease was given by a clock that was ahead. Work that needs more
         pages than one turn has goes on in the next turn."""
-        done = await self._maintain(partition, routes, lease_ms)
-        done = done.and_then(await self._bring_back(partition, routes, lease_ms))
-        for _ in range(PAGES_PER_TURN - 1):
-            if self.is_census_done(partition, routes):
+        done = await self._bring_back(partition, routes, lease_ms)
+        for number in range(PAGES_PER_TURN):
+            # Another route is first each time: none takes all of what one call may do.
+            first = number % max(1, len(routes))
+            some, is_cut_short = await self._maintain(partition, [*routes[first:], *routes[:first]], lease_ms)
+            done = done.and_then(some)
+            if not is_cut_short and self.is_census_done(partition, routes):
                 break
-            done = done.and_then(await self._maintain(partition, routes, lease_ms))
         return done
 
-    async def _maintain(self, partition: int, routes: Sequence[str], lease_ms: int) -> Maintained:
+    async def _maintain(self, partition: int, routes: Sequence[str], lease_ms: int) -> tuple[Maintained, bool]:
+        """Also whether there is more to do."""
         pages, damaged = await one_by_one(routes, lambda some: self._maintain_page(partition, some, lease_ms))
         self._cursors |= {(partition, route): _NOTHING_LEFT for route in damaged}
         inexact = [route for page in pages for route in page.inexact]
@@ -131,7 +136,7 @@ class Upkeep:
         miscounted = 0
         if not damaged and any(page.miscounted for page in pages):
             miscounted = await self._count_timelines(partition)
-        return Maintained(
+        done = Maintained(
             sum(page.ran_out for page in pages),
             sum(page.brought_back for page in pages),
             sum(page.found for page in pages),
@@ -139,6 +144,7 @@ class Upkeep:
             tuple(chain.from_iterable(mended)),
             {**damaged, **not_mended},
         )
+        return done, any(page.is_cut_short for page in pages)
 
     async def _maintain_page(self, partition: int, routes: Sequence[str], lease_ms: int) -> _Page:
         of_routes = [self._namespace.keys[partition, route] for route in routes]
@@ -152,7 +158,7 @@ class Upkeep:
                 self._cursors.get((partition, route), _ALL),
             )
         ]
-        ran_out, brought_back, found, miscounted, *more = await self._namespace.run(
+        ran_out, brought_back, found, miscounted, is_cut_short, *more = await self._namespace.run(
             partition, "maintenance", keys, [b"", RECORDS_PER_CALL, lease_ms, *each]
         )
         inexact, cursors = [], dict.fromkeys(((partition, route) for route in routes), _NOTHING_LEFT)
@@ -162,7 +168,7 @@ class Upkeep:
             if is_inexact:
                 inexact.append(route)
         self._cursors |= cursors
-        return _Page(ran_out, brought_back, found, miscounted, inexact)
+        return _Page(ran_out, brought_back, found, miscounted, inexact, bool(is_cut_short))
 
     async def _bring_back(self, partition: int, routes: Sequence[str], lease_ms: int) -> Maintained:
         """While there may be digests that were opened before the clock went back: their next instants follow from

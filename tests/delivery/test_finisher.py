@@ -252,6 +252,15 @@ async def test_after_a_burial_the_longest_dead_are_looked_at_once() -> None:
 
 
 @simulated
+async def test_what_one_call_has_too_much_work_with_follows_in_the_next() -> None:
+    stage = Stage(ToldDigests(per_call={"finish": 2}))
+    stage.put("a", "b", "c", "d", "e")
+    await stage.finisher.quiet()
+    assert [names for _, names in stage.calls()] == [["a", "b", "c", "d", "e"], ["c", "d", "e"], ["e"]]
+    assert [(name, ended) for _, name, ended in stage.ended()] == [(name, Ended.DONE) for name in "abcde"]
+
+
+@simulated
 async def test_stopped_it_asks_nothing_more() -> None:
     stage = Stage(ToldDigests(fails={"finish": [failure() for _ in range(100)]}))
     stage.put("a")

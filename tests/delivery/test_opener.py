@@ -354,6 +354,15 @@ async def test_stale_empty_and_damaged_ones_stop_no_neighbour(logged: Callable[[
 
 
 @simulated
+async def test_what_one_call_has_too_much_work_with_is_opened_by_the_next_under_the_same_ids() -> None:
+    stage = Delivering(ToldDigests(per_call={"open": 2}))
+    await stage.carry("a", "b", "c")
+    assert sorted(stage.sink.timelines) == ["a", "b", "c"]
+    first, second = ([each.new_id for each in openings] for _, (_, openings, _) in stage.digests.called("open"))
+    assert second == first[2:]
+
+
+@simulated
 async def test_what_expired_is_buried_without_a_post_and_with_our_own_word() -> None:
     stage = Delivering(ToldDigests(heads={"a": HEAD._replace(attempts=2, tries=2)}), max_attempts=2)
     await stage.carry("a")

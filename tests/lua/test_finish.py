@@ -188,3 +188,23 @@ def test_a_route_with_nothing_to_end_is_left_alone(store: Scripts) -> None:
     words, _ = store.finish(end(store, "close", a), end(store, "close", b._replace(token="another")))
     assert words == ["closed", "stale"]
     assert {name: value for name, value in store.dump().items() if b":s:" in name or name.endswith(b":s")} == before
+
+
+def test_ends_beyond_what_one_call_may_copy_are_left_to_the_next(store: Scripts) -> None:
+    """A burial copies its keys into the memory; a first close renames them, and a retry touches none."""
+    store.watch = None
+    names = [b"%d" % number for number in range(6)]
+    for name in names:
+        for first in range(0, 1200, 400):
+            store.add(*(Rec(name, b"%d" % n, NOW_MS) for n in range(first, first + 400)), capacity=2000)
+    found = {claim.timeline: claim for claim in store.claim(routes=(("r", 1, 0),)).claims}
+    claims = [found[name] for name in names]
+    store.open_many([(claim, identity(claim)) for claim in claims])
+    memory = (600_000, 2400)
+    ends = [end(store, "bury", claim)._replace(memory=memory) for claim in claims[:5]]
+    closing = end(store, "close", claims[5])._replace(memory=memory)
+    words, dead = store.finish(*ends, closing)
+    assert (words, dead) == (["buried"] * 4 + ["later", "closed"], 4)
+    assert len(store.snapshot(names[4])) == 1200
+    assert store.finish(ends[4]) == (["buried"], 5)
+    assert store.ledger() == {"added": 7200, "buried": 6000, "delivered": 1200}

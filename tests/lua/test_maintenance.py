@@ -196,3 +196,18 @@ def test_every_kind_of_key_it_touches(store: Scripts) -> None:
         *store.keys("waiting leased tokens schedule ledger", "r"),
         *map(store.key, ["count", "agenda"]),
     }
+
+
+def test_so_many_in_one_call_over_all_routes_and_the_others_follow(store: Scripts) -> None:
+    """A route that a call did not get to keeps the place of its census."""
+    routes = ["one", "two", "three"]
+    for route in routes:
+        for number in range(3):
+            lease(store, b"%d" % number, route=route)
+    store.now_ms = NOW_MS + LEASE_MS
+    first = store.maintained(routes, 4, cursors={"three": b"all"})
+    assert (first.ran_out, first.is_cut_short, first.miscounted) == (4, True, 0)
+    assert first.more["three"] == (b"all", False)
+    second = store.maintained([*routes[1:], routes[0]], 500, cursors={"three": b"all"})
+    assert (second.ran_out, second.is_cut_short) == (5, False)
+    assert second.more == {}

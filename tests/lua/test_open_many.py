@@ -151,3 +151,39 @@ def test_a_route_none_of_whose_timelines_may_be_opened_is_left_alone(store: Scri
     answers = store.open_many([(claims["r", b"a"], "id-1"), (stale, "id-2")])
     assert answers[1] == "stale"
     assert of_s() == before
+
+
+def test_merges_beyond_what_one_call_may_do_are_left_to_the_next(store: Scripts) -> None:
+    """Each takes 1,200 records in; the fresh one beside them costs nothing."""
+    store.watch = None
+    names = [b"a", b"b", b"c", b"d", b"e"]
+    begin(store, *names)
+    claims = {name: claim for (_, name), claim in claimed(store).items()}
+    store.open_many([(claims[name], f"old-{name.decode()}") for name in names])
+    for name in names:
+        for first in range(0, 1200, 400):
+            store.add(*(Rec(name, b"new-%d" % n, NOW_MS) for n in range(first, first + 400)), capacity=2000)
+    begin(store, b"fresh")
+    claims[b"fresh"] = store.claim_one(b"fresh")
+    wanted = [(claims[name], f"new-{name.decode()}") for name in [*names, b"fresh"]]
+    before = store.dump()
+    answers = store.open_many(wanted, merge_capacity=2000)
+    assert [each if isinstance(each, str) else each.word for each in answers] == [
+        "merged", "merged", "merged", "merged", "later", "opened",
+    ]  # fmt: skip
+    assert {name for name, value in store.dump().items() if name.endswith(b":e") and value != before[name]} == set()
+    (last,) = store.open_many(wanted[4:5], merge_capacity=2000)
+    assert isinstance(last, Opened)
+    assert (last.word, last.total) == ("merged", 1201)
+
+
+def test_one_merge_alone_is_never_left_to_later(store: Scripts) -> None:
+    store.watch = None
+    begin(store, b"a")
+    (claim,) = claimed(store).values()
+    store.opened(claim, "old")
+    for first in range(0, 2000, 400):
+        store.add(*(Rec(b"a", b"new-%d" % n, NOW_MS) for n in range(first, first + 400)), capacity=2000)
+    (merged,) = store.open_many([(claim, "new")], merge_capacity=1)
+    assert isinstance(merged, Opened)
+    assert (merged.word, merged.total) == ("merged", 1)

@@ -20,7 +20,7 @@
 -- @include lib/schedule.lua
 -- @include lib/exempt.lua
 
-local LOOKED_AT_PER_ROUTE = 500 -- at most
+local LOOKED_AT_PER_ROUTE, LOOKED_AT_PER_CALL = 500, 5000 -- at most
 local LOOKED_AT_BEYOND_ROOM = 16 -- at a time: some of the first may be due later by now
 local LEASED_AT_MOST = 5000 -- where more are leased than claims take, a lost claim is left to maintenance
 local now, token, budget_count = now_ms(ARGV[1]), ARGV[3], tonumber(ARGV[4])
@@ -31,6 +31,8 @@ for number = 1, budget_count do
   room[number] = tonumber(ARGV[4 + number])
 end
 local agenda, exempt, answer, answered = KEYS[#KEYS - 1], KEYS[#KEYS], { now, '' }, 2
+local left_of_call = LOOKED_AT_PER_CALL
+local exempt_of_routes -- retries by route, read when one is asked for
 
 local function keys_of_route(number)
   return unpack(KEYS, 4 * number - 3, 4 * number)
@@ -120,13 +122,14 @@ end
 local function take_exempt(number, budget)
   local waiting, leased, tokens, schedules = keys_of_route(number)
   local route, next_due, gone = route_of(waiting), nil, {}
-  for _, entry in ipairs(exempt_retries(exempt, LOOKED_AT_PER_ROUTE)) do
-    local timeline = timeline_of(entry.name, route)
-    if timeline and not is_exempt_retry(entry.due, waiting, schedules, timeline) then
+  exempt_of_routes = exempt_of_routes or exempt_retries(exempt, LOOKED_AT_PER_ROUTE)
+  for _, entry in ipairs(exempt_of_routes[route] or {}) do
+    local timeline = entry.timeline
+    if not is_exempt_retry(entry.due, waiting, schedules, timeline) then
       gone[#gone + 1] = entry.name
-    elseif timeline and entry.due > now then
+    elseif entry.due > now then
       next_due = math.min(next_due or entry.due, entry.due)
-    elseif timeline and room[budget] > 0 then
+    elseif room[budget] > 0 then
       local _, _, records = unpack_schedule(redis.call('HGET', schedules, timeline), now)
       begin_writes(agenda)
       redis.call('HSET', schedules, timeline, struct.pack(SCHEDULE, EXEMPT, EXEMPT, records))
@@ -135,7 +138,7 @@ local function take_exempt(number, budget)
       redis.call('ZREM', waiting, timeline)
       put_into_answer(number, timeline, EXEMPT)
       room[budget], gone[#gone + 1] = room[budget] - 1, entry.name
-    elseif timeline then
+    else
       next_due = math.min(next_due or entry.due, entry.due)
     end
   end
@@ -149,11 +152,11 @@ end
 local function take(number)
   local budget, latest = budget_of(number)
   local increment = tonumber(ARGV[4 + budget_count + 2 * number])
-  local left = LOOKED_AT_PER_ROUTE
+  local left = math.min(LOOKED_AT_PER_ROUTE, left_of_call)
   while room[budget] > 0 and left > 0 do
     local most = math.min(room[budget] + LOOKED_AT_BEYOND_ROOM, left)
     local looked_at, taken = take_first(number, most, room[budget], increment, latest)
-    room[budget], left = room[budget] - taken, left - looked_at
+    room[budget], left, left_of_call = room[budget] - taken, left - looked_at, left_of_call - looked_at
     if looked_at < most then
       return
     end

@@ -16,9 +16,9 @@
 --         'wait' | 'retry' | 'bury', token, posts that ended (of 'wait' and 'retry': 1 or 0), base and bound (ms) of
 --         the next digests, number of digests; per digest: id
 --       then per digest to bury: its details (opaque)
--- RETURNS per digest 'closed' | 'waiting' | 'buried' | 'already' | 'stale' | 'damaged'
+-- RETURNS per digest 'closed' | 'waiting' | 'buried' | 'already' | 'stale' | 'damaged' | 'later'
 --         already: this digest was closed or buried before; damaged: a key of its own has another type, nothing
---         changed.
+--         changed; later: the digests before it were work enough for one call, nothing changed, ask again.
 --         Behind 'closed' and 'buried', after a blank: how many keys the memory let go for want of room, if any
 -- ERRORS none of its own. A key that timelines share and that has another type stops the call before its first write.
 -- EFFECT after a close or a bury base = bound = EXEMPT, and not those of the call, where the head says that an urgent
@@ -34,6 +34,7 @@
 -- @include lib/memory.lua
 -- @include lib/exempt.lua
 
+local MOST_REMEMBERED_PER_CALL = 5000 -- keys, of all digests of a call but the first that has any: below 15 ms
 local KEYS_OF_TIMELINE, ARGUMENTS_OF_ROUTE, ARGUMENTS_OF_RUN = 3, 4, 7
 local KEYS, ARGV, call = KEYS, ARGV, redis.call
 local now, route_count, digest_count = now_ms(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -41,6 +42,7 @@ local first_own = KEYS_OF_ROUTE * route_count + 3 -- key of a timeline
 local agenda = KEYS[first_own - 1]
 local first_dead = first_own + KEYS_OF_TIMELINE * digest_count
 local dead, dead_details, exempt = unpack(KEYS, first_dead, first_dead + 2)
+local copied = 0
 local answers, WORDS = {}, { close = 'closed', wait = 'waiting', retry = 'waiting', bury = 'buried' }
 
 local function routes_of_call()
@@ -129,6 +131,24 @@ local function refusal(entry, owner, is_remembered)
   end
 end
 
+-- Whether an end has to wait for another call. Counts the keys that it copies into the memory; a snapshot that becomes
+-- the memory costs nothing.
+local function is_too_much(entry, route)
+  local run, total = entry.run, entry.total
+  if not run.is_ending or route.remember_ms == '0' then
+    return false
+  end
+  local work = math.min(total, route.remembered, MOST_OF_A_DIGEST)
+  if run.kind == 'close' and not entry.known and becomes_memory(total, route.remembered) then
+    return false
+  end
+  if copied > 0 and copied + work > MOST_REMEMBERED_PER_CALL then
+    return true
+  end
+  copied = copied + work
+  return false
+end
+
 -- Looks at all that the call will write, and writes nothing. Finds what is to be done: of all accepted, and of those
 -- that are closed and buried.
 local function plan(number, route)
@@ -142,6 +162,9 @@ local function plan(number, route)
     local entry = entries[place]
     entry.head, entry.packed = known_heads[place] or '', packed[place]
     local answer, kind = refusal(entry, owners[place], is_remembered), entry.run.kind
+    if not answer and is_too_much(entry, route) then
+      answer = 'later'
+    end
     answers[entry.number] = answer or WORDS[kind]
     if not answer then
       local alike = of_kind[kind]

@@ -15,6 +15,7 @@
 --         'empty', '': nothing to send; the timeline is forgotten
 --         'burying', 'ID NEXT EARLIEST': a bury of it was cut off, and has to be done again with this token
 --         'damaged', error: a key of its own has another type; nothing of it changed
+--         'later', '': the digests before it were work enough for one call; nothing of it changed, ask again
 --         'opened' | 'again' | 'merged', head: as lib/head.lua has it
 --       } It counts no attempt: asked again with the same ids it returns the same digests with the same numbers.
 -- ERRORS none of its own. A key that timelines share and that has another type stops the call before its first write.
@@ -31,6 +32,7 @@
 -- @include lib/head.lua
 
 local MOST_MERGED = 2000 -- records that are taken in, and that go for capacity's sake: some 10 ms of Redis
+local MOST_MERGED_PER_CALL = 5000 -- the same, of all digests of a call but the first that is merged: below 15 ms
 local KEYS_OF_TIMELINE = 4
 local KEYS, ARGV, call = KEYS, ARGV, redis.call
 local now, route_count = now_ms(ARGV[1]), tonumber(ARGV[2])
@@ -38,7 +40,7 @@ local now, route_count = now_ms(ARGV[1]), tonumber(ARGV[2])
 local now_text = format('%d', now)
 local first_own = KEYS_OF_ROUTE * route_count + 3 -- key of a timeline
 local timeline_count, agenda = KEYS[first_own - 2], KEYS[first_own - 1]
-local answers = { now }
+local answers, merged = { now }, 0
 
 local function put_into_answer(entry, word, text)
   answers[2 * entry.number], answers[2 * entry.number + 1] = word, text
@@ -147,6 +149,17 @@ local function task_of(entry, owner, capacity)
   return action(entry, capacity)
 end
 
+-- Whether a merge has to wait for another call. Counts the records that it takes in, and those that go for capacity's
+-- sake.
+local function is_too_much(entry, capacity)
+  local work = entry.newer + math.max(0, entry.total + entry.newer - capacity)
+  if merged > 0 and merged + work > MOST_MERGED_PER_CALL then
+    return true
+  end
+  merged = merged + work
+  return false
+end
+
 -- Looks at all that the call will write, and writes nothing. What a timeline's own keys do not allow becomes its
 -- answer. Returns the others by what is to be done with them.
 local function plan(number, route)
@@ -166,7 +179,9 @@ local function plan(number, route)
       entry.has_no_values = call('EXISTS', route.values[place]) == 0
     end
     local task, word, text = task_of(entry, owners[place], route.capacity)
-    if task then
+    if task == 'merge' and is_too_much(entry, route.capacity) then
+      put_into_answer(entry, 'later', '')
+    elseif task then
       local theirs = planned[task]
       theirs[#theirs + 1] = entry
     else

@@ -9,17 +9,16 @@ local function route_of(waiting)
   return string.sub(waiting, last + 1)
 end
 
--- Returns nil where it is one of another route.
-local function timeline_of(name, route)
-  local before = route .. ':'
-  return string.sub(name, 1, #before) == before and string.sub(name, #before + 1) or nil
-end
-
--- The first ones, of whatever route, each with its name and when it is due.
+-- The first ones by route, each with its name, its timeline and when it is due.
 local function exempt_retries(exempt, most)
   local found, flat = {}, redis.call('ZRANGE', exempt, 0, most - 1, 'WITHSCORES')
   for place = 1, #flat, 2 do
-    found[#found + 1] = { name = flat[place], due = tonumber(flat[place + 1]) }
+    local name = flat[place]
+    local between = string.find(name, ':', 1, true) or #name + 1 -- no route's name has one
+    local route = string.sub(name, 1, between - 1)
+    found[route] = found[route] or {}
+    found[route][#found[route] + 1] =
+      { name = name, timeline = string.sub(name, between + 1), due = tonumber(flat[place + 1]) }
   end
   return found
 end

@@ -6,6 +6,11 @@
 local MOST_OF_A_DIGEST = 10000 -- ending a digest is bounded work: of a larger one its newest are remembered
 local ENTRIES_PER_CALL = 500 -- unpack has its limit
 
+-- Whether a snapshot that nobody needs any more is fit to be the memory, where there is none.
+local function becomes_memory(total, remembered)
+  return total <= remembered and total <= MOST_OF_A_DIGEST
+end
+
 -- Remembers the keys of a snapshot of `total` records. is_over: nobody needs the snapshot any more, so it may become
 -- the memory; known: entries of the memory now; remember_ms (as text): '0': not at all; remembered: most entries of
 -- the memory.
@@ -18,7 +23,7 @@ local function remember(memory, snapshot, total, is_over, known, remember_ms, re
     return false, 0
   end
   local forgotten = 0
-  local becomes_it = is_over and known == 0 and total <= remembered and total <= MOST_OF_A_DIGEST
+  local becomes_it = is_over and known == 0 and becomes_memory(total, remembered)
   if becomes_it then
     rename(snapshot, memory)
   else

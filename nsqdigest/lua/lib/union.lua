@@ -62,16 +62,15 @@ local function take_back_values(index, values, moved)
   end
 end
 
--- The newest stay. Returns how many went.
-local function trim(index, values, capacity)
-  local gone = 0
-  while true do
-    local over = redis.call('ZRANGE', index, capacity, capacity + PER_CALL - 1)
-    if #over == 0 then
-      return gone
-    end
-    redis.call('ZREM', index, unpack(over))
-    redis.call('HDEL', values, unpack(over))
-    gone = gone + #over
+-- The newest stay, and the oldest go, so many at most (nil: all that are over the capacity). Returns how many went.
+local function trim(index, values, capacity, most)
+  local over, gone = redis.call('ZCARD', index) - capacity, 0
+  over = math.min(over, most or over)
+  while gone < over do
+    local oldest = redis.call('ZRANGE', index, -math.min(PER_CALL, over - gone), -1)
+    redis.call('ZREM', index, unpack(oldest))
+    redis.call('HDEL', values, unpack(oldest))
+    gone = gone + #oldest
   end
+  return gone
 end

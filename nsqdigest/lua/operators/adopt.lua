@@ -24,11 +24,13 @@
 -- @include lib/ledger.lua
 -- @include lib/head.lua
 -- @include lib/zone.lua
+-- @include lib/move.lua
 
 local to_waiting, _, _, to_schedules, to_heads, to_losses, to_ledger = unpack(KEYS, 15, 21)
 local to_index, to_values, _, _, to_memory = unpack(KEYS, 24, 28)
 local ends, to_ends, holds, dead, dead_details, dead_values = unpack(KEYS, 29, 34)
-local MOST_ADOPTED = 10000 -- records: some 50 ms of Redis
+local MOST_ADOPTED = 10000 -- records
+local MOST_REMEMBERED = 5000 -- keys, where both remember some
 local timeline, capacity, now, burying = ARGV[1], tonumber(ARGV[2]), now_ms(ARGV[5]), ARGV[6]
 
 local known, head = redis.call('HGET', schedules, timeline), redis.call('HGET', heads, timeline)
@@ -78,7 +80,7 @@ end
 local met_of_digest, copied_of_digest = unite(snapshot, snapshot_values, to_index, to_values)
 local met, copied = unite(index, values, to_index, to_values)
 local superseded = met + met_of_digest - copied - copied_of_digest
-local over_capacity = trim(to_index, to_values, capacity)
+local over_capacity = trim(to_index, to_values, capacity, MOST_ADOPTED)
 local records = redis.call('ZCARD', to_index)
 redis.call('HSET', to_schedules, timeline, struct.pack(SCHEDULE, base, bound, records))
 
@@ -92,13 +94,27 @@ add_losses('s', superseded + (field_of(head, 'superseded') or 0) + (lost[1] or 0
 add_losses('c', over_capacity + (field_of(head, 'capacity') or 0) + (lost[2] or 0))
 add_losses('x', (field_of(head, 'cancelled') or 0) + (lost[3] or 0))
 
--- What both remember, for as long as the one that is remembered longer.
+-- What both remember, for as long as the one that is remembered longer; of many keys the newest.
 local function unite_memories(of, into)
-  if redis.call('EXISTS', of) == 1 then
-    local left_ms = math.max(redis.call('PTTL', of), redis.call('PTTL', into))
-    redis.call('ZUNIONSTORE', into, 2, into, of, 'AGGREGATE', 'MIN')
-    redis.call('PEXPIRE', into, left_ms)
+  if redis.call('EXISTS', of) == 0 then
+    return
   end
+  local left_ms = math.max(redis.call('PTTL', of), redis.call('PTTL', into))
+  if redis.call('EXISTS', into) == 0 then
+    rename(of, into)
+  else
+    for start = 0, MOST_REMEMBERED - 1, PER_CALL do
+      local page, entries = redis.call('ZRANGE', of, start, start + PER_CALL - 1, 'WITHSCORES'), {}
+      if #page == 0 then
+        break
+      end
+      for place = 1, #page, 2 do
+        entries[place], entries[place + 1] = page[place + 1], page[place]
+      end
+      redis.call('ZADD', into, 'LT', unpack(entries))
+    end
+  end
+  redis.call('PEXPIRE', into, left_ms)
 end
 unite_memories(memory, to_memory)
 unite_memories(ends, to_ends)

@@ -23,7 +23,7 @@ _EVERYWHERE = (
     "hget @ f", "hmget @ f", "hgetall @", "hset @ f v", "hsetnx @ f v", "hdel @ f", "hexists @ f", "hlen @",
     "hincrby @ f 1", "hscan @ 0",
     "zadd @ 1 m", "zrem @ m", "zcard @", "zcount @ 0 1", "zscore @ m", "zmscore @ m", "zrange @ 0 1",
-    "zrangebyscore @ 0 1", "zremrangebyrank @ 0 1", "zunionstore @ 1 @",
+    "zrangebyscore @ 0 1", "zremrangebyrank @ 0 1",
 )  # fmt: skip
 _WITH_A_DATABASE = ("select 1",)
 _WITH_REPLICAS = ("wait 1 1",)

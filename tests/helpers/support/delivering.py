@@ -151,6 +151,8 @@ class ToldDigests:
     fails: dict[str, list[StoreError | None]] = field(default_factory=dict)
     """By call, what becomes of the next ones."""
     takes_s: dict[str, float] = field(default_factory=dict)
+    per_call: dict[str, int] = field(default_factory=dict)
+    """By call, how many it does; the others follow later."""
     ended: dict[str, Ended] = field(default_factory=dict)
     renews: list[bool] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
@@ -179,7 +181,8 @@ class ToldDigests:
     ) -> list[Head | NotOpened]:
         names = [opening.claim.timeline for opening in openings]
         await self._call("open", names, partition, openings, next_earliest_ms)
-        return [self.head(name) for name in names]
+        most = self.per_call.get("open", len(names))
+        return [self.head(name) if place < most else NotOpened.LATER for place, name in enumerate(names)]
 
     async def read(self, partition: int, digests: Sequence[tuple[Claim, Head]]) -> list[Columns | None]:
         names = [claim.timeline for claim, _ in digests]
@@ -204,7 +207,8 @@ class ToldDigests:
     async def finish(self, partition: int, endings: Sequence[Ending]) -> list[Ended]:
         names = [ending.claim.timeline for ending in endings]
         await self._call("finish", names, partition, endings)
-        return [self.ended.get(name, Ended.DONE) for name in names]
+        most = self.per_call.get("finish", len(names))
+        return [self.ended.get(name, Ended.DONE) if place < most else Ended.LATER for place, name in enumerate(names)]
 
     def endings(self) -> list[Ending]:
         return [ending for _, (_, endings) in self.called("finish") for ending in endings]

@@ -91,6 +91,7 @@ class Maintained(NamedTuple):
     miscounted: int
     more: dict[str, tuple[bytes, bool]]
     """By route: where its census goes on, and whether its ledger is not exact."""
+    is_cut_short: bool
 
 
 class Opened(NamedTuple):
@@ -445,10 +446,10 @@ class Scripts:
         ]
         of_routes = [word for name in routes for word in (longest_ms, increment_ms, (cursors or {}).get(name, b"0"))]
         answer = self.run("maintenance", keys, [self._now(), limit, longest_lease_ms, *of_routes])
-        more = zip(answer[4::3], answer[5::3], answer[6::3], strict=True)
-        ran_out, brought_back, found, miscounted = answer[:4]
+        more = zip(answer[5::3], answer[6::3], answer[7::3], strict=True)
+        ran_out, brought_back, found, miscounted, is_cut_short = answer[:5]
         by_route = {routes[number - 1]: (cursor, bool(off)) for number, cursor, off in more}
-        return Maintained(ran_out, brought_back, found, miscounted, by_route)
+        return Maintained(ran_out, brought_back, found, miscounted, by_route, bool(is_cut_short))
 
     def mend(self, timelines: Sequence[bytes], route: str = "r", buried: int = 0) -> tuple[str, int | None]:
         """The word, and the difference."""
@@ -779,8 +780,6 @@ class Watch:
             return []
         if command in self._ALL_KEYS:
             return arguments
-        if command == b"ZUNIONSTORE":
-            return [arguments[0], *arguments[2 : 2 + int(arguments[1])]]
         return arguments[:1]
 
 
