@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 import re
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from nsqdigest.base import files
 from nsqdigest.base.errors import ENVIRONMENT, Mistake
+from nsqdigest.base.files import FileProblem
 from nsqdigest.config.toml_lines import KeyPath, line_of
 
 _SHOWN_CHARACTERS = 60
@@ -223,24 +224,18 @@ class Spot:
             raise Wrong("begins with ~, which only a shell replaces", "write the whole path")
         path = Path(self.findings.source).parent / name
         try:
-            status = path.stat()
-            if not stat.S_ISREG(status.st_mode):
-                raise Wrong(f"stands for {path}, which is not a plain file", "name a file that holds the value alone")
-            # The service's group may read it (0640, 0440), as systemd's and Docker's layouts have it.
-            if status.st_mode & 0o022:
-                raise Wrong(f"stands for {path}, which others than its owner may write", f"run: chmod 640 {path}")
-            if status.st_mode & 0o004:
-                self.warning(f"{path} may be read by every user of this machine", f"run: chmod o-r {path}")
-            if status.st_size > _LARGEST_SECRET_FILE_BYTES:
-                raise Wrong(f"stands for {path}, which is too large", "name a file that holds the value alone")
-            text = path.read_bytes().decode("utf-8")
-        except OSError as error:
-            if self.findings.without_secrets and isinstance(error, FileNotFoundError | PermissionError):
+            file = files.read(path, _LARGEST_SECRET_FILE_BYTES)
+        except FileProblem as problem:
+            if self.findings.without_secrets and problem.is_elsewhere:
                 raise NotAtHand from None
-            if isinstance(error, FileNotFoundError):
-                remedy = "make it; a relative path starts at the folder of this file"
-                raise Wrong(f"stands for {path}, which is not there", remedy) from None
-            raise Wrong(f"stands for {path}, which cannot be read: {error.strerror}", "make it readable") from None
+            raise Wrong(f"stands for {path}, which {problem.what}", problem.remedy) from None
+        # The service's group may read it (0640, 0440), as systemd's and Docker's layouts have it.
+        if file.mode & 0o022:
+            raise Wrong(f"stands for {path}, which others than its owner may write", f"run: chmod 640 {path}")
+        if file.mode & 0o004:
+            self.warning(f"{path} may be read by every user of this machine", f"run: chmod o-r {path}")
+        try:
+            text = file.data.decode("utf-8")
         except UnicodeDecodeError:
             raise Wrong(f"stands for {path}, which is not UTF-8 text", "write the value alone into it") from None
         text = text.rstrip("\r\n")

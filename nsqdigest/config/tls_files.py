@@ -14,7 +14,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NoReturn
 
+from nsqdigest.base import files
 from nsqdigest.base.errors import EXIT_CONFIG, NsqdigestError
+from nsqdigest.base.files import FileProblem
 from nsqdigest.base.tls import client_context
 from nsqdigest.config.model import Tls
 
@@ -71,8 +73,8 @@ def contents(paths: Iterable[str]) -> str:
     """A fingerprint of these files; "" is none."""
     digest = hashlib.sha256()
     for path in filter(None, paths):
-        with contextlib.suppress(OSError), open(path, "rb") as file:  # `client` reports what cannot be read
-            digest.update(hashlib.sha256(file.read()).digest())
+        with contextlib.suppress(FileProblem):  # `client` reports what cannot be read
+            digest.update(hashlib.sha256(files.read(path).data).digest())
     return digest.hexdigest()
 
 
@@ -82,21 +84,20 @@ def unreadable_files(settings: Tls) -> list[TlsFileProblem]:
         path = getattr(settings, key)
         try:
             if path:
-                open(path, "rb").close()
-        except OSError as error:
-            problems.append(_unreadable(key, path, error))
+                files.read(path)
+        except FileProblem as problem:
+            problems.append(_unreadable(key, path, problem))
     return problems
 
 
 def _trusting(path: str) -> ssl.SSLContext:
     """Trusts the authorities in the file and no other: the system's would let any public certificate pass, too."""
     try:
-        with open(path, encoding="utf-8") as file:
-            return client_context(file.read())
+        return client_context(files.read(path).data.decode("utf-8"))
     except (ssl.SSLError, ValueError):
         raise TlsFileProblem("ca_file", f"{path} holds no certificates", "name a file of them in PEM form") from None
-    except OSError as error:
-        raise _unreadable("ca_file", path, error) from None
+    except FileProblem as problem:
+        raise _unreadable("ca_file", path, problem) from None
 
 
 def _show(context: ssl.SSLContext, cert_file: str, key_file: str) -> None:
@@ -118,8 +119,5 @@ def _refuse_to_ask() -> NoReturn:
     raise _Encrypted
 
 
-def _unreadable(key: str, path: str, error: OSError) -> TlsFileProblem:
-    if isinstance(error, FileNotFoundError):
-        remedy = "a relative path starts at the folder of the configuration"
-        return TlsFileProblem(key, f"{path} is not there", remedy)
-    return TlsFileProblem(key, f"{path} cannot be read: {error.strerror}", "make it readable for this user")
+def _unreadable(key: str, path: str, problem: FileProblem) -> TlsFileProblem:
+    return TlsFileProblem(key, f"{path} {problem.what}", problem.remedy)

@@ -1084,13 +1084,13 @@ def test_secret_files_that_are_none(tmp_path: Path) -> None:
         return problem(f'{WEBHOOK}secret = "file:{tmp_path / name}"')
 
     assert "which is not there; make it" in said("nothing")
-    assert "which is not a plain file; name a file that holds the value alone" in said(".")
+    assert "which is a folder; name a file in it" in said(".")
     secret_file(tmp_path, "\n")
     assert "which is empty; write the value into it" in said("hook.secret")
     (tmp_path / "hook.secret").write_bytes(b"\xff\xfe")
     assert "which is not UTF-8 text" in said("hook.secret")
     secret_file(tmp_path, "x" * 100_000)
-    assert "which is too large" in said("hook.secret")
+    assert "which is larger than 64 KiB; name a smaller file" in said("hook.secret")
     assert "cannot be read" in said("hook.secret/x") or "is not there" in said("hook.secret/x")
 
 

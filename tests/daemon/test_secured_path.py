@@ -117,5 +117,7 @@ def test_a_file_of_tls_that_is_not_there_ends_it_before_anything_is_connected(
     ended = run_command("run", "-c", str(daemon.config_path))
     assert ended.returncode == 78
     assert "nsq.tls.cert_file: " in ended.stderr
-    assert "nowhere.pem is not there; a relative path starts at the folder of the configuration" in ended.stderr
+    assert (
+        "nowhere.pem is not there; make it; a relative path starts at the folder of the configuration" in ended.stderr
+    )
     assert nsqd.log_tail(1_000).count("TCP: new client") == connections

@@ -198,7 +198,7 @@ def test_a_field_that_events_may_lack_is_a_warning(tmp_path: Path) -> None:
         ('body = "message.json.j2"', "does not name a file; write one like"),
         ('body = "env:BODY"', "does not name a file; write one like"),
         ('body = "file:missing.j2"', "which is not there; make it"),
-        ('body = "file:."', "which is not a plain file"),
+        ('body = "file:."', "which is a folder; name a file in it"),
         ('body = "file:large.j2"', "which is larger than 64 KiB"),
         ('body = "file:latin.j2"', "which is not UTF-8"),
         ('body = "file:open.j2"', "which every user of this machine may write; run: chmod o-w"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import stat
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nsqdigest.base import files
+from nsqdigest.base.files import FileProblem
 from nsqdigest.config.problems import Spot, Wrong
 from nsqdigest.config.readers import Reader, text_of
 from nsqdigest.config.texts import whole_path
@@ -49,21 +50,15 @@ class TemplateOption(Reader):
 
     def _read(self, path: Path) -> str:
         try:
-            status = path.stat()
-            if not stat.S_ISREG(status.st_mode):
-                raise Wrong(f"stands for {path}, which is not a plain file", self._like)
-            if status.st_mode & 0o002:
-                raise Wrong(f"stands for {path}, which every user of this machine may write", f"run: chmod o-w {path}")
-            if status.st_size > LARGEST_TEMPLATE_BYTES:
-                raise Wrong(f"stands for {path}, which is larger than 64 KiB", "write a shorter template")
-            return path.read_bytes().decode("utf-8")
-        except FileNotFoundError:
-            remedy = "make it; a relative path starts at the folder of this file"
-            raise Wrong(f"stands for {path}, which is not there", remedy) from None
-        except OSError as error:
-            raise Wrong(f"stands for {path}, which cannot be read: {error.strerror}", "make it readable") from None
+            file = files.read(path, LARGEST_TEMPLATE_BYTES)
+            text = file.data.decode("utf-8")
+        except FileProblem as problem:
+            raise Wrong(f"stands for {path}, which {problem.what}", problem.remedy) from None
         except UnicodeDecodeError:
             raise Wrong(f"stands for {path}, which is not UTF-8", "save it as UTF-8") from None
+        if file.mode & 0o002:
+            raise Wrong(f"stands for {path}, which every user of this machine may write", f"run: chmod o-w {path}")
+        return text
 
 
 def check(
