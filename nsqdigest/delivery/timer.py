@@ -371,6 +371,8 @@ class Scheduler:
         if not self._has_room:
             return interval_ms / 1000
         agenda = await self._agenda_beside_claim(timer)
+        if (damage := self._digests.exempt_damage.get(timer.partition)) is not None:
+            self._note_damage(timer.partition, "", damage)
         now_ms = self._digests.now_ms()
         if now_s - timer.asked_of_all_s >= self._settings.lease_ms / 1000:
             timer.claims_of_all |= await self._has_turn(timer.partition, "claim of all", self._settings.lease_ms)

@@ -152,6 +152,18 @@ class OverLimit(NamedTuple):
     """How many stood between and before them whose details are unreadable: these stay."""
 
 
+async def revive(namespace: Namespace, partition: int, route: str, own: bytes, head: Head) -> Revival:
+    """Makes a dead digest due now, as a timeline of its own."""
+    answer = await namespace.run(
+        partition,
+        "revive",
+        [*namespace.keys[partition, route].of(own), *namespace.dead_keys[partition].of(head.id)],
+        [b"", head.id, own, head.attempts, head.opened_ms, head.iteration, head.superseded, head.dropped_capacity,
+         head.next_earliest_ms, head.dropped_cancelled],
+    )  # fmt: skip
+    return Revival(answer[0].decode())
+
+
 class DeadStore:
     def __init__(self, namespace: Namespace, limit: int) -> None:
         self._namespace = namespace
@@ -230,28 +242,25 @@ class DeadStore:
 
     async def revive(self, dead: Dead) -> Revival:
         """Makes the digest due now, independently of its timeline. Age and tries begin again, attempts go on."""
-        head, of = dead.details.head, self._namespace.keys[dead.partition, dead.route]
-        own = own_timeline(head.id, dead.details.timeline).encode()
-        answer = await self._namespace.run(
-            dead.partition,
-            "revive",
-            [*of.of(own), *self._namespace.dead_keys[dead.partition].of(head.id)],
-            [b"", head.id, own, head.attempts, head.opened_ms, head.iteration, head.superseded,
-             head.dropped_capacity, head.next_earliest_ms, head.dropped_cancelled],
-        )  # fmt: skip
-        return Revival(answer[0].decode())
+        return await revive(self._namespace, dead.partition, dead.route, self._own(dead), dead.details.head)
 
-    async def drop(self, partition: int, digest_id: str, route: str) -> int | None:
+    @staticmethod
+    def _own(dead: Dead) -> bytes:
+        return own_timeline(dead.id, dead.details.timeline).encode()
+
+    async def drop(self, dead: Dead) -> int | None:
         """Returns how many records were dropped. None: no such digest is dead."""
-        return await self._drop(partition, digest_id, route, b"")
+        return await self._drop(dead, b"")
 
     async def drop_over_limit(self, old: Dead) -> int:
         """The same, unless others dropped enough since it was found: then it drops nothing."""
-        return await self._drop(old.partition, old.id, old.route, self._limit_per_partition) or 0
+        return await self._drop(old, self._limit_per_partition) or 0
 
-    async def _drop(self, partition: int, digest_id: str, route: str, may_stay: bytes | int) -> int | None:
-        keys = [*self._namespace.dead_keys[partition].of(digest_id), self._namespace.keys[partition, route].ledger]
-        answer = await self._namespace.run(partition, "drop_dead", keys, [digest_id, may_stay])
+    async def _drop(self, dead: Dead, may_stay: bytes | int) -> int | None:
+        of, own = self._namespace.keys[dead.partition, dead.route], self._own(dead)
+        revived = of.snapshot + own, of.snapshot_values + own
+        keys = [*self._namespace.dead_keys[dead.partition].of(dead.id), of.ledger, *revived]
+        answer = await self._namespace.run(dead.partition, "drop_dead", keys, [dead.id, may_stay])
         return int(answer[1]) if answer[0] == b"dropped" else None
 
     async def over_limit(self, partition: int, passed: int, most: int) -> OverLimit:

@@ -75,7 +75,7 @@ class DeadWork:
 
     async def _handle(self, dead: Dead, *, replays: bool) -> Handled:
         if not replays:
-            dropped = await self._store.drop(dead.partition, dead.id, dead.route)
+            dropped = await self._store.drop(dead)
             return Handled(dead.id, Result.DROPPED if dropped is not None else Result.UNKNOWN, dead, dropped or 0)
         if dead.route not in self._routes:
             return Handled(dead.id, Result.ORPHAN, dead)

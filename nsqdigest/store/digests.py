@@ -12,6 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from nsqdigest.base.errors import Applied, StoreError
 from nsqdigest.store.answers import Claim, Claimed, Ended, NotOpened
+from nsqdigest.store.dead import revive
 from nsqdigest.store.head import Head, zone_of
 from nsqdigest.store.keys import Keys
 from nsqdigest.store.namespace import Namespace
@@ -88,6 +90,8 @@ class Digests:
         self._namespace = namespace
         self._routes = routes
         self._forgotten: Counter[str] = Counter()
+        self.exempt_damage: dict[int, StoreError] = {}
+        """By partition, why retries that are exempt from quiet hours wait until these end."""
         self.routes_changed()
 
     def routes_changed(self) -> None:
@@ -113,9 +117,11 @@ class Digests:
             [b"TIME"],
             [b"ZRANGEBYSCORE", tag + b"agenda", b"-inf", self.now_ms() + within_ms, b"WITHSCORES"],
         ]
+        looks = [self._namespace.send_together(partition, commands)]
         if self._quiet and self._quiet_now():
-            commands.append([b"ZRANGE", self._exempt(partition), 0, _EXEMPT_LOOKED_AT - 1, b"WITHSCORES"])
-        (seconds, microseconds), flat, *exempt = await self._namespace.send_together(partition, commands)
+            first: Command = [b"ZRANGE", self._exempt(partition), 0, _EXEMPT_LOOKED_AT - 1, b"WITHSCORES"]
+            looks.append(self._exempt_retries(partition, first))
+        ((seconds, microseconds), flat), *exempt = await asyncio.gather(*looks)
         self._namespace.clock.observe(int(seconds) * 1000 + int(microseconds) // 1000)
         from_name = len(tag + b"waiting:")
         found = {
@@ -123,6 +129,20 @@ class Digests:
             for waiting, due in zip(flat[::2], flat[1::2], strict=True)
         }
         return found if not self._quiet else self._released(found, _first_by_route(exempt[0]) if exempt else {})
+
+    async def _exempt_retries(self, partition: int, command: Command) -> list[Any]:
+        """Reads the zset of exempt retries: an empty answer if something else wrote its key, for that concerns no route
+        without quiet hours."""
+        try:
+            (found,) = await self._namespace.send_together(partition, [command])
+        except StoreError as error:
+            if not error.is_damage:
+                raise
+            key = self._exempt(partition).decode()
+            self.exempt_damage[partition] = StoreError(error.reason, f"the key {key} has another type")
+            return []
+        self.exempt_damage.pop(partition, None)
+        return list(found)
 
     def _released(self, agenda: Mapping[str, int], exempt_ms: Mapping[str, int]) -> dict[str, int]:
         """What is due is so now: that it came due before the quiet hours began does not help it. `exempt_ms`: the first
@@ -215,13 +235,14 @@ class Digests:
         ]
         names = [f"{claim.route}:{claim.timeline}" for claim in zoned]
         try:
-            *heads, retries = await self._namespace.send(
-                partition, [*heads_of, [b"ZMSCORE", self._exempt(partition), *names]]
+            heads, retries = await asyncio.gather(
+                self._namespace.send(partition, heads_of),
+                self._exempt_retries(partition, [b"ZMSCORE", self._exempt(partition), *names]),
             )
         except StoreError as error:  # whatever became of the reading: the claims are ours
             raise StoreError(error.reason, "the zones of claimed timelines", Applied.AMBIGUOUS) from error
         known = {}
-        for claim, head, retry_ms in zip(zoned, heads, retries, strict=True):
+        for claim, head, retry_ms in zip(zoned, heads, retries or [None] * len(zoned), strict=True):
             is_exempt = retry_ms is not None and instant_ms(retry_ms) == claim.due_ms
             due_ms = EXEMPT_MS if is_exempt else claim.due_ms
             zone = zone_of(head)
@@ -261,6 +282,8 @@ class Digests:
                 opened.append(_head_of(text))
             elif word == b"burying":
                 opened.append(await self._bury_again(opening.claim, text))
+            elif word == b"reviving":
+                opened.append(await self._revive_again(opening.claim, text))
             else:
                 opened.append(NotOpened(word.decode()))
         return opened
@@ -273,6 +296,14 @@ class Digests:
         except ValueError:
             return NotOpened.DAMAGED
         await self.finish(claim.partition, [Ending.bury(claim, digest_id, after, b"")])
+        return NotOpened.STALE
+
+    async def _revive_again(self, claim: Claim, text: bytes) -> NotOpened:
+        """Ends what a revival that was cut off began: the digest is due again at once."""
+        head = _head_of(text)
+        if isinstance(head, NotOpened):
+            return head
+        await revive(self._namespace, claim.partition, claim.route, claim.timeline.encode(), head)
         return NotOpened.STALE
 
     async def renew(self, claim: Claim, lease_ms: int) -> bool:

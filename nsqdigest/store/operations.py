@@ -7,9 +7,9 @@ did nothing. This is for routes that no daemon feeds any more.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsqdigest.store.head import burying_id
 from nsqdigest.store.holds import field_of
@@ -113,8 +113,23 @@ class Operations:
 
     async def _delete(self, partition: int, route: str, name: bytes) -> int | None:
         of = self._namespace.keys[partition, route]
-        answer = await self._namespace.run(partition, "delete", [*of.of(name), of.ends + name], [name])
+        keys = [*of.of(name), of.ends + name]
+        answer = await self._with_burial(partition, route, "delete", keys, [name])
         return int(answer[1]) if answer[0] == b"deleted" else None
+
+    async def _with_burial(
+        self, partition: int, route: str, script: str, keys: Sequence[bytes], arguments: Sequence[Any]
+    ) -> list[Any]:
+        """Calls a script with the keys of the timeline's digest in the dead store, if its burial was cut off. The first
+        of the arguments is the timeline."""
+        dead, heads = self._namespace.dead_keys[partition], self._namespace.keys[partition, route].heads
+        while True:
+            (head,) = await self._namespace.send(partition, [[b"HGET", heads, arguments[0]]])
+            burying = burying_id(head)
+            of_dead = [dead.dead, dead.details, dead.values + burying]
+            answer = await self._namespace.run(partition, script, [*keys, *of_dead], [*arguments, burying])
+            if answer[0] != b"changed":
+                return list(answer)
 
     def _partition_of(self, timeline: str) -> int:
         """A revived digest stays in the partition of the timeline it came from."""
@@ -139,18 +154,12 @@ class Operations:
 
     async def _adopt(self, partition: int, route: str, to: str, capacity: int, name: bytes) -> int | None:
         of, theirs = self._namespace.keys[partition, route], self._namespace.keys[partition, to]
-        dead, holds = self._namespace.dead_keys[partition], self._namespace.tags[partition] + b"holds"
+        holds = self._namespace.tags[partition] + b"holds"
+        keys = [*of.of(name), *theirs.of(name), of.ends + name, theirs.ends + name, holds]
         fields = [field_of(each, name) for each in (route, to)]
-        while True:
-            (head,) = await self._namespace.send(partition, [[b"HGET", of.heads, name]])
-            burying = burying_id(head)
-            own = [*of.of(name), *theirs.of(name), of.ends + name, theirs.ends + name]
-            keys = [*own, holds, dead.dead, dead.details, dead.values + burying]
-            word, *records = await self._namespace.run(
-                partition, "adopt", keys, [name, capacity, *fields, b"", burying]
-            )
-            if word != b"changed":
-                return int(records[0]) if word == b"adopted" else None
+        arguments = [name, capacity, *fields, b""]
+        answer = await self._with_burial(partition, route, "adopt", keys, arguments)
+        return int(answer[1]) if answer[0] == b"adopted" else None
 
     async def delete_all(self, route: str) -> AsyncIterator[Step]:
         for partition in range(self._namespace.partitions):

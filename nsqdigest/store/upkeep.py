@@ -223,8 +223,11 @@ class Upkeep:
             texts, *counts = await self._namespace.send(
                 partition, [[b"HMGET", dead.details, *ids], *([b"ZCARD", dead.index + name] for name in ids)]
             )
+            names_alone = [name for name, text in zip(ids, texts, strict=True) if text is None]
+            for name in names_alone:  # what a call that was cut off left
+                await self._namespace.run(partition, "drop_dead", dead.of(name.decode()), [name, b""])
             total += sum(count for text, count in zip(texts, counts, strict=True) if route_and_total(text)[0] == route)
-            start += len(ids)
+            start += len(ids) - len(names_alone)
 
     async def _count_timelines(self, partition: int) -> int:
         """Sets the partition's count of timelines right, over all routes that ever were. Returns how far it was off."""

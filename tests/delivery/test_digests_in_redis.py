@@ -202,8 +202,9 @@ async def test_a_digest_whose_burial_was_cut_off_is_sent_again_or_is_dead_with_i
     if schedule := cut.schedule(claim.timeline.encode(), "s"):
         cut.command("HSET", cut.key("schedule", "s"), claim.timeline, struct.pack(">QQI", 1, 1, schedule[2]))
     await store.upkeep.maintain(0, ["s"], LEASE_MS)
-    for again in (await store.digests.claim(0, [("s", 0)], [5], LEASE_MS)).claims:
-        if getattr(await opened(store, again), "id", None) == head.id:
-            return  # it is sent again
+    for _ in range(2):  # a burial that had kept no details yet is taken back by the first
+        for again in (await store.digests.claim(0, [("s", 0)], [5], LEASE_MS)).claims:
+            if getattr(await opened(store, again), "id", None) == head.id:
+                return  # it is sent again
     (dead,) = await store.dead.page(0, 0)
     assert (dead.id, dead.details.reason, cut.client.zcard(cut.key("dead-set", head.id))) == (head.id, "refused", 1)

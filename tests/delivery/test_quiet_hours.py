@@ -22,7 +22,7 @@ from nsqdigest.store.inspection import Inspector
 from nsqdigest.store.listing import Lister, Wanted
 from nsqdigest.store.record import Record
 from nsqdigest.store.route import StoreRoute
-from nsqdigest.store.schedule import Plan, Schedule
+from nsqdigest.store.schedule import EXEMPT_MS, Plan, Schedule
 from nsqdigest.store.store import Store
 from support.ports import HOST
 from support.servers import RedisServer
@@ -182,3 +182,20 @@ async def test_commands_show_the_end_and_what_is_exempt_as_due_now(store: Store,
     known = await inspector.look(place, 0, quiet)
     assert known is not None
     assert (known.state, known.at_ms) == ("waiting", night.ends_ms)
+
+
+async def test_a_damaged_zset_of_exempt_retries_stops_no_claim_and_is_named(
+    store: Store, redis_server: RedisServer
+) -> None:
+    await add(store, b"urgent", EXEMPT_MS)
+    key = (store.namespace.tags[0] + b"exempt").decode()
+    with redis_server.client() as client:
+        client.set(key, "of something else")
+        agenda = await store.digests.agenda(0, 1000)
+        claimed = await store.digests.claim(0, [("r", 0)], [5], 60_000)
+        assert f"the key {key} has another type" in str(store.digests.exempt_damage[0])
+        client.delete(key)
+    assert agenda["r"] == EXEMPT_MS
+    assert [claim.timeline for claim in claimed.claims] == ["urgent"]
+    await store.digests.agenda(0, 1000)
+    assert store.digests.exempt_damage == {}

@@ -162,5 +162,5 @@ def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     assert store.watch.touched["finish"] == {
         *store.keys("waiting leased tokens schedule heads losses ledger", "r"),
         *store.keys("digest digest-values shown", "r", T),
-        *map(store.key, ["agenda", "dead", "dead:details"]),
+        store.key("agenda"),
     }

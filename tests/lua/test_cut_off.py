@@ -113,7 +113,11 @@ class World:
         opened = self.open(claim)
         if opened == "burying":
             digest_id = self.store.head(claim.timeline, claim.route)[b"id"].decode()
-            assert self.store.bury(claim, digest_id, details=details)[0] == "buried"
+            word, _ = self.store.bury(claim, digest_id, details=details)
+            assert word in {"buried", "waiting"}  # it goes on if its details were not kept yet
+        elif opened == "reviving":
+            _, digest_id, timeline = claim.timeline.decode().split("\x01")
+            assert self.store.revive(digest_id, timeline.encode(), claim.route)[0] == "revived"
         elif isinstance(opened, Opened):
             self.send(claim, opened)
             assert self.close(claim, opened, self.store.now_ms or 0) == "closed"

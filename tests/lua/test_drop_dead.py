@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.store import NOW_MS, Rec, Scripts
+from support.store import NOW_MS, Rec, Scripts, own_timeline
 
 pytestmark = pytest.mark.script
 
@@ -70,4 +70,15 @@ def test_every_kind_of_key_it_touches(store: Scripts) -> None:
     store.drop_dead("gone")
     dead = {store.key("dead"), store.key("dead:details"), store.key("dead-set:gone"), store.key("dead-values:gone")}
     assert store.watch is not None
-    assert store.watch.touched["drop_dead"] == {store.key("ledger", "r"), *dead}
+    revived = store.keys("digest digest-values", "r", own_timeline("gone", b"t"))
+    assert store.watch.touched["drop_dead"] == {store.key("ledger", "r"), *revived, *dead}
+
+
+def test_a_name_that_a_call_which_was_cut_off_left_in_the_list_goes(store: Scripts) -> None:
+    bury(store, "gone")
+    store.drop_dead("gone")
+    store.command("ZADD", store.key("dead"), 1, "gone")
+    ledger = store.ledger()
+    assert store.drop_dead("gone", route="") == ("dropped", 0)
+    assert store.command("ZCARD", store.key("dead")) == 0
+    assert store.ledger() == ledger

@@ -80,6 +80,7 @@ def test_a_part_of_what_a_head_says_is_no_id(store: Scripts, digest_id: str) -> 
 def test_what_is_left_of_a_digest_that_was_dropped_before_its_burial_was_done_again_goes(store: Scripts) -> None:
     """Who does it again has no details, and its entry would be one that nobody can read, replay or ask a route of."""
     dropped, kept = under_way(store, b"dropped", b"kept")
+    store.command("DEL", store.key("digest-values", "r", b"dropped"))  # it was on its way, and its values went first
     words, dead = store.finish(
         store.burying(dropped, identity(dropped), details=b""), store.burying(kept, identity(kept), details=b"why")
     )
@@ -88,6 +89,35 @@ def test_what_is_left_of_a_digest_that_was_dropped_before_its_burial_was_done_ag
     assert store.ledger("r") == {"added": 4, "deleted": 2, "buried": 2}
     assert (store.leased("r"), store.unfinished("r")) == ({}, {})
     assert set(store.waiting("r")) == {b"dropped", b"kept"}
+
+
+def test_a_burial_that_was_cut_off_before_its_details_were_kept_is_none(store: Scripts) -> None:
+    """Whoever does it again has no details. The digest goes on, and the next attempt decides anew."""
+    (claim,) = under_way(store, b"t")
+    records = store.snapshot(b"t")
+    head = store.command("HGET", store.key("heads", "r"), b"t")
+    store.command("HSET", store.key("heads", "r"), b"t", head + b" burying=" + identity(claim).encode())
+    store.command("ZADD", store.key("dead"), 1, identity(claim))
+    assert store.finish(store.burying(claim, identity(claim), details=b"")) == (["waiting"], 0)
+    assert store.snapshot(b"t") == records
+    assert store.command("HGET", store.key("heads", "r"), b"t") == head
+    assert store.waiting() == {b"t": NOW_MS}
+
+
+@pytest.mark.parametrize("kind", ["dead", "dead:details", "exempt"])
+def test_a_shared_key_of_another_type_stops_only_what_uses_it(store: Scripts, kind: str) -> None:
+    """A burial needs the dead store; nothing needs the retries that are exempt from quiet hours."""
+    store.is_sound = False
+    closed, retried, buried = under_way(store, b"closed", b"retried", b"buried")
+    store.command("SET", store.key(kind), "of something else")
+    ends = [end(store, "close", closed), store.failing(retried, NOW_MS + 5, is_retry=True)]
+    assert store.finish(*ends)[0] == ["closed", "waiting"]
+    burial = end(store, "bury", buried)
+    if kind == "exempt":
+        assert store.finish(burial)[0] == ["buried"]
+    else:
+        with pytest.raises(redis.ResponseError, match=f"WRONGTYPE.*{store.key(kind).decode()}"):
+            store.finish(burial)
 
 
 def test_dead_digests_come_under_their_own_ids_whatever_stands_between_them(store: Scripts) -> None:

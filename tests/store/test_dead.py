@@ -123,7 +123,7 @@ async def test_revived_twice_it_goes_out_once(store: Store) -> None:
 
 async def test_what_was_dropped_meanwhile_is_not_revived(store: Store) -> None:
     dead = await bury(store, "id-1")
-    assert await store.dead.drop(dead.partition, dead.id, dead.route) == 2
+    assert await store.dead.drop(dead) == 2
     assert await store.dead.revive(dead) is Revival.UNKNOWN
 
 

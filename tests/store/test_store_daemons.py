@@ -424,7 +424,7 @@ class DaemonsBesideAnAccount(RuleBasedStateMachine):
             self.saw("revived")
         else:
             self.account.ended((one.route, one.details.timeline.encode()), one.id)
-            self.asked(store.dead.drop(one.partition, one.id, one.route), fate)
+            self.asked(store.dead.drop(one), fate)
             self.saw("dropped")
 
     def dead(self, store: Store) -> list[Dead]:

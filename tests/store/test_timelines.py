@@ -153,9 +153,10 @@ async def test_dead_digests_beyond_the_limit_are_told_and_dropped(
         plain.command("ZADD", plain.key("dead"), n, opened.id)  # so that their order does not hang on the clock
     assert (await roomy.dead.over_limit(0, 0, 9)).found == []
     assert [dead.id for dead in (await store.dead.over_limit(0, 0, 9)).found] == ["id-0", "id-1"]
-    assert [dead.id for dead in (await store.dead.over_limit(0, 0, 1)).found] == ["id-0"]
-    assert await store.dead.drop(0, "id-0", "r") == 3
-    assert await store.dead.drop(0, "id-0", "r") is None
+    (oldest,) = (await store.dead.over_limit(0, 0, 1)).found
+    assert oldest.id == "id-0"
+    assert await store.dead.drop(oldest) == 3
+    assert await store.dead.drop(oldest) is None
     assert balances(ledger := await store.operations.ledger("r"))
     assert (ledger["buried"], ledger["deleted"]) == (9, 3)
 

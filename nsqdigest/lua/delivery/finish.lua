@@ -43,7 +43,8 @@ local agenda = KEYS[first_own - 1]
 local first_dead = first_own + KEYS_OF_TIMELINE * digest_count
 local dead, dead_details, exempt = unpack(KEYS, first_dead, first_dead + 2)
 local copied = 0
-local answers, WORDS = {}, { close = 'closed', wait = 'waiting', retry = 'waiting', bury = 'buried' }
+local answers, has_burials = {}, false
+local WORDS = { close = 'closed', wait = 'waiting', retry = 'waiting', bury = 'buried' }
 
 local function routes_of_call()
   local routes, number, to_bury = {}, 0, {}
@@ -87,6 +88,7 @@ local function routes_of_call()
     if kind == 'retry' then
       route.has_retries = true
     end
+    has_burials = has_burials or kind == 'bury'
     at = at + count
   end
   for place, entry in ipairs(to_bury) do
@@ -108,6 +110,23 @@ local function is_under_way(head, id)
   return at and at > 4 and substring(head, at - 4, at - 1) == ' id=' and byte(head, at + #id) == BLANK
 end
 
+-- Decides what becomes of an entry that is to be buried, if an earlier call began that and no details are kept. While
+-- its values are here none of it has moved: without details of this call it goes on as it was. If they are not, it was
+-- dropped from the dead store in between, and what is left of it goes.
+local function look_at_burial(entry)
+  local id = entry.id
+  entry.has_details = call('HEXISTS', dead_details, id) == 1
+  local is_begun = entry.details == '' or field_of(entry.head, 'burying') == id
+  if not entry.has_details and is_begun then
+    if entry.total == 0 or call('EXISTS', KEYS[entry.own + 1]) == 0 then
+      entry.is_dropped = true
+    elseif entry.details == '' then
+      entry.goes_on = true
+      entry.run = { kind = 'wait', posts = 0, base = now, bound = now, base_text = format('%d', now) }
+    end
+  end
+end
+
 -- Returns the answer of an entry of which nothing is to be done, or nil. Counts the records of one that ends.
 local function refusal(entry, owner, is_remembered)
   local head, id, own, is_ending = entry.head, entry.id, entry.own, entry.run.is_ending
@@ -127,6 +146,9 @@ local function refusal(entry, owner, is_remembered)
     entry.total = total
     if known > 0 then
       entry.known = known
+    end
+    if entry.run.kind == 'bury' then
+      look_at_burial(entry)
     end
   end
 end
@@ -161,10 +183,11 @@ local function plan(number, route)
   for place = 1, #entries do
     local entry = entries[place]
     entry.head, entry.packed = known_heads[place] or '', packed[place]
-    local answer, kind = refusal(entry, owners[place], is_remembered), entry.run.kind
+    local answer = refusal(entry, owners[place], is_remembered)
     if not answer and is_too_much(entry, route) then
       answer = 'later'
     end
+    local kind = entry.run.kind
     answers[entry.number] = answer or WORDS[kind]
     if not answer then
       local alike = of_kind[kind]
@@ -174,7 +197,7 @@ local function plan(number, route)
       end
     end
   end
-  route.accepted, route.closed, route.buried = accepted, of_kind.close, of_kind.bury
+  route.accepted, route.closed, route.buried, route.waiting = accepted, of_kind.close, of_kind.bury, of_kind.wait
 end
 
 -- All of a route: where they wait, and until when.
@@ -232,25 +255,14 @@ local function close(entries, route)
   call('UNLINK', unpack(gone))
 end
 
--- Before the heads say that they are being buried: who ends what was cut off here has no details. Where none are there
--- either, the digest was dropped from the dead store in between: what is left of it goes, too.
-local function keep_details(buried)
-  local kept, dropped = {}, {}
-  for _, entry in ipairs(buried) do
-    local is_kept = call('HEXISTS', dead_details, entry.id) == 1
-    if not is_kept and entry.details ~= '' then
-      call('HSET', dead_details, entry.id, entry.details)
-      is_kept = true
-    end
-    local fate = is_kept and kept or dropped
-    fate[#fate + 1] = entry
-  end
-  return kept, dropped
-end
-
 -- A redelivered event is in the dead digest already: shown in the next one, too, it would come twice with a revival.
+-- Its head says so already. It is listed before its details are kept: no details belong to no digest, wherever a call
+-- is cut off.
 local function bury(entry, route)
   call('ZADD', dead, now, entry.id)
+  if not entry.has_details then
+    call('HSET', dead_details, entry.id, entry.details)
+  end
   remember_keys(entry, route, false)
   local snapshot, snapshot_values = keys_of(entry)
   move(snapshot_values, entry.dead_values) -- before the index: what an operator finds dead is whole
@@ -286,6 +298,9 @@ local function head_afterwards(entry)
   if entry.run.is_ending then
     return ended(entry.head, entry.id)
   end
+  if entry.goes_on then
+    return (string.gsub(entry.head, ' burying=%S+', ''))
+  end
   local posts = entry.run.posts
   if posts > 0 and field_of(entry.head, 'id') then
     local head = with_number(entry.head, 'attempts', field_of(entry.head, 'attempts') + posts)
@@ -307,7 +322,7 @@ local function end_exempt_retries(number, route)
   for place, entry in ipairs(route.retried) do
     names[place] = route_of(waiting) .. ':' .. entry.timeline
   end
-  if #names > 0 then
+  if #names > 0 and is_usable(exempt) then
     call('ZREM', exempt, unpack(names))
   end
 end
@@ -315,7 +330,7 @@ end
 -- Those of a route with quiet hours whose next attempt is exempt from these.
 local function exempt_retries_of(number, route)
   local waiting = keys_of_route(number)
-  for _, entry in ipairs(route.accepted) do
+  for _, entry in ipairs(is_usable(exempt) and route.accepted or {}) do
     if entry.run.is_retry and entry.run.base > EXEMPT then
       local name, base = route_of(waiting), (unpack_schedule(entry.packed, now))
       if base == EXEMPT or find(entry.head, ' urgent=', 1, true)
@@ -329,6 +344,10 @@ end
 local function finish(number, route)
   local _, leased, tokens, _, heads, _, ledger = keys_of_route(number)
   local closed, buried, kept, dropped = route.closed, route.buried, {}, {}
+  for _, entry in ipairs(buried) do
+    local fate = entry.is_dropped and dropped or kept
+    fate[#fate + 1] = entry
+  end
   wait_again_all(number, route)
   if route.has_retries then
     exempt_retries_of(number, route)
@@ -338,7 +357,6 @@ local function finish(number, route)
   end
   if #buried > 0 then
     begin_count(ledger, 'buried')
-    kept, dropped = keep_details(buried)
     set_heads(heads, buried, marked_as_burying)
   end
   if #dropped > 0 then
@@ -352,6 +370,11 @@ local function finish(number, route)
   end
   for _, entry in ipairs(dropped) do
     drop(entry, route)
+  end
+  for _, entry in ipairs(route.waiting) do
+    if entry.goes_on then
+      call('ZREM', dead, entry.id)
+    end
   end
   set_heads(heads, route.accepted, head_afterwards)
   if #closed > 0 then
@@ -376,19 +399,16 @@ local function finish(number, route)
 end
 
 local routes = routes_of_call()
+if has_burials then
+  look_at('ZCARD', dead)
+  look_at('HLEN', dead_details)
+end
 for number, route in ipairs(routes) do
   if #route.entries > 0 then
     plan(number, route)
   end
 end
 look_at_shared(routes, agenda)
-call('ZCARD', dead)
-call('HLEN', dead_details)
-for _, route in ipairs(routes) do
-  if route.has_retries or #route.retried > 0 then
-    call('ZCARD', exempt)
-  end
-end
 begin_writes(agenda)
 for number, route in ipairs(routes) do
   if #route.entries > 0 and #route.accepted > 0 then

@@ -14,6 +14,7 @@
 --         'stale', '': the lease is another's
 --         'empty', '': nothing to send; the timeline is forgotten
 --         'burying', 'ID NEXT EARLIEST': a bury of it was cut off, and has to be done again with this token
+--         'reviving', head: its revival was cut off, and has to be done again
 --         'damaged', error: a key of its own has another type; nothing of it changed
 --         'later', '': the digests before it were work enough for one call; nothing of it changed, ask again
 --         'opened' | 'again' | 'merged', head: as lib/head.lua has it
@@ -112,6 +113,9 @@ local function refusal(entry)
   if field_of(entry.head, 'burying') == entry.id and field_of(entry.head, 'closed') ~= entry.id then
     return 'burying', entry.id .. ' ' .. (field_of(entry.head, 'next') or '')
   end
+  if total == 0 and texts > 0 and byte(entry.timeline) == REVIVED then
+    return 'reviving', entry.head
+  end
   entry.total, entry.has_left_values = total, total == 0 and texts > 0
 end
 
@@ -149,10 +153,11 @@ local function task_of(entry, owner, capacity)
   return action(entry, capacity)
 end
 
--- Whether a merge has to wait for another call. Counts the records that it takes in, and those that go for capacity's
--- sake.
+-- Whether a merge, or an open that takes values back, has to wait for another call. Counts the records that it takes in
+-- or looks at, and those that go for capacity's sake.
 local function is_too_much(entry, capacity)
-  local work = entry.newer + math.max(0, entry.total + entry.newer - capacity)
+  local over = entry.has_left_values and 0 or math.max(0, entry.total + entry.newer - capacity)
+  local work = entry.newer + over
   if merged > 0 and merged + work > MOST_MERGED_PER_CALL then
     return true
   end
@@ -179,7 +184,7 @@ local function plan(number, route)
       entry.has_no_values = call('EXISTS', route.values[place]) == 0
     end
     local task, word, text = task_of(entry, owners[place], route.capacity)
-    if task == 'merge' and is_too_much(entry, route.capacity) then
+    if (task == 'merge' or task and entry.has_left_values) and is_too_much(entry, route.capacity) then
       put_into_answer(entry, 'later', '')
     elseif task then
       local theirs = planned[task]
@@ -209,10 +214,7 @@ local function forget(number, forgotten)
     local _, values, _, snapshot_values = keys_of(entry)
     call('HDEL', losses, 's' .. entry.timeline, 'c' .. entry.timeline, 'x' .. entry.timeline)
     call('UNLINK', values) -- values without a record: a call was cut off
-    -- A revived one's are of a digest whose revival was cut off, and is asked for again.
-    if string.byte(entry.timeline) ~= REVIVED then
-      call('UNLINK', snapshot_values)
-    end
+    call('UNLINK', snapshot_values)
     call('HDEL', heads, entry.timeline)
     if call('HDEL', schedules, entry.timeline) == 1 then
       call('DECR', timeline_count)

@@ -9,8 +9,17 @@ local function route_of(waiting)
   return string.sub(waiting, last + 1)
 end
 
+-- Returns whether the zset can be used. If something else wrote the key, retries wait until the quiet hours end: that
+-- is no reason to stop a call.
+local function is_usable(exempt)
+  return type(redis.pcall('ZCARD', exempt)) == 'number'
+end
+
 -- The first ones by route, each with its name, its timeline and when it is due.
 local function exempt_retries(exempt, most)
+  if not is_usable(exempt) then
+    return {}
+  end
   local found, flat = {}, redis.call('ZRANGE', exempt, 0, most - 1, 'WITHSCORES')
   for place = 1, #flat, 2 do
     local name = flat[place]
@@ -30,6 +39,9 @@ local function is_exempt_retry(due, waiting, schedules, timeline)
 end
 
 local function put_exempt(exempt, route, timeline, due, now)
+  if not is_usable(exempt) then
+    return
+  end
   redis.call('ZADD', exempt, string.format('%d', due), route .. ':' .. timeline)
   local over = redis.call('ZRANGEBYSCORE', exempt, '-inf', now - OVER_MS, 'LIMIT', 0, 100)
   if #over > 0 then

@@ -8,16 +8,24 @@ local function keys_of_route(number)
   return unpack(KEYS, KEYS_OF_ROUTE * (number - 1) + 1, KEYS_OF_ROUTE * number)
 end
 
+-- Raises an error that names the key if it has another type.
+local function look_at(command, key)
+  local answer = redis.pcall(command, key)
+  if type(answer) == 'table' then
+    error(answer.err .. ': ' .. key, 0)
+  end
+end
+
 -- Looks at the keys that timelines share: one of another type is an error here, before the first write.
 local function look_at_shared(routes, agenda)
-  redis.call('ZCARD', agenda)
+  look_at('ZCARD', agenda)
   for number, route in ipairs(routes) do
     if #route.names > 0 then
       local waiting, leased, _, _, _, losses, ledger = keys_of_route(number)
-      redis.call('ZCARD', waiting)
-      redis.call('ZCARD', leased)
-      redis.call('HLEN', losses)
-      redis.call('HLEN', ledger)
+      look_at('ZCARD', waiting)
+      look_at('ZCARD', leased)
+      look_at('HLEN', losses)
+      look_at('HLEN', ledger)
     end
   end
 end

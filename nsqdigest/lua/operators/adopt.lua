@@ -23,6 +23,7 @@
 -- @include lib/schedule.lua
 -- @include lib/ledger.lua
 -- @include lib/head.lua
+-- @include lib/burial.lua
 -- @include lib/zone.lua
 -- @include lib/move.lua
 
@@ -41,7 +42,7 @@ local open, in_snapshot = redis.call('ZCARD', index), redis.call('ZCARD', snapsh
 if open + in_snapshot > MOST_ADOPTED then
   return { 'too-large' }
 end
-if in_snapshot > 0 and (field_of(head, 'burying') or '') ~= burying then
+if not is_as_seen(head, in_snapshot, burying) then
   return { 'changed' }
 end
 begin_writes(agenda)
@@ -134,19 +135,19 @@ if hold then
   end
   redis.call('HDEL', holds, ARGV[3])
 end
-if in_snapshot > 0 and burying ~= '' then
-  redis.call('ZREM', dead, burying)
-  redis.call('HDEL', dead_details, burying)
-  redis.call('UNLINK', dead_values)
-end
 redis.call('UNLINK', index, values, snapshot, snapshot_values, memory, ends)
+forget_burial(dead, dead_details, dead_values, in_snapshot, burying)
 redis.call('HDEL', heads, timeline)
 redis.call('HDEL', losses, 's' .. timeline, 'c' .. timeline, 'x' .. timeline)
-end_count(ledger, 'dropped:adopted',
-  { 'dropped:adopted', open + in_snapshot, 'open', -open, 'snapshots', -in_snapshot })
 redis.call('HDEL', schedules, timeline)
 redis.call('DECR', timeline_count)
 redis.call('ZREM', waiting, timeline)
 strike_out(agenda, waiting)
 end_lease(leased, tokens, timeline)
+-- Last: while the timeline is known its records are counted by its schedule. Those of an add that was cut off are
+-- counted nowhere.
+local _, _, counted_here = unpack_schedule(known, 0)
+local uncounted = math.max(0, open - counted_here)
+end_count(ledger, 'dropped:adopted', { 'dropped:adopted', open + in_snapshot, 'added', uncounted,
+  'open', uncounted - open, 'snapshots', -in_snapshot })
 return { 'adopted', open + in_snapshot }

@@ -49,8 +49,9 @@ end
 local moved = redis.call('ZCARD', dead_index)
 move(dead_values, snapshot_values) -- before the index: what open finds there is whole
 move(dead_index, snapshot)
-end_count(ledger, 'buried', { 'snapshots', moved, 'buried', -moved })
 redis.call('HDEL', dead_details, id)
 redis.call('ZREM', dead, id)
 end_lease(leased, tokens, timeline)
+-- Last: of what is listed without details upkeep learns by a ledger that is not exact.
+end_count(ledger, 'buried', { 'snapshots', moved, 'buried', -moved })
 return { 'revived', redis.call('ZCARD', snapshot) }

@@ -49,6 +49,9 @@ class Interruptible(Scripts):
     def cut_off_after(self, writes: int) -> None:
         self._refuse_after = writes
 
+    def cut_off_never(self) -> None:
+        self._refuse_after = None
+
     def run(self, name: str, keys: Sequence[bytes], arguments: Sequence[bytes | str | int]) -> Any:
         if self._refuse_after is None:
             return super().run(name, keys, arguments)

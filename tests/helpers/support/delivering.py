@@ -149,6 +149,7 @@ class ToldDigests:
     damaged: dict[str, set[str]] = field(default_factory=dict)
     """By call, the timelines at which it breaks off."""
     fails: dict[str, list[StoreError | None]] = field(default_factory=dict)
+    exempt_damage: dict[int, StoreError] = field(default_factory=dict)
     """By call, what becomes of the next ones."""
     takes_s: dict[str, float] = field(default_factory=dict)
     per_call: dict[str, int] = field(default_factory=dict)

@@ -360,7 +360,8 @@ class Scripts:
         arguments += [end.more for end in ends if end.kind == "bury"]
         words = [word.decode().partition(" ") for word in self.run("finish", keys, arguments)]
         self.forgotten = sum(int(forgotten or 0) for _, _, forgotten in words)
-        return [word for word, _, _ in words], self.client.zcard(self.key("dead"))
+        has_burials = any(end.kind == "bury" for end in ends)
+        return [word for word, _, _ in words], self.client.zcard(self.key("dead")) if has_burials else 0
 
     @staticmethod
     def closing(
@@ -420,8 +421,13 @@ class Scripts:
     def holds(self) -> dict[bytes, bytes]:
         return dict(self.command("HGETALL", self.key("holds")))
 
-    def drop_dead(self, digest_id: str, route: str = "r", may_stay: int | str = "") -> tuple[str, int | None]:
-        keys = [*self._dead(digest_id), self.key("ledger", route)]
+    def drop_dead(
+        self, digest_id: str, route: str = "r", may_stay: int | str = "", *, timeline: bytes = b"t"
+    ) -> tuple[str, int | None]:
+        """`route`: "" where its details are not known."""
+        own = own_timeline(digest_id, timeline)
+        of_route = [self.key("ledger", route), *self.keys("digest digest-values", route, own)] if route else []
+        keys = [*self._dead(digest_id), *of_route]
         answer = self.run("drop_dead", keys, [digest_id, may_stay])
         return self._word(answer), answer[1] if len(answer) > 1 else None
 
@@ -516,8 +522,9 @@ class Scripts:
 
     def delete(self, timeline: bytes, route: str = "r") -> tuple[str, int | None]:
         """The word, and how many records went."""
-        keys = [*self.all_of(route, timeline), self.key("ends", route, timeline)]
-        answer = self.run("delete", keys, [timeline])
+        burying, of_dead = self._burial(timeline, route)
+        keys = [*self.all_of(route, timeline), self.key("ends", route, timeline), *of_dead]
+        answer = self.run("delete", keys, [timeline, burying])
         return self._word(answer), answer[1] if len(answer) > 1 else None
 
     def flush(self, timeline: bytes, route: str = "r", due: int | str = "") -> str:
@@ -546,13 +553,18 @@ class Scripts:
 
     def adopt(self, timeline: bytes, to: str, route: str = "r", capacity: int = 100) -> tuple[str, int | None]:
         """The word, and how many records went over."""
-        burying = self.head(timeline, route).get(b"burying", b"")
+        burying, of_dead = self._burial(timeline, route)
         keys = [*self.all_of(route, timeline), *self.all_of(to, timeline)]
         keys += [self.key("ends", each, timeline) for each in (route, to)]
-        keys += [self.key("holds"), self.key("dead"), self.key("dead:details"), self.key("dead-values:") + burying]
+        keys += [self.key("holds"), *of_dead]
         fields = [each.encode() + b":" + timeline for each in (route, to)]
         answer = self.run("adopt", keys, [timeline, capacity, *fields, self._now(), burying])
         return self._word(answer), answer[1] if len(answer) > 1 else None
+
+    def _burial(self, timeline: bytes, route: str) -> tuple[bytes, list[bytes]]:
+        """The id of a digest whose burial was cut off, and its keys in the dead store."""
+        burying = self.head(timeline, route).get(b"burying", b"")
+        return burying, [self.key("dead"), self.key("dead:details"), self.key("dead-values:") + burying]
 
     def audit(self, routes: Sequence[str] = ("r",)) -> tuple[int, dict[str, tuple[int, dict[str, int]]]]:
         """Timelines that are counted, and by route those that are there, and those counters that are not 0."""
