@@ -56,6 +56,10 @@ def nsq(values: Values, spot: Spot) -> None:
     far = first_far(values)
     if far is not None and is_secret_in_the_clear(values):
         (spot / "auth_secret").warning(f"goes to {far} in the clear", "write [nsq.tls] as well")
+    elif is_secret_in_the_clear(values) and values.get("lookupd_http_addresses"):
+        (spot / "auth_secret").warning(
+            "goes in the clear to every nsqd that a nsqlookupd names", "write [nsq.tls] as well"
+        )
     if values.get("nsqd_tcp_addresses") == () == values.get("lookupd_http_addresses"):
         here = spot.first_written("nsqd_tcp_addresses", "lookupd_http_addresses")
         what = "has nothing in it" if here.written else "missing"

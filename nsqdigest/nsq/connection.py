@@ -3,7 +3,8 @@
 Invariants:
 - One read takes whatever is there and passes all its messages to the receiver as one list; the reader never waits for
   the receiver.
-- Heartbeats are answered here, by the reader, each with the wanted RDY again: a RDY that got lost cannot stall us.
+- Heartbeats are answered here, by the reader, once for each read, with the wanted RDY again: a RDY that got lost cannot
+  stall us. A flood of them ends the connection: a few compressed bytes can hold thousands.
 - nsqd has as much of the RDY that was granted as `window` says.
 - Silence for two heartbeat intervals ends the connection: a stopped nsqd sends no error.
 - It can be closed at any moment, also while it opens. However it ends, `on_closed` is called once, with the reason.
@@ -60,6 +61,8 @@ TURN_BYTES = 256 * 1024
 UNREAD_BYTES = 32 << 20
 """Limit of bytes that nsqd has not read: twice what a publisher has in progress. FINs and REQs are a fraction of it,
 unless nsqd sends more than it was asked for and reads nothing."""
+MOST_HEARTBEATS = 20
+"""In one interval. nsqd sends one; a few more wait in the socket after this process stood still."""
 _LATE_HEARTBEAT = 1.5
 _SILENT_HEARTBEATS = 2
 _NOT_FATAL = (b"E_FIN_FAILED", b"E_REQ_FAILED", b"E_TOUCH_FAILED")
@@ -114,6 +117,9 @@ class NsqConnection:
         """When a message came or was answered last."""
         self._heartbeat_s = options.heartbeat_interval_ms / 1000
         self._last_read_s = 0.0
+        self._heartbeats = 0
+        """Since `_heartbeats_since_s`."""
+        self._heartbeats_since_s = 0.0
         self._goodbye: asyncio.Future[bytes] | None = None
         self._requests = Requests()
         self._closed = asyncio.Event()
@@ -323,8 +329,7 @@ class NsqConnection:
         reason: NsqdError = ConnectionLost(f"nsqd at {self.address}: its reader ended")
         read_bytes = 0
         try:
-            for frame_type, payload in established.frames:
-                self._on_frame(frame_type, payload)
+            self._on_frames(established.frames)
             while True:
                 data = await stream.read_bytes(READ_BYTES, partial=True)
                 if self._reason is not None:
@@ -361,15 +366,32 @@ class NsqConnection:
             if self._window.arrived(in_flight) and not self.closing:
                 self._write(commands.rdy(self._window.used))
             self._watch_window()
-        for frame_type, payload in others:
-            self._on_frame(frame_type, payload)
+        if others:
+            self._on_frames(others)
+
+    def _on_frames(self, frames: list[tuple[int, bytes]]) -> None:
+        heartbeats = frames.count((FrameType.RESPONSE, HEARTBEAT))
+        if heartbeats:
+            self._on_heartbeats(heartbeats)
+        for frame_type, payload in frames:
+            if payload != HEARTBEAT or frame_type != FrameType.RESPONSE:
+                self._on_frame(frame_type, payload)
+
+    def _on_heartbeats(self, count: int) -> None:
+        if self._last_read_s >= self._heartbeats_since_s + self._heartbeat_s:
+            self._heartbeats, self._heartbeats_since_s = 0, self._last_read_s
+        self._heartbeats += count
+        if self._heartbeats > MOST_HEARTBEATS:
+            raise ProtocolError(
+                f"nsqd at {self.address} sent {self._heartbeats} heartbeats within {self._heartbeat_s:g} s, "
+                "for which one was agreed"
+            )
+        wants_more = self.subscribed and not self.closing
+        self._write(commands.NOP + commands.rdy(self._window.used) if wants_more else commands.NOP)
 
     def _on_frame(self, frame_type: int, payload: bytes) -> None:
         if frame_type == FrameType.RESPONSE:
-            if payload == HEARTBEAT:
-                wants_more = self.subscribed and not self.closing
-                self._write(commands.NOP + commands.rdy(self._window.used) if wants_more else commands.NOP)
-            elif self._requests:
+            if self._requests:
                 self._requests.answer_first(payload)
             else:
                 raise ProtocolError(f"nsqd at {self.address} sent an answer without a question: {payload[:64]!r}")

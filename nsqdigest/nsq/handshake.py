@@ -4,7 +4,7 @@ Invariants:
 - After each upgrade nsqd sends OK inside of it, and only then the next begins. Until the last upgrade is done, frames
   are read exactly, byte for byte: no byte of one layer is ever read in another.
 - It ends in a usable connection, or in one error with place, cause and remedy; then no socket is left open.
-- Heartbeats are answered: nsqd asks another server for AUTH, which may be slow.
+- Heartbeats are answered: nsqd asks another server for AUTH, which may be slow. A flood of them ends the handshake.
 
 `negotiation` judges the answers, `tls` explains failures of TLS; the result goes to `connection`.
 """
@@ -36,6 +36,8 @@ HANDSHAKE_TIMEOUT_S = 5.0
 """All steps before AUTH."""
 AUTH_TIMEOUT_S = 10.0
 """nsqd gives its own auth server 5 s, and may have several to ask."""
+MOST_HEARTBEATS = 1000
+"""Before the last answer. The shortest interval that nsqd takes is a second; servers of tests send them faster."""
 READ_BYTES = 256 * 1024
 TLS_READ_BYTES = 16 * 1024
 """One record of TLS, the most that one read brings."""
@@ -134,6 +136,7 @@ class _Handshake:
         self._splitter = FrameSplitter(MAX_FRAME_BYTES)
         self._frames: deque[tuple[int, bytes]] = deque()
         self._round_trip_s = 0.0
+        self._heartbeats = 0
 
     def close(self) -> None:
         if self._stream is not None:
@@ -225,6 +228,9 @@ class _Handshake:
                 raise ProtocolError(f"{self._where} sent a frame of type {frame_type} before anything was asked for")
             if (frame_type, payload) != (FrameType.RESPONSE, HEARTBEAT):
                 return frame_type, payload
+            self._heartbeats += 1
+            if self._heartbeats > MOST_HEARTBEATS:
+                raise ProtocolError(f"{self._where} sent {self._heartbeats} heartbeats and no answer ({self.step})")
             await self._write(commands.NOP)
 
     async def _frame_as_it_is(self) -> tuple[int, bytes]:

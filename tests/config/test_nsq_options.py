@@ -304,6 +304,14 @@ def test_a_secret_of_another_type_is_not_repeated(folder: Path) -> None:
     ]
 
 
+def test_a_secret_in_the_clear_for_whoever_a_nsqlookupd_names_is_warned_about(folder: Path) -> None:
+    nsq = 'auth_secret = "s"\nlookupd_http_addresses = ["127.0.0.1:4161"]'
+    assert Read(folder, nsq=nsq).warnings == [
+        "3: nsq.auth_secret: goes in the clear to every nsqd that a nsqlookupd names; write [nsq.tls] as well"
+    ]
+    assert Read(folder, nsq=nsq, tables="[nsq.tls]").warnings == []
+
+
 def test_a_secret_in_the_clear_over_the_network_is_warned_about(folder: Path) -> None:
     far = Read(folder, nsq='auth_secret = "s"', address="10.0.0.1:4150")
     assert far.warnings == ["3: nsq.auth_secret: goes to 10.0.0.1:4150 in the clear; write [nsq.tls] as well"]

@@ -721,6 +721,32 @@ async def test_heartbeats_alone_keep_a_connection_open(embedded: EmbeddedNsqd, t
     assert connection.is_open
 
 
+HEARTBEAT_FRAME = frame(FrameType.RESPONSE, HEARTBEAT)
+
+
+async def test_heartbeats_of_one_read_get_one_answer(embedded: EmbeddedNsqd, to: Make, topic: str) -> None:
+    connection = await subscribed(to(embedded), topic, rdy=5)
+    peer = embedded.connections[0]
+    before = len(peer.params_of("NOP"))
+    peer.send_raw(HEARTBEAT_FRAME * 10)
+    await embedded.until(lambda: len(peer.params_of("NOP")) > before)
+    connection.set_rdy(7)
+    await embedded.until(lambda: 7 in peer.rdy_sequence)
+    assert len(peer.params_of("NOP")) == before + 1
+
+
+async def test_a_flood_of_heartbeats_ends_the_connection_unanswered(
+    embedded: EmbeddedNsqd, to: Make, topic: str
+) -> None:
+    connection = await subscribed(to(embedded), topic)
+    peer = embedded.connections[0]
+    before = len(peer.params_of("NOP"))
+    peer.send_raw(HEARTBEAT_FRAME * 5_000)
+    async with asyncio.timeout(PATIENCE_S):
+        assert "heartbeats within" in str(await connection.closed())
+    assert len(peer.params_of("NOP")) <= before + 1
+
+
 async def test_silence_of_two_heartbeats_ends_the_connection(
     embedded: EmbeddedNsqd, to: Make, recorder: Recorder, topic: str
 ) -> None:
