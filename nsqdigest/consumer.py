@@ -66,7 +66,8 @@ def most_held_bytes(settings: Nsq, event_bytes: int) -> int:
 
 def line_of(topic: str, routes: Sequence[IntakeRoute], limits: Limits, store: Timelines, metrics: Metrics) -> Line:
     """The routes of a topic, compiled."""
-    return Line(Decoder(topic, Router(routes, limits), store.clock, metrics), StoreWriter(routes, store, metrics))
+    decoder = Decoder(topic, Router(routes, limits), metrics)
+    return Line(decoder, StoreWriter(routes, store, metrics), store.clock)
 
 
 class Consumer:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from nsqdigest.intake.writer import StoreWriter
     from nsqdigest.nsq.connection import NsqConnection
     from nsqdigest.nsq.frames import Message
+    from nsqdigest.store.servers.facts import RedisClock
 
 CONCURRENT_WRITES = 2
 
@@ -46,6 +47,7 @@ class Line(NamedTuple):
 
     decoder: Decoder
     writer: StoreWriter
+    clock: RedisClock
 
 
 class _Work(NamedTuple):
@@ -120,7 +122,7 @@ class Batches:
                     self._inbox_filled.clear()
                     await self._inbox_filled.wait()
                 line = self._line
-                batch, left = line.decoder.decode(self._next_batch())
+                batch, left = line.decoder.decode(self._next_batch(), line.clock.now_ms())
                 self._inbox.extendleft(reversed(left))
                 self._decoded = _Work(batch, line.writer)
                 while len(self._writes) >= CONCURRENT_WRITES:

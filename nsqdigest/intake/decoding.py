@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from nsqdigest.base.metrics import Metrics
     from nsqdigest.intake.routing import Router
     from nsqdigest.nsq.frames import Message
-    from nsqdigest.store.servers.facts import RedisClock
 
 DECODE_S = 0.010
 """500 honest events of 250 bytes take a tenth of it. A part of hostile ones may take as much again."""
@@ -55,15 +54,14 @@ _log = log.get("consumer")
 
 
 class Decoder:
-    def __init__(self, topic: str, router: Router, clock: RedisClock, metrics: Metrics) -> None:
+    def __init__(self, topic: str, router: Router, metrics: Metrics) -> None:
         self._topic = topic
         self._router = router
-        self._clock = clock
         self._metrics = metrics
 
-    def decode(self, arrivals: Sequence[Arrival]) -> tuple[Batch, list[Arrival]]:
-        """Decode as many messages as there is time for. Return the batch, and what is left of the arrivals."""
-        now_ms = self._clock.now_ms()
+    def decode(self, arrivals: Sequence[Arrival], now_ms: int) -> tuple[Batch, list[Arrival]]:
+        """Decode as many messages as there is time for. Return the batch, and what is left of the arrivals. `now_ms`:
+        by Redis' clock."""
         batch = Batch([], now_ms)
         unmatched: list[Message] = []
         now_s = time.monotonic()

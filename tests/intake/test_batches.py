@@ -122,11 +122,11 @@ class Stage:
         self.connection, self.owner, self.writer = Connection(), Owner(), Writer()
         self.metrics = Metrics()
         router = Router([intake_route(match=[("kind", ["a"])])], LIMITS)
-        self.decoder = Decoder("events", router, cast(Any, Clock()), self.metrics)
+        self.decoder = Decoder("events", router, self.metrics)
         self.batches = Batches(
             "events",
             batch_size,
-            line=Line(self.decoder, cast(Any, self.writer)),
+            line=Line(self.decoder, cast(Any, self.writer), cast(Any, Clock())),
             metrics=self.metrics,
             owner=self.owner,
         )
@@ -311,9 +311,9 @@ async def test_a_write_begins_before_the_next_batch_is_decoded(monkeypatch: pyte
     written_before: list[int] = []
     decode = stage.decoder.decode
 
-    def decode_and_note(arrivals: list[Arrival]) -> tuple[Batch, list[Arrival]]:
+    def decode_and_note(arrivals: list[Arrival], now_ms: int) -> tuple[Batch, list[Arrival]]:
         written_before.append(len(stage.writer.written))
-        return decode(arrivals)
+        return decode(arrivals, now_ms)
 
     monkeypatch.setattr(stage.decoder, "decode", decode_and_note)
     async with stage.running():

@@ -25,11 +25,6 @@ CONNECTION = cast(Any, "nsqd")
 ONE_ROUTE = (intake_route(match=[("kind", ["a"])]),)
 
 
-class Clock:
-    def now_ms(self) -> int:
-        return NOW_MS
-
-
 class _Time:
     @staticmethod
     def monotonic() -> float:
@@ -48,7 +43,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> Callable[[str], list[dict[str, A
 
 
 def decoder(*routes: Any, metrics: Metrics | None = None) -> Decoder:
-    return Decoder("events", Router(routes or ONE_ROUTE, LIMITS), cast(Any, Clock()), metrics or Metrics())
+    return Decoder("events", Router(routes or ONE_ROUTE, LIMITS), metrics or Metrics())
 
 
 def arrival(*bodies: bytes, held_s: float = 0.0, attempts: int = 1) -> Arrival:
@@ -62,7 +57,7 @@ def sources(batch: Batch) -> list[object]:
 
 def test_a_record_carries_the_message_that_it_was_made_from() -> None:
     arrivals = [arrival(GOOD, UNMATCHED, BAD), arrival(GOOD)]
-    batch, _ = decoder().decode(arrivals)
+    batch, _ = decoder().decode(arrivals, NOW_MS)
     assert batch.arrivals == arrivals
     assert sources(batch) == [arrivals[0].messages[0], arrivals[1].messages[0]]
 
@@ -70,14 +65,14 @@ def test_a_record_carries_the_message_that_it_was_made_from() -> None:
 def test_an_event_of_several_routes_makes_a_record_of_each() -> None:
     routes = [intake_route(number=number, name=f"r{number}") for number in range(3)]
     one = arrival(GOOD, GOOD)
-    batch, _ = decoder(*routes).decode([one])
+    batch, _ = decoder(*routes).decode([one], NOW_MS)
     assert [record.route for record in batch.records] == [0, 1, 2] * 2
     assert sources(batch) == [one.messages[0]] * 3 + [one.messages[1]] * 3
 
 
 def test_what_cannot_be_read_is_a_letter_with_the_reason() -> None:
     one = arrival(GOOD, BAD)
-    batch, _ = decoder().decode([one])
+    batch, _ = decoder().decode([one], NOW_MS)
     (letter,) = batch.letters.values()
     assert list(batch.letters) == [letter.message] == [one.messages[1]]
     assert (letter.reason, letter.whole) == ("not-json", None)
@@ -88,14 +83,14 @@ def test_where_one_route_takes_an_event_and_another_cannot_it_makes_a_record_and
     routes = (intake_route(), intake_route("{other}", number=1, name="s"))
     one = arrival(b'{"user":"u"}', b'{"user":"u","other":"o"}')
     half, whole = one.messages
-    batch, _ = decoder(*routes).decode([one])
+    batch, _ = decoder(*routes).decode([one], NOW_MS)
     assert sources(batch) == [half, whole, whole]
     assert list(batch.letters) == [half]
 
 
 def test_what_no_route_takes_is_counted_and_logged(logged: Callable[[str], list[dict[str, Any]]]) -> None:
     metrics = Metrics()
-    batch, _ = decoder(metrics=metrics).decode([arrival(UNMATCHED, b'{"user":"u","kind":"z","last":1}')])
+    batch, _ = decoder(metrics=metrics).decode([arrival(UNMATCHED, b'{"user":"u","kind":"z","last":1}')], NOW_MS)
     assert (batch.records, batch.letters) == ([], {})
     assert metrics.value("events_unmatched_total", topic="events") == 2
     (line,) = logged("consumer.event.unmatched")
@@ -104,7 +99,7 @@ def test_what_no_route_takes_is_counted_and_logged(logged: Callable[[str], list[
 
 def test_where_every_event_is_taken_nothing_is_logged(logged: Callable[[str], list[dict[str, Any]]]) -> None:
     metrics = Metrics()
-    decoder(metrics=metrics).decode([arrival(GOOD)])
+    decoder(metrics=metrics).decode([arrival(GOOD)], NOW_MS)
     assert metrics.value("events_unmatched_total", topic="events") is None
     assert logged("consumer.event.unmatched") == []
 
@@ -122,7 +117,7 @@ def test_a_body_that_the_program_makes_a_mistake_at_is_a_letter_and_its_neighbou
 
     monkeypatch.setattr(subject._router, "records_of", mistaken)
     one = arrival(GOOD, UNMATCHED, GOOD)
-    batch, _ = subject.decode([one])
+    batch, _ = subject.decode([one], NOW_MS)
     assert sources(batch) == [one.messages[0], one.messages[2]]
     (letter,) = batch.letters.values()
     assert (letter.message, letter.reason, letter.detail) == (one.messages[1], "bug", "KeyError: 'a mistake'")
@@ -131,12 +126,12 @@ def test_a_body_that_the_program_makes_a_mistake_at_is_a_letter_and_its_neighbou
 
 @pytest.mark.parametrize(("held_s", "may_repeat"), [(44.9, False), (45.0, True), (59.0, True)])
 def test_what_was_held_for_long_may_be_a_repeat(held_s: float, may_repeat: bool) -> None:
-    batch, _ = decoder().decode([arrival(GOOD, held_s=held_s), arrival(GOOD)])
+    batch, _ = decoder().decode([arrival(GOOD, held_s=held_s), arrival(GOOD)], NOW_MS)
     assert [record.possible_repeat for record in batch.records] == [may_repeat, False]
 
 
 def test_what_nsqd_hands_over_again_may_be_a_repeat() -> None:
-    batch, _ = decoder().decode([arrival(GOOD, attempts=2), arrival(GOOD)])
+    batch, _ = decoder().decode([arrival(GOOD, attempts=2), arrival(GOOD)], NOW_MS)
     assert [record.possible_repeat for record in batch.records] == [True, False]
 
 
@@ -156,7 +151,7 @@ LARGE = b'{"user":"u","kind":"a","x":"%s"}' % (b"x" * (decoding.PART_BYTES * 3 /
 
 def decoded_in_time(monkeypatch: pytest.MonkeyPatch, step_s: float, *arrivals: Arrival) -> tuple[Batch, list[Arrival]]:
     monkeypatch.setattr(decoding, "time", Slow(step_s))
-    return decoder().decode(arrivals)
+    return decoder().decode(arrivals, NOW_MS)
 
 
 def test_when_its_time_is_over_the_rest_is_left_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +185,7 @@ def test_the_clock_is_read_once_for_a_part_of_small_events(monkeypatch: pytest.M
 @pytest.mark.parametrize("place", [0, 70, 99])
 def test_one_bad_event_among_many_is_the_letter(bad: bytes, place: int) -> None:
     many = arrival(*(bad if number == place else GOOD for number in range(100)))
-    batch, _ = decoder().decode([many])
+    batch, _ = decoder().decode([many], NOW_MS)
     assert list(batch.letters) == [many.messages[place]]
     assert len(batch.records) == 99
 
@@ -199,6 +194,6 @@ def test_a_timestamp_is_compared_with_the_clock_of_the_store() -> None:
     route = intake_route(timestamp="at")
     ahead_ms = NOW_MS + LIMITS.future_ms
     batch, _ = decoder(route).decode(
-        [arrival(*(b'{"user":"u","at":%d}' % at_ms for at_ms in (ahead_ms, ahead_ms + 1)))]
+        [arrival(*(b'{"user":"u","at":%d}' % at_ms for at_ms in (ahead_ms, ahead_ms + 1)))], NOW_MS
     )
     assert (len(batch.records), len(batch.letters)) == (1, 1)

@@ -55,15 +55,9 @@ CONFIG = parse_text(toml(TABLES, ROUTES), "f.toml", {}, KINDS)
 TRIAL = Trial(CONFIG, TOPIC)
 
 
-class Clock:
-    def now_ms(self) -> int:
-        return NOW_MS
-
-
 DECODER = Decoder(
     TOPIC,
     Router(intake_routes(CONFIG, TOPIC, plans_of(CONFIG), {}), CONFIG.limits),
-    cast(Any, Clock()),
     Metrics(known_labels(CONFIG)),
 )
 
@@ -73,7 +67,7 @@ DECODER = Decoder(
 @settings(suppress_health_check=[HealthCheck.too_slow])
 def test_records_and_letters_are_those_of_the_intake(body: bytes) -> None:
     message = Message(b"0123456789abcdef", NOW_MS * 1_000_000, 1, body)
-    batch, _ = DECODER.decode([Arrival(cast(Any, "nsqd"), [message], 1, float("inf"), float("inf"))])
+    batch, _ = DECODER.decode([Arrival(cast(Any, "nsqd"), [message], 1, float("inf"), float("inf"))], NOW_MS)
     tried = TRIAL.try_event(Event(1, body), NOW_MS)
 
     names = [route.name for route in CONFIG.routes]
