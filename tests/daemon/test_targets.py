@@ -116,8 +116,9 @@ def test_an_event_that_names_no_place_is_a_dead_letter_and_takes_no_neighbour_al
     wait_until(lambda: len(receiver.accepted()) >= 2, 30, "both digests")
     assert {post.path for post in receiver.accepted()} == {"/hook/a"}
     assert dead(daemon) == []
-    said = daemon.said("consumer.message.dead_lettered")
-    assert {each["detail"] for each in said} == {
+    details = {each["detail"] for each in daemon.said("consumer.message.dead_lettered")}  # one line a kind and second
+    assert details
+    assert details <= {
         'route events: url: the field "tenant" is not there', 'route events: url: the field "tenant" is an array',
     }  # fmt: skip
     assert not [line for line in daemon.log_tail().splitlines() if "hunter2" in line]
