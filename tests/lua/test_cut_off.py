@@ -500,6 +500,25 @@ def test_an_adoption_takes_all_that_a_call_which_was_cut_off_left(redis_client: 
     raise AssertionError("more writes than expected")
 
 
+def test_an_adoption_takes_no_records_of_a_digest_that_was_dropped_while_its_burial_was_cut_off(
+    redis_client: redis.Redis,
+) -> None:
+    for writes in range(MOST_WRITES):
+        world = World(Interruptible(redis_client))
+        was_cut_off, _ = cut_off(world, BEFORE_AN_ADOPTION["bury"], writes)
+        word, _ = world.store.drop_dead("id-1")
+        world.store.adopt(T, "new")
+        world.go_on()
+        world.is_sound()
+        of_digests = {record[:2] for records in world.shown.values() for record in records}
+        dropped = {(T, b"a"), (T, b"b")} if word == "dropped" else set()
+        assert world.filed - of_digests <= dropped, f"lost after {writes} writes"
+        redis_client.flushall()
+        if not was_cut_off:
+            return
+    raise AssertionError("more writes than expected")
+
+
 @pytest.mark.parametrize("left", ["by an add that was cut off, too", "alone"])
 def test_an_adoption_that_is_cut_off_counts_once_whoever_mends_between(redis_client: redis.Redis, left: str) -> None:
     for writes in range(MOST_WRITES):

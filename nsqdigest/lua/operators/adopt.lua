@@ -49,6 +49,14 @@ begin_writes(agenda)
 begin_count(ledger, 'dropped:adopted')
 begin_count(to_ledger, 'added')
 
+-- A digest that was dropped from the dead store after its values had moved there: what is left of it goes.
+if burying ~= '' and in_snapshot > 0 and redis.call('EXISTS', snapshot_values, dead_values) == 0 then
+  begin_count(ledger, 'deleted')
+  redis.call('UNLINK', snapshot)
+  end_count(ledger, 'deleted', { 'deleted', in_snapshot, 'snapshots', -in_snapshot })
+  in_snapshot = 0
+end
+
 -- Values that a call which was cut off had moved ahead of their index.
 if in_snapshot == 0 then
   take_back_values(index, values, snapshot_values)
