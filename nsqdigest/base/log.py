@@ -102,11 +102,12 @@ class Log:
         adds: Sequence[str] = (),
         tops: Sequence[str] = (),
         every_s: float = 1.0,
+        exc_info: BaseException | None = None,
         **fields: Any,
     ) -> None:
         """A line at once, then one per period with a count. `by` names the fields that make the kind (bounded, like the
         labels of a metric), `adds` those that are summed, `tops` those of which the largest is shown; of the others a
-        line shows the newest."""
+        line shows the newest. Only the first line of a kind has the traceback of `exc_info`."""
         if self._is_enabled_for(LEVELS[level]):
             if self._bound:
                 fields = self._bound | fields
@@ -115,7 +116,7 @@ class Log:
             with _repeats_lock:
                 is_line = _repeats.note(kind, time.monotonic(), every_s, fields, adds=adds, tops=tops)
             if is_line:
-                _write(self._logger, LEVELS[level], event, None, fields)
+                _write(self._logger, LEVELS[level], event, exc_info, fields)
 
 
 def _write(

@@ -12,6 +12,7 @@ every part at the first failure, connections included, before a message could go
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, NamedTuple, TypeVar
@@ -139,8 +140,10 @@ class Failures:
     def _handle(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if _PART not in context:
-            # From a library, about one of its connections or futures: no part of the daemon has ended.
-            _log.error("daemon.loop.error", what=context.get("message", ""), error=error, exc_info=error)
+            # From a library, about one of its connections or futures: no part of the daemon has ended. It may come
+            # thousands of times a second. The message names objects and addresses, so it cannot make the kind.
+            what, kind = context.get("message", ""), _kind_of(error)
+            _log.counted("error", "daemon.loop.error", by=("kind",), kind=kind, what=what, error=error, exc_info=error)
             return
         self._note(Failure(context[_PART], None if error is None else _cause_of(error)))
 
@@ -148,6 +151,12 @@ class Failures:
         _log.error("daemon.part.ended", part=failure.part, error=failure.error, exc_info=failure.error)
         self._first = self._first or failure
         self._has_failed.set()
+
+
+def _kind_of(error: BaseException | None) -> str:
+    """The name of the system's error, such as EMFILE, or that of the exception's class."""
+    name = errno.errorcode.get(error.errno or 0) if isinstance(error, OSError) else None
+    return name or type(error).__name__
 
 
 def _cause_of(error: BaseException) -> BaseException:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from nsqdigest.base import tasks
+from nsqdigest.base import log, tasks
 from support.daemon import toml
 from support.keeper import kept
 from support.ports import HOST
@@ -158,3 +159,17 @@ async def test_what_a_library_leaves_unhandled_ends_nothing(caplog: pytest.LogCa
     assert not watching.done()
     watching.cancel()
     assert "daemon.loop.error" in caplog.text
+
+
+async def test_an_error_of_the_loop_that_repeats_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    tasks.Failures().listen()
+    loop = asyncio.get_running_loop()
+    for number in range(1000):
+        error = OSError(errno.EMFILE, "Too many open files")
+        loop.call_exception_handler({"message": f"accept failed on socket {number}", "exception": error})
+    log.end()
+    lines = [record for record in caplog.records if record.msg == "daemon.loop.error"]
+    fields = [vars(line)["fields"] for line in lines]
+    assert sum(each.get("times", 1) for each in fields) == 1000
+    assert len(lines) < 100
+    assert len([line for line in lines if line.exc_info]) == 1
