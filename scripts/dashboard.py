@@ -206,6 +206,8 @@ ROWS: Mapping[str, Sequence[Panel]] = {
               {"{{instance}} {{reason}}": _rose("instance, reason", "http_refusals_total")}),
         Panel("Open files", "And how many there may be.",
               {"{{instance}}": _process("process_open_fds"), "{{instance}} at most": _process("process_max_fds")}),
+        Panel("Open files, share", "Of the limit. Well: below 0.9.",
+              {"{{instance}}": _of("descriptors_used_ratio")}),
         Panel("Versions", "Of nsqdigest and Python.", {"": _of("build_info")}, kind="table", width=12),
         Panel("Configurations", "Equal hash: equal settings.", {"": _of("config_info")}, kind="table", width=12),
     ],

@@ -226,6 +226,9 @@ METRICS: dict[str, Declared] = {
     ),
     "orphan_records": _gauge((), "Records of routes that the file no longer has; nobody delivers them."),
     # -- the daemon
+    "descriptors_used_ratio": _gauge(
+        (), "Share of the process' file descriptors that are open, from 0 to 1; 0 if the system sets no limit."
+    ),
     "event_loop_lag_seconds": _gauge((), "The longest delay of the event loop in the last 15 s."),
     "http_refusals_total": _counter(
         ("reason",), "Requests to admin.listen refused, and connections to it closed, by reason.", reason=HttpRefusal

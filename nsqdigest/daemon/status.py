@@ -1,8 +1,8 @@
 """The state of a daemon for its operator: the checks of `/readyz`, the gauges, what a sink is like.
 
 Invariants:
-- All of it is read from memory when somebody asks, and nothing waits. Figures of Redis and nsqd are collected
-  beforehand, at a pace of their own (`StoreWatch`, `Depths`).
+- All of it is read from memory (descriptors: the kernel's) when somebody asks, and nothing waits. Figures of Redis and
+  nsqd are collected beforehand, at a pace of their own (`StoreWatch`, `Depths`).
 - Nothing here changes anything: pauses are `operator`'s, the two flags below are set by `life`.
 """
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from nsqdigest import __version__
 from nsqdigest.admin.server import Check
 from nsqdigest.backoff import State
-from nsqdigest.base import backoff_report, log
+from nsqdigest.base import backoff_report, descriptors, log
 from nsqdigest.base.reasons import SinkState
 from nsqdigest.base.words import counted
 from nsqdigest.daemon.labels import known_labels
@@ -96,6 +96,8 @@ class Status:
             metrics.set("paused", (kind, name) in self._paused_since_s, kind=kind, name=name)
         metrics.set("store_up", not self.why_store_waits and self._scheduler.failing_since_s is None)
         metrics.set("log_lines_dropped_total", log.lines_dropped())
+        used = descriptors.used()
+        metrics.set("descriptors_used_ratio", 0 if used is None else used.ratio)
         metrics.set("event_loop_lag_seconds", self._lag.longest_s)
         self._set_figures()
 
@@ -165,6 +167,9 @@ class Status:
             condition = self.condition_of(sink)
             checks.append(Check(f"sink {sink}", True, condition.detail, condition.is_trouble))
         checks.append(self._check_of_config())
+        if (used := descriptors.used()) is not None and used.is_trouble:
+            detail = f"{used.open:,} of {used.limit:,} are open; raise LimitNOFILE= of its unit, or ulimit -n"
+            checks.append(Check("descriptors", True, detail, is_trouble=True))
         if lookupds := self._discovery.lookupds:
             well = sum(lookupd.is_well for lookupd in lookupds)
             # Without an answer, the connections that are open go on.

@@ -22,7 +22,7 @@ LATE_S = 60.0
 """Events that are stored so long after they were published are behind."""
 LOST_SHOWN_S = 3600.0
 """So long after it was found a loss of Redis is a trouble that somebody should look at."""
-_OWN_WORDS = {"nsqlookupd": "is out of reach", "config": "was not reloaded"}
+_OWN_WORDS = {"nsqlookupd": "is out of reach", "config": "was not reloaded", "descriptors": "are nearly used up"}
 """Of checks that no part of the view stands for."""
 _OTHERS_SHOWN = 2
 _NAMES_SHOWN = 4

@@ -90,6 +90,10 @@ CASES: dict[str, tuple[dict[str, Any], Health, str]] = {
         {"checks": [CheckView(name="nsqlookupd", health=Health.FAILING, detail="0 of 2 answer")]},
         Health.FAILING, f"Nsqlookupd is out of reach: 0 of 2 answer{ELSE_WELL}",
     ),
+    "few descriptors": (
+        {"checks": [CheckView(name="descriptors", health=Health.TROUBLE, detail="62 of 64 are open")]},
+        Health.TROUBLE, f"Descriptors are nearly used up: 62 of 64 are open{ELSE_WELL}",
+    ),
     "a sink that refuses": (
         {"sinks": [REFUSING]},
         Health.TROUBLE, f"Sink slack refuses since 07:12: 403; 214 digests wait, the oldest for 41m{ELSE_WELL}",

@@ -87,6 +87,10 @@ CASES = [
     Case("NsqdigestEventLoopLag", "nsqdigest_event_loop_lag_seconds{a} 2x20\nnsqdigest_event_loop_lag_seconds{b} 0x20",
          "6m", [ONE]),
     Case("NsqdigestEventLoopLag", "nsqdigest_event_loop_lag_seconds{a} 0x3 3 0x20", "9m"),
+    Case("NsqdigestDescriptors", "nsqdigest_descriptors_used_ratio{a} 1x20\nnsqdigest_descriptors_used_ratio{b} 0.5x20",
+         "6m", [ONE]),
+    Case("NsqdigestDescriptors", "nsqdigest_descriptors_used_ratio{a} 0.1x3 1 0.1x20\n"
+         "nsqdigest_descriptors_used_ratio{b} 0.9x20", "9m"),
     # -- the store
     Case("NsqdigestStoreDown", "nsqdigest_store_up{a} 1x4 0x20", "8m", [FLEET]),
     Case("NsqdigestStoreDown", "nsqdigest_store_up{a} 1x30\nnsqdigest_store_up{b} 0x20", "8m", [FLEET]),
