@@ -11,7 +11,7 @@ Invariants:
   complete. The gate bounds the time of a body. An answer that is not read ends with `IDLE_S`.
 - Between two requests nobody sends more than `MOST_BYTES`: what is sent ahead is not kept.
 
-It stands between the event loop and aiohttp's own protocol, which it hands everything on to.
+It stands between the event loop and aiohttp's own protocol, which it hands everything on to. `listener` accepts.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Door:
         reason."""
         self._inner = inner
         self._on_closed = on_closed
-        self._waiting: OrderedDict[_Connection, None] = OrderedDict()
-        """The one that has waited longest first."""
+        self._waiting: OrderedDict[_Connection, float] = OrderedDict()
+        """Each with the time of the event loop since when it waits, the one that has waited longest first."""
         self._busy: set[_Connection] = set()
         """Those that answer something else than health and metrics."""
         self._all: dict[asyncio.BaseTransport, _Connection] = {}
@@ -108,13 +108,22 @@ class Door:
         if reason is not None:
             self._on_closed(reason)
 
+    def gives_way(self, after_s: float) -> bool:
+        """Close the connection that has waited longest, if it has for `after_s`, so that its descriptor is free in the
+        next turn of the event loop. Return whether it was closed."""
+        oldest = next(iter(self._waiting), None)
+        if oldest is None or asyncio.get_running_loop().time() - self._waiting[oldest] < after_s:
+            return False
+        self.closes(oldest, Reason.TOO_MANY_CONNECTIONS)
+        return True
+
     def forget(self, connection: _Connection) -> None:
         self._all.pop(connection.transport, None)
         self._waiting.pop(connection, None)
         self._busy.discard(connection)
 
     def _wait(self, connection: _Connection) -> None:
-        self._waiting[connection] = None
+        self._waiting[connection] = asyncio.get_running_loop().time()
         self._waiting.move_to_end(connection)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, cast
 
@@ -20,6 +21,7 @@ from nsqdigest.admin import pages, unix_socket
 from nsqdigest.admin.door import Door
 from nsqdigest.admin.gate import MOST_BODY_BYTES, Connection, Gate, ServerLog, on_expect
 from nsqdigest.admin.guard import Tokens
+from nsqdigest.admin.listener import Listener
 from nsqdigest.base.errors import Unreachable
 from nsqdigest.base.metrics import Metrics
 from nsqdigest.config import Address, UnixSocket
@@ -54,6 +56,7 @@ CLIENTS_END_WITHIN_S = 0.5
 delay it. (aiohttp waits that long twice.)"""
 
 
+_BACKLOG = 100
 _LINGERS_S = 1.0
 """Where the answer came before the body, the body is read for so long: who sends it gets the answer."""
 
@@ -86,27 +89,36 @@ class AdminServer:
         self._door = Door(self._protocol, self._gate.count)
         self._gate.attach(application, self._door)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=CLIENTS_END_WITHIN_S)
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._socket_inode: int | None = None
 
     async def start(self) -> None:
         await self._runner.setup()
         try:
-            self._server = await self._serve(asyncio.get_running_loop())
+            sockets = await self._sockets(asyncio.get_running_loop())
         except Unreachable:
             await self._runner.cleanup()
             raise
+        self._listener = Listener(sockets, self._door)
+        self._listener.start()
 
-    async def _serve(self, loop: asyncio.AbstractEventLoop) -> asyncio.Server:
+    async def _sockets(self, loop: asyncio.AbstractEventLoop) -> list[socket.socket]:
         if isinstance(self._listen, UnixSocket):
             try:
                 listener = await loop.run_in_executor(None, unix_socket.listening, self._listen.path)
             except Unreachable as error:
                 raise Unreachable(f"admin.listen: {error}") from error
             self._socket_inode = os.stat(self._listen.path).st_ino
-            return await loop.create_unix_server(self._door, sock=listener)
+            return [_listens(listener)]
         try:
-            return await loop.create_server(self._door, self._listen.host, self._listen.port, reuse_address=True)
+            # asyncio knows which sockets a host name takes; it does not accept on them.
+            server = await loop.create_server(
+                self._door, self._listen.host, self._listen.port, reuse_address=True, start_serving=False
+            )
+            try:
+                return [_listens(bound.dup()) for bound in server.sockets]
+            finally:
+                server.close()
         except OSError as error:
             raise Unreachable(
                 f"admin.listen: cannot listen on {self._listen} ({error.strerror or error}): is another daemon "
@@ -126,8 +138,8 @@ class AdminServer:
         )
 
     async def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            await self._listener.stop()
             if isinstance(self._listen, UnixSocket) and self._socket_inode is not None:
                 unix_socket.remove(self._listen.path, self._socket_inode)
         await self._runner.cleanup()
@@ -146,6 +158,12 @@ class AdminServer:
     async def _metrics_text(self, request: web.Request) -> web.Response:
         body, content_type = self._metrics.exposition(request.headers.get("accept", ""))
         return web.Response(body=body, headers={"content-type": content_type})
+
+
+def _listens(bound: socket.socket) -> socket.socket:
+    bound.setblocking(False)
+    bound.listen(_BACKLOG)
+    return bound
 
 
 def _plain(text: str, status: int = 200) -> web.Response:

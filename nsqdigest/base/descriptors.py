@@ -1,4 +1,4 @@
-"""The file descriptors of this process: how many are in use, and how many may be."""
+"""The file descriptors of this process: how many are in use, and one that is kept for the worst case."""
 
 from __future__ import annotations
 
@@ -36,3 +36,27 @@ def used() -> Used | None:
         return Used(len(os.listdir(_OPEN_ONES)) - 1, limit)  # the listing has one itself
     except OSError as error:
         return Used(limit, limit) if error.errno in EXHAUSTED else None
+
+
+class Spare:
+    """A descriptor that is open for nothing, so that it can be given away if no other is left."""
+
+    def __init__(self) -> None:
+        self._descriptor: int | None = None
+
+    def keep(self) -> bool:
+        """Return whether it is kept from now on: False if no descriptor is free."""
+        if self._descriptor is None:
+            try:
+                self._descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                return False
+        return True
+
+    def give(self) -> bool:
+        """Free it for the next call that opens something. Return whether there was one."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is None:
+            return False
+        os.close(descriptor)
+        return True

@@ -168,6 +168,7 @@ SENTENCES: Mapping[str, Sentence] = {
     "daemon.store.advice": "{advice}",
     "daemon.store.waiting": "waiting for Redis at {redis}, next try in {again_s:s}: {error}",
     "admin.write": "{client} asked for {path} with the token, and got {status}",
+    "admin.accept.failed": "a connection to admin.listen cannot be accepted: {error}",
     "admin.refused": "requests to admin.listen are refused, or their connections closed: {reason}",
     "daemon.operator.paused": "an operator paused {kind} {name}",
     "daemon.operator.resumed": "an operator resumed {kind} {name}",
