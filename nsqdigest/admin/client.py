@@ -116,6 +116,11 @@ def _exchange(config: Config, request: _Request, token: Secret | None) -> _Answe
         if answer.status == http.client.OK:
             raise Unreachable(f"{_unproved(config)} answers; see what listens there. It did not get the token")
         raise _refusal(config, answer, _unproved(config))
+    except (TimeoutError, BlockingIOError) as error:
+        raise Unreachable(
+            f"no answer from {listen} (admin.listen of {config.source}) within {request.timeout_s:g} s: perhaps a "
+            "daemon that hangs; see what `nsqdigest doctor` says of it"
+        ) from error
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "strerror", None) or error
         raise Unreachable(

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import http.client
+import os
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from nsqdigest.admin import unix_socket
@@ -70,11 +71,14 @@ class SinkReach:
         return reached._replace(how="; ".join([reached.how, *greeted.details]))
 
 
-async def look_at_admin(listen: Address | UnixSocket | None) -> list[Finding]:
+async def look_at_admin(
+    listen: Address | UnixSocket | None, pids_here: Callable[[], Awaitable[Sequence[int]]]
+) -> list[Finding]:
+    """`pids_here`: the daemons of this machine, as far as Redis knows them."""
     if listen is None:
         return [judgements.of_no_admin()]
     if isinstance(listen, UnixSocket):
-        return await _look_at_socket(listen)
+        return await _look_at_socket(listen, pids_here)
     try:
         await resolve(listen.host)
     except Unreachable as error:
@@ -84,17 +88,38 @@ async def look_at_admin(listen: Address | UnixSocket | None) -> list[Finding]:
         return [judgements.of_free_admin(str(listen))]
     if problem.errno != errno.EADDRINUSE:
         return [judgements.of_unusable_admin(str(listen), problem.strerror or str(problem))]
-    return running.of_used_admin(str(listen), await in_a_thread(lambda: _readyz(listen)))
+    return await _look_at_used(listen, pids_here)
 
 
-async def _look_at_socket(listen: UnixSocket) -> list[Finding]:
+async def _look_at_socket(listen: UnixSocket, pids_here: Callable[[], Awaitable[Sequence[int]]]) -> list[Finding]:
     try:
         is_taken = await in_a_thread(lambda: unix_socket.is_taken(listen.path))
     except Unreachable as error:
         return [judgements.of_unusable_admin(str(listen), str(error))]
     if not is_taken:
         return [judgements.of_free_admin(str(listen))]
-    return running.of_used_admin(str(listen), await in_a_thread(lambda: _readyz(listen)))
+    return await _look_at_used(listen, pids_here)
+
+
+async def _look_at_used(
+    listen: Address | UnixSocket, pids_here: Callable[[], Awaitable[Sequence[int]]]
+) -> list[Finding]:
+    answer = await in_a_thread(lambda: _readyz(listen))
+    if answer is not None:
+        return running.of_used_admin(str(listen), answer)
+    pids = [pid for pid in await pids_here() if _lives(pid)]
+    return [running.of_silent_admin(str(listen), _ANSWER_WITHIN_S, pids)]
+
+
+def _lives(pid: int) -> bool:
+    """A daemon that was killed is in the registry for a minute."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True
 
 
 def _bind(listen: Address) -> OSError | None:
@@ -109,12 +134,15 @@ def _bind(listen: Address) -> OSError | None:
     return None
 
 
-def _readyz(listen: Address | UnixSocket) -> str:
+def _readyz(listen: Address | UnixSocket) -> str | None:
+    """None: no answer."""
     connection = connection_to(listen, _ANSWER_WITHIN_S)
     try:
         connection.request("GET", "/readyz?verbose")
         return connection.getresponse().read(_ANSWER_LIMIT_BYTES).decode("utf-8", "replace")
-    except (OSError, http.client.HTTPException):
+    except OSError:
+        return None
+    except http.client.HTTPException:
         return ""
     finally:
         connection.close()

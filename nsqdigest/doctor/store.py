@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import time
 from collections.abc import Awaitable
 from dataclasses import replace
@@ -45,6 +46,8 @@ class StoreExaminer:
         self._settings = replace(settings, timeout_ms=min(settings.timeout_ms, _ANSWER_WITHIN_MS))
         self._url = redis_urls.read(settings.url)
         self._namespace = Namespace(self._settings, _CONNECTIONS, read_only=True)
+        self.pids_here: list[int] = []
+        """The daemons that run on this machine, once `look` has found them."""
 
     async def look(self) -> list[Finding]:
         named = asyncio.create_task(self._named_servers())
@@ -107,6 +110,8 @@ class StoreExaminer:
         try:
             orphans = judgements.of_orphans(await Operations(self._namespace).orphans(self._routes))
             daemons = await Daemons(self._namespace).read(self._namespace.clock.now_ms())
+            here = socket.gethostname()
+            self.pids_here = [each.told.pid for each in daemons if each.told.host == here and each.told.pid > 0]
             return orphans + judgements.of_daemons(daemons, __version__, self._config_hash)
         except StoreError as error:
             return [judgements.of_failed_store("orphans", error, self._source)]

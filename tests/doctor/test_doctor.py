@@ -531,6 +531,20 @@ async def test_who_has_the_admin_address_is_told(tables: Tables, tmp_path: Path,
 # -- what hangs
 
 
+async def test_a_daemon_that_hangs_is_named(tables: Tables, tmp_path: Path) -> None:
+    with Daemon(tmp_path / "daemon", tables, [ROUTE]) as daemon:
+        listen = {"listen": f"{HOST}:{daemon.ports[0]}"}
+        async with asyncio.timeout(PATIENCE_S):
+            while not any(each.what == "daemons" for each in (await look(tables, admin=listen))["redis"]):
+                pass
+        daemon.pause()
+        try:
+            (told,) = (await look(tables, admin=listen))["admin"]
+        finally:
+            daemon.resume()
+    assert (told.state, "perhaps a daemon that hangs (pid " in told.detail) == (FAIL, True)
+
+
 async def test_what_hangs_delays_nothing_else(
     tables: Tables, monkeypatch: pytest.MonkeyPatch, sound_nsqd: Nsqd
 ) -> None:

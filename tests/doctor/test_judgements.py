@@ -293,11 +293,22 @@ def test_an_nsqd_that_was_reached_is_shown_as_negotiated() -> None:
         ("[+] running: yes\n[+] store: answers\nready\n", OK),
         ("[+] running: yes\n[-] store: not reached yet\nnot ready\n", WARN),
         ("<html>another server</html>", FAIL),
-        ("", FAIL),
+        ("", FAIL),  # no HTTP
     ],
 )
 def test_who_has_the_admin_address_is_told_apart(answer: str, state: State) -> None:
     assert [found.state for found in running.of_used_admin("h:4180", answer)] == [state]
+
+
+@pytest.mark.parametrize(
+    ("pids", "who"), [([], "a daemon that hangs"), ([17], "hangs (pid 17)"), ([17, 18], "hangs (pid 17 or 18)")]
+)
+def test_a_silent_admin_address_may_be_a_daemon_that_hangs(pids: list[int], who: str) -> None:
+    found = running.of_silent_admin("h:4180", 2.0, pids)
+    assert found.state is FAIL
+    assert "does not answer within 2 s" in found.detail
+    assert found.detail.endswith(who)
+    assert "restart it" in found.remedy
 
 
 def test_what_a_daemon_lacks_is_named() -> None:
@@ -314,6 +325,7 @@ def test_what_a_daemon_lacks_is_named() -> None:
         ("sink hook", "paused since 09:12", "nsqdigest resume sink hook"),
         ("route events", "paused since 09:12 (3 digests wait)", "nsqdigest resume route events"),
         ("topic events", "1 of 1 nsqd connected, paused since 09:12", "nsqdigest resume topic events"),
+        ("descriptors", "62 of 64 are open; raise LimitNOFILE=", "NsqdigestDescriptors"),
         ("config", "the reload of 09:12 was not taken: f.toml:3: nsq.x: unknown key", "nsqdigest check"),
     ],
 )
