@@ -28,7 +28,7 @@ IN_WORDS = {
     "again": "not delivered, after {}; the daemon would try again",
     "refused": "refused after {}; the daemon would try a few times more, then bury the digest",
     "gone": "refused after {}, as gone for good (410)",
-    "unrendered": "nothing was sent, after {}: the sink's template makes no body of the sample",
+    "unrendered": "nothing was sent, after {}: no body could be made of the sample",
     "no-target": "nothing was sent: the event does not say where its digest goes",
     "deferred": "nothing was sent: its host takes no digests now",
 }

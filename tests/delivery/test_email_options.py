@@ -98,6 +98,13 @@ def test_a_password_comes_from_elsewhere_and_is_shown_nowhere() -> None:
         ({"to": []}, "to: a list has nobody in it; "),
         ({"to": ["x@y.org", "nobody"]}, 'to[1]: "nobody" is not an address; '),
         ({"to": "a@b.org, c@d.org"}, 'write a list: ["a@b.org", "c@d.org"]'),
+        ({"to": "a@b.org, C <c@d.org>"}, 'write a list: ["a@b.org", "C <c@d.org>"]'),
+        ({"to": "Ops, night <a@b.org>"}, "write '\"Ops, night\" <a@b.org>'"),
+        (
+            {"from": "Alerts, Inc. <a@b.org>"},
+            'from: "Alerts, Inc. <a@b.org>" has a name that needs quotation marks; '
+            "write '\"Alerts, Inc.\" <a@b.org>'",
+        ),
         ({"to": "Ada <{user.email}>"}, 'to: "Ada <{user.email}>" makes no address, whatever its fields hold; '),
         ({"to": "{{ user.email }}"}, 'to: "{{ user.email }}" is a template of another language; write "{user.email}"'),
         ({"subject": "{{ x }}"}, 'subject: "{{ x }}" is a template of another language; write "{x}"'),

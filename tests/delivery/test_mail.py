@@ -6,6 +6,7 @@ import html.parser
 import json
 import re
 import time
+import tomllib
 from datetime import UTC, datetime
 from email import message_from_bytes, policy
 from email.message import EmailMessage
@@ -123,6 +124,23 @@ def test_a_mailbox_of_the_file_may_have_a_name() -> None:
     for text in ("A <a@b.c", "A <a@b.c> <d@e.f>", "A\u202e <a@b.c>", "A, B <a@b.c>", 'A" <a@b.c>', "A <>"):
         with pytest.raises(AddressError):
             mailbox(text)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("Alerts, Inc. <a@example.com>", """write '"Alerts, Inc." <a@example.com>'"""),
+        ("Alerts (shop)<a@example.com>", """write '"Alerts (shop)" <a@example.com>'"""),
+        ("O'Brien: Ops <a@example.com>", r'''write "\"O'Brien: Ops\" <a@example.com>"'''),
+    ],
+)
+def test_a_name_that_needs_quotation_marks_is_printed_with_them(text: str, remedy: str) -> None:
+    with pytest.raises(AddressError, match="has a name that needs quotation marks") as caught:
+        mailbox(text)
+    assert caught.value.remedy == remedy
+    value = tomllib.loads("from = " + remedy.removeprefix("write "))["from"]
+    assert mailbox(value).address == "a@example.com"
 
 
 # -- bytes

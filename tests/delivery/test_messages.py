@@ -174,6 +174,45 @@ def test_one_line_is_one_and_never_empty(text: str, limit: int) -> None:
     assert line.splitlines() == [line]
 
 
+UNSEEN = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f\u2028\u202e\u2060\u2065\u206f\u2800\u3164\ufdd0"
+    "\ufdef\ufeff\uffa0\ufff0\ufffb\ufffe\uffff\U0001bca0\U0001d173\U0001fffe\U0001ffff\U000e0000\U000e0001\U000e0041\U000e007f"
+    "\U000e01f0\U000e0fff\U0010fffe\U0010ffff"
+)
+ENGLAND = "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"
+
+
+@pytest.mark.parametrize("character", UNSEEN, ids=ascii)
+def test_what_is_not_seen_is_a_blank(character: str) -> None:
+    assert one_line(f"a{character}b", 10) == "a b"
+    assert one_line(character, 10) == "(empty)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\u2764\ufe0f",
+        "\U0001f469\u200d\U0001f469\u200d\U0001f467",
+        "\u0646\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
+        "\u8fbb\U000e0100",
+        f"1:0 {ENGLAND}{ENGLAND} !",
+    ],
+    ids=ascii,
+)
+def test_what_shapes_its_neighbours_stays(text: str) -> None:
+    assert one_line(text, 40) == text
+
+
+@pytest.mark.parametrize("text", ["\u200d", "\ufe0f \u200c", "\U000e0100"], ids=ascii)
+def test_what_has_nothing_to_shape_is_no_text(text: str) -> None:
+    assert one_line(text, 10) == "(empty)"
+
+
+def test_tags_are_seen_in_a_flag_alone() -> None:
+    hidden = "".join(chr(0xE0000 + ord(each)) for each in "ignore")
+    assert one_line(f"a{hidden}b \U0001f3f4{hidden}", 40) == "a b \U0001f3f4"
+
+
 # -- the judge itself
 
 

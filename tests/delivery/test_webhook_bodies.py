@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -129,6 +130,29 @@ async def test_a_body_that_does_not_come_is_an_outcome_within_the_time_out() -> 
     may_end.set()
     await until(lambda: len(ended) == 2, 5, "the thread to go on")
     rendering.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "has_templates", "cause"),
+    [
+        ("slow.j2", False, "slow.j2: no body within 0.1 s; make the template shorter"),
+        ("", True, "no body within 0.1 s; make the template shorter"),
+        ("", False, "no body within 0.1 s: the machine is too busy; give it more CPU, or raise the sink's timeout"),
+    ],
+)
+async def test_a_template_is_blamed_only_where_there_is_one(path: str, has_templates: bool, cause: str) -> None:
+    may_end = threading.Event()
+
+    def hangs(_: bytes) -> bytes:
+        may_end.wait()
+        return b""
+
+    rendering = Rendering(hangs, path, 0.1, "out", has_templates=has_templates)
+    outcome = await rendering.of(b"{}")
+    may_end.set()
+    rendering.close()
+    assert not isinstance(outcome, bytes)
+    assert (outcome.verdict, outcome.cause) == (Verdict.UNRENDERED, cause)
 
 
 async def test_what_quotes_an_event_is_the_answer_and_never_the_detail() -> None:

@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from typing import NamedTuple
@@ -22,11 +23,19 @@ _LONGEST_GIVEN = 4 * LONGEST_BYTES
 """Characters: an address may become shorter by its normal form."""
 _ATOM = re.compile(r"[A-Za-z0-9#$&'*+/=?^_`{|}~-]+")
 _ENCODED_WORD = "=?"
+_UNQUOTED = re.compile(r'(?P<name>[^"\\<>]*[^"\\<>\s])\s*<(?P<address>[^<>]*)>')
 _NAMED = re.compile(r'(?:"(?P<quoted>[^"\\<>]*)"|(?P<plain>[^"<>,;:@\\()]*?))\s*<(?P<address>[^<>]*)>')
 
 
 class AddressError(ValueError):
-    """The message tells the problem and quotes nothing of the address."""
+    """The message tells the problem and quotes nothing of the address.
+
+    `remedy` is "" unless the text shows one. It holds the text.
+    """
+
+    def __init__(self, problem: str, remedy: str = "") -> None:
+        super().__init__(problem)
+        self.remedy = remedy
 
 
 class Mailbox(NamedTuple):
@@ -82,11 +91,22 @@ def mailbox(text: str) -> Mailbox:
     """`Name <address>`, or the address alone: of the file."""
     named = _NAMED.fullmatch(text.strip())
     if named is None:
+        _check_quoted(text.strip())
         return Mailbox(address(text.strip()))
     name = " ".join((named["quoted"] or named["plain"] or "").split())
     if not name.isprintable() or len(name) > LONGEST_NAME:
         raise AddressError("has a name that cannot stand in a mail")
     return Mailbox(address(named["address"].strip()), name)
+
+
+def _check_quoted(text: str) -> None:
+    """Refuse a name that has a comma, a colon or the like without quotation marks, and print the value with them."""
+    unquoted = _UNQUOTED.fullmatch(text)
+    if unquoted is not None and text.isprintable():
+        found = address(unquoted["address"].strip())
+        value = f'"{unquoted["name"]}" <{found}>'
+        in_toml = json.dumps(value, ensure_ascii=False) if "'" in value else f"'{value}'"
+        raise AddressError("has a name that needs quotation marks", f"write {in_toml}")
 
 
 def needs_utf8(found: str) -> bool:

@@ -107,7 +107,7 @@ def mailbox(text: str) -> Mailbox:
     try:
         return addresses.mailbox(text)
     except AddressError as error:
-        raise Wrong(str(error), _LIKE_ADDRESS) from None
+        raise Wrong(str(error), error.remedy or _LIKE_ADDRESS) from None
 
 
 def optional_mailbox(text: str) -> Mailbox | None:
@@ -119,7 +119,10 @@ def recipient(text: str) -> Mailbox | Template:
         try:
             return addresses.mailbox(text)
         except AddressError as error:
-            listed = ", ".join(f'"{each.strip()}"' for each in text.split(",") if each.strip())
+            parts = [each.strip() for each in text.split(",") if each.strip()]
+            if error.remedy and not all("@" in each for each in parts):
+                raise Wrong(str(error), error.remedy) from None
+            listed = ", ".join(f'"{each}"' for each in parts)
             remedy = f"write a list: [{listed}]" if "," in text and text.isprintable() else _LIKE_TO
             raise Wrong(str(error), remedy) from None
     template = template_of(text)
@@ -268,8 +271,7 @@ def composer_of(settings: EmailSinkSettings, *, is_sample: bool = False) -> Comp
 
     own = {
         key: _own_part(file, content_type, settings.max_body_bytes, is_sample=is_sample)
-        for key, content_type in _PARTS
-        if isinstance(file := getattr(settings, key), TemplateFile)
+        for key, (file, content_type) in _own_parts(settings).items()
     }
     return Composer(Letterhead(
         sender=settings.sender,
@@ -279,6 +281,15 @@ def composer_of(settings: EmailSinkSettings, *, is_sample: bool = False) -> Comp
         html=own.get("html"),
         is_text_alone=settings.html == _TEXT_ALONE or (settings.text is not None and settings.html is None),
     ))  # fmt: skip
+
+
+def _own_parts(settings: EmailSinkSettings) -> dict[str, tuple[TemplateFile, str]]:
+    """The templates of the file, each with its content type."""
+    return {
+        key: (file, content_type)
+        for key, content_type in _PARTS
+        if isinstance(file := getattr(settings, key), TemplateFile)
+    }
 
 
 def _own_part(file: TemplateFile, content_type: str, max_body_bytes: int, *, is_sample: bool) -> Body:
@@ -314,7 +325,8 @@ class Email:
         self._timeout_s = settings.timeout_ms / 1000
         half_s = self._timeout_s / 2  # the server gets what is left
         composer = composer_of(settings)
-        self._rendering = Rendering(composer.__call__, "", half_s, settings.name)
+        has_templates = bool(_own_parts(settings))
+        self._rendering = Rendering(composer.__call__, "", half_s, settings.name, has_templates=has_templates)
         self._connections: Connections | None = None
 
     async def deliver(self, digest: OutgoingDigest) -> Outcome:

@@ -22,10 +22,14 @@ T = TypeVar("T")
 
 
 class Rendering(Generic[P, T]):
-    def __init__(self, body: Callable[P, T], shown_path: str, timeout_s: float, name: str) -> None:
-        """`shown_path`: the template's; "" for a body of ours."""
+    def __init__(
+        self, body: Callable[P, T], shown_path: str, timeout_s: float, name: str, *, has_templates: bool = False
+    ) -> None:
+        """`shown_path`: the template's; "" for a body of ours, and with `has_templates` for several templates, which
+        name their places themselves."""
         self._body = body
         self._shown_path = shown_path
+        self._has_templates = has_templates or bool(shown_path)
         self._timeout_s = timeout_s
         self._worker = threads.Worker(f"bodies of {name}")
 
@@ -34,10 +38,15 @@ class Rendering(Generic[P, T]):
             async with asyncio.timeout(self._timeout_s):
                 return await asyncio.wrap_future(self._worker.start(partial(self._body, *given, **named)))
         except TimeoutError:
-            cause = f"{self._shown_path}: no body within {self._timeout_s:g} s; make the template shorter"
-            return Outcome(Verdict.UNRENDERED, cause.removeprefix(": "))
+            return Outcome(Verdict.UNRENDERED, place_of(self._shown_path, self._too_slow()))
         except BodyFailed as failure:
             return Outcome(Verdict.UNRENDERED, place_of(self._shown_path, failure), answer=failure.quoting)
+
+    def _too_slow(self) -> BodyFailed:
+        problem = f"no body within {self._timeout_s:g} s"
+        if self._has_templates:
+            return BodyFailed(problem, "make the template shorter")
+        return BodyFailed(f"{problem}: the machine is too busy", "give it more CPU, or raise the sink's timeout")
 
     def close(self) -> None:
         self._worker.stop()
