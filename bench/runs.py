@@ -49,10 +49,12 @@ def interleaved(
 
 
 def machine_facts(rounds: int, servers: Iterable[str], packages: Iterable[str]) -> dict[str, str]:
+    """`rounds`: 0 if there are none."""
+    in_rounds = f"{rounds} rounds, " if rounds else ""
     processor = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text("utf-8"), re.MULTILINE)
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     return {
-        "measured": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {rounds} rounds, load before {os.getloadavg()[0]:.2f}",
+        "measured": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {in_rounds}load before {os.getloadavg()[0]:.2f}",
         "machine": f"{processor[1] if processor else platform.machine()}, {os.cpu_count()} CPUs, {memory:.0f} GiB",
         "system": f"{platform.system()} {platform.release()}",
         "servers": "; ".join(_first_line([find_binary(name), "--version"]) for name in servers),

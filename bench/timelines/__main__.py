@@ -12,8 +12,9 @@ from pathlib import Path
 from bench.runs import machine_facts
 from bench.servers import ROOT, BenchError
 from bench.timelines.calls import calls
+from bench.timelines.longest import longest
 from bench.timelines.measures import costs, idle, sizes
-from bench.timelines.report import Results, markdown, picture_svg
+from bench.timelines.report import Results, longest_section, markdown, picture_svg, with_longest
 from bench.timelines.stores import VALUE
 
 DEFAULT_OUT = ROOT / "docs" / "measured"
@@ -36,15 +37,19 @@ def main() -> int:
     options.add_argument("--rounds", type=int, default=7, help="how often each figure is taken (default 7)")
     options.add_argument("--quick", action="store_true", help="one round of everything, smaller; writes nothing")
     options.add_argument("--out", type=Path, help="folder of the table and the picture (default: docs/measured)")
+    options.add_argument("--longest", action="store_true", help="the longest calls alone, into the page that is there")
     given = options.parse_args()
     rounds = 1 if given.quick else given.rounds
     counts = [1_000, 10_000] if given.quick else [10_000, 100_000, 1_000_000]
     try:
+        if given.longest:
+            return _longest_alone((given.out or DEFAULT_OUT) / "timelines.md")
         facts = machine_facts(rounds, ("redis-server",), ("redis", "hiredis", "msgspec"))
         results = Results(
             costs=tuple(costs(rounds, batches=20 if given.quick else 100)),
             sizes=tuple(sizes(counts, rounds, batches=10 if given.quick else 40)),
             calls=tuple(calls(3 if given.quick else 20)),
+            longest=tuple(longest(is_quick=given.quick)),
             idle=idle(seconds=5 if given.quick else 60),
         )
     except BenchError as error:
@@ -59,6 +64,14 @@ def main() -> int:
         (out / "timelines.md").write_text(text, "utf-8")
         (out / "timelines.svg").write_text(picture_svg(results), "utf-8")
         print(f"written: {out / 'timelines.md'}, {out / 'timelines.svg'}")
+    return 0
+
+
+def _longest_alone(page: Path) -> int:
+    facts = machine_facts(0, ("redis-server",), ())
+    section = longest_section(longest(), measured=f"{facts['measured']}; {facts['servers']}")
+    page.write_text(with_longest(page.read_text("utf-8"), section), "utf-8")
+    print("\n".join(["", *section, f"written: {page}"]))
     return 0
 
 

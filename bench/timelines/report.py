@@ -15,6 +15,9 @@ ADD_GOAL = 3.5
 GROWTH_GOAL = 2.5
 IDLE_GOAL_PERCENT = 1.0
 SLOWEST_GOAL_MS = 10.0
+USUAL_BAR_MS, LARGEST_BAR_MS = 15.0, 30.0
+"""Of a single call: at the default limits, and at the largest that `check` admits."""
+LONGEST = "## The longest calls"
 
 
 class Costs(NamedTuple):
@@ -55,11 +58,24 @@ class Call(NamedTuple):
         return spread_of(us / 1000 for us in self.took_us)
 
 
+class Longest(NamedTuple):
+    """A script with the most work that one call may get: the CPU of each call."""
+
+    what: str
+    bar_ms: float
+    took_us: tuple[float, ...]
+
+    @property
+    def spread_ms(self) -> Spread:
+        return spread_of(us / 1000 for us in self.took_us)
+
+
 class Results(NamedTuple):
     costs: tuple[Costs, ...]
     sizes: tuple[Size, ...]
     idle: Idle
     calls: tuple[Call, ...]
+    longest: tuple[Longest, ...]
 
 
 def add_ratio(costs: Sequence[Costs]) -> Spread:
@@ -161,6 +177,7 @@ def markdown(results: Results, *, machine: Mapping[str, str], notes: Iterable[st
         "|---|--:|",
         *(f"| {call.what} | {call.spread_ms.text('.2f')} |" for call in results.calls),
         "",
+        *longest_section(results.longest),
         "## Notes",
         "",
         *(f"- {note}" for note in notes),
@@ -170,6 +187,41 @@ def markdown(results: Results, *, machine: Mapping[str, str], notes: Iterable[st
         *(f"- {name}: {value}" for name, value in machine.items()),
     ]
     return "\n".join(parts) + "\n"
+
+
+def longest_section(longest: Sequence[Longest], *, measured: str = "") -> list[str]:
+    """`measured`: when and how, if the rest of the page is of another run."""
+    above = [case.what for case in longest if case.spread_ms.high > case.bar_ms]
+    bars = f"{USUAL_BAR_MS:g} ms at the default limits, {LARGEST_BAR_MS:g} ms at the largest that `check` admits"
+    return [
+        LONGEST,
+        "",
+        "Each script with the most work that one call may get: CPU of Redis (INFO before and after the call). A call",
+        "that has too much to do leaves the rest to the next one.",
+        "",
+        _verdict(not above, f"above the bar: {', '.join(above) or 'no call'}; the bar is {bars}"),
+        "",
+        "| work | calls | median, ms | worst, ms | bar, ms |",
+        "|---|--:|--:|--:|--:|",
+        *(
+            f"| {case.what} | {len(case.took_us)} | {case.spread_ms.median:.1f} | {case.spread_ms.high:.1f} "
+            f"| {case.bar_ms:g} |"
+            for case in longest
+        ),
+        "",
+        *([f"Measured: {measured}.", ""] if measured else []),
+    ]
+
+
+def with_longest(page: str, section: Sequence[str]) -> str:
+    """The page of an earlier run with these longest calls, and all else as it was."""
+    before, _, rest = page.partition(f"{LONGEST}\n")
+    if rest:
+        after = rest[rest.index("\n## ") + 1 :]
+    else:
+        before, heading, after = page.partition("## Notes\n")
+        after = heading + after
+    return before + "\n".join(section) + "\n" + after
 
 
 def picture_svg(results: Results) -> str:

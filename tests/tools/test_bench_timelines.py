@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import pytest
 
+from support.tree import load
+
 pytestmark = pytest.mark.unit
-
-BENCH = Path(__file__).resolve().parents[2] / "bench"
-
-
-def load(name: str) -> ModuleType:
-    """By its path: with the root on sys.path, nsqdigest would come from the tree and not from the environment."""
-    spec = importlib.util.spec_from_file_location(f"bench.{name}.report", BENCH / name / "report.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where the other one imports it from
-    spec.loader.exec_module(module)
-    return module
-
 
 if TYPE_CHECKING:
     from bench.timelines import report
 else:
-    load("throughput")
-    report = load("timelines")
+    report = load("bench.timelines.report")
 
 
 @pytest.fixture
@@ -45,6 +28,7 @@ def results() -> report.Results:
         sizes=(report.Size(10, (5.0, 6.0, 7.0), (100.0,), 900.0), report.Size(1000, (9.0,), (250.0,), 800.0)),
         idle=report.Idle(10, 32, 50, 0.5, {"zrange": 12.0}),
         calls=(report.Call("add", (3000.0, 4000.0, 90_000.0)), report.Call("claim", (6000.0, 5000.0, 5000.0))),
+        longest=(report.Longest("open: merges", 15.0, (12_000.0, 14_900.0, 1_000.0)),),
     )
 
 
@@ -77,7 +61,8 @@ def test_each_goal_is_met_or_missed_by_itself(results: report.Results) -> None:
 
 def test_the_page_holds_every_figure_and_the_machine(results: report.Results) -> None:
     page = report.markdown(results, machine={"Python": "3.11"}, notes=["a note"], picture="timelines.svg")
-    assert page.count("**pass**") == 4
+    assert page.count("**pass**") == 5
+    assert "| open: merges | 3 | 12.0 | 14.9 | 15 |" in page
     assert "| 1,000 | 9.0 (9.0" in page
     assert "0.50 % of a core" in page
     assert "zrange 12.0" in page
@@ -87,6 +72,23 @@ def test_the_page_holds_every_figure_and_the_machine(results: report.Results) ->
         line.count("|") for line in page.splitlines() if line.startswith(("| timelines", "|--:", "| 10 ", "| 1,000"))
     ]
     assert growth == [7, 7, 7, 7]
+
+
+def test_a_call_above_its_bar_is_named(results: report.Results) -> None:
+    above = report.Longest("finish: burials", 30.0, (1.0, 30_100.0))
+    section = "\n".join(report.longest_section([*results.longest, above]))
+    assert "- **fail**: above the bar: finish: burials; the bar is 15 ms" in section
+    assert "- **pass**: above the bar: no call; " in "\n".join(report.longest_section(results.longest))
+
+
+@pytest.mark.parametrize("has_section", [True, False])
+def test_the_longest_calls_alone_leave_the_rest_of_the_page(results: report.Results, *, has_section: bool) -> None:
+    page = report.markdown(results, machine={}, notes=["a note"], picture="timelines.svg")
+    without = page.replace("\n".join(report.longest_section(results.longest)) + "\n", "")
+    assert report.LONGEST not in without
+    anew = report.longest_section(results.longest, measured="now")
+    found = report.with_longest(page if has_section else without, anew)
+    assert found == page.replace("| 15 |\n", "| 15 |\n\nMeasured: now.\n")
 
 
 def test_the_picture_is_well_formed_and_keeps_its_bars_inside(results: report.Results) -> None:
