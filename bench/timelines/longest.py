@@ -49,7 +49,7 @@ from nsqdigest.store.upkeep import MENDED_TIMELINES
 OPENED_PER_CALL = 100
 """As many digests as the daemon puts into a call; `CLAIM` of ends."""
 LARGEST_DIGEST = 10_000
-ADOPTED, REMEMBERED = 10_000, 500_000
+ADOPTED, REMEMBERED = 8_000, 500_000
 HOUR_MS = 3_600_000
 Play = Callable[["Watched"], Awaitable[None]]
 

@@ -50,7 +50,7 @@ def command(orphan: str, to: str, path: Path | None, yes: bool, as_json: bool) -
         click.echo(f"{counted(timelines, 'timeline')} with {counted(records, 'record')} moved to route {printable(to)}")
         if left:
             click.echo(
-                f"{counted(left, 'timeline')} stay, each with more than 10,000 records: write the route "
+                f"{counted(left, 'timeline')} stay, each with more than 8,000 records: write the route "
                 f"{printable(orphan)} into the file again until they are delivered, or `nsqdigest delete` them",
                 err=True,
             )

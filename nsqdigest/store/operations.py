@@ -146,7 +146,7 @@ class Operations:
         """Moves timelines to another route, with all their records into its open sets.
 
         The ledgers count the records as dropped:adopted in the one route and as added in the other. A timeline of more
-        than 10,000 records stays, since one call must not block Redis for so long: `orphans` still lists its route.
+        than 8,000 records stays, since one call must not block Redis for so long: `orphans` still lists its route.
         """
         if route == to:
             raise ValueError(f'the route "{route}" cannot adopt itself')

@@ -30,7 +30,7 @@
 local to_waiting, _, _, to_schedules, to_heads, to_losses, to_ledger = unpack(KEYS, 15, 21)
 local to_index, to_values, _, _, to_memory = unpack(KEYS, 24, 28)
 local ends, to_ends, holds, dead, dead_details, dead_values = unpack(KEYS, 29, 34)
-local MOST_ADOPTED = 10000 -- records
+local MOST_ADOPTED = 8000 -- records
 local MOST_REMEMBERED = 5000 -- keys, where both remember some
 local timeline, capacity, now, burying = ARGV[1], tonumber(ARGV[2]), now_ms(ARGV[5]), ARGV[6]
 
