@@ -38,7 +38,7 @@ from nsqdigest.intake.routing import IntakeRoute, Router
 from nsqdigest.intake.writer import Place, StoreWriter
 from nsqdigest.nsq.connection import ConnectionOptions, NsqConnection
 from nsqdigest.nsq.connections import Connections
-from nsqdigest.nsq.directory import Directory
+from nsqdigest.nsq.directory import Directory, allowed_nsqds
 from nsqdigest.nsq.farewell import part_from
 from nsqdigest.nsq.frames import refused_id
 
@@ -179,7 +179,7 @@ class Consumer:
         self._controller.change(settings.max_in_flight, curve, time.monotonic(), slow_start=slow_start)
         if self.decision.state is not before.state:
             self._carry_out()
-        self.links.change(settings.nsqd_tcp_addresses, gone)
+        self.links.change(settings.nsqd_tcp_addresses, gone, allowed_nsqds(settings))
         self._apply()
 
     def uses_other_than(self, line: Line) -> bool:

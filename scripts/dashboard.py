@@ -124,6 +124,7 @@ ROWS: Mapping[str, Sequence[Panel]] = {
         Panel("Trouble with nsqd and nsqlookupd", "Connections that ended, lookups that failed, publishes that did.",
               {"{{topic}} lost: {{reason}}": _rose("topic, reason", "nsqd_connections_lost_total"),
                "{{topic}} lookup: {{reason}}": _rose("topic, reason", "lookupd_failures_total"),
+               "{{topic}} refused nsqds": _rose("topic", "nsqds_refused_total"),
                "publish {{outcome}}": _rose("outcome", "publishes_total", 'outcome!="acknowledged"')}),
     ],
     "Store: Redis": [

@@ -28,8 +28,9 @@ ROOM_OF_FILE = {"": "base", "backoff": "base", "consumer": "intake", "__main__":
 """Of what stands beside the rooms."""
 
 PURE = (
-    "admin.guard", "admin.screen", "admin.views", "audit.ledger", "audit.report", "backoff", "base.calendar",
-    "base.conditions", "base.dropping", "base.errors", "base.findings", "base.host_names", "base.http.public_addresses",
+    "admin.guard", "admin.screen", "admin.views", "audit.ledger", "audit.report", "backoff",
+    "base.allowed_hosts", "base.calendar", "base.conditions", "base.dropping", "base.errors", "base.findings",
+    "base.host_names", "base.http.public_addresses",
     "base.local_time", "base.log_counts", "base.moments", "base.quiet_hours", "base.reasons", "base.screen",
     "base.shown", "base.templates", "base.words", "daemon.history", "daemon.routes", "daemon.verdict",
     "delivery.bodies.base", "delivery.bodies.checking", "delivery.bodies.document", "delivery.bodies.encoding",

@@ -207,6 +207,9 @@ SENTENCES: Mapping[str, Sentence] = {
     "discovery.address.unusable": (
         "nsqlookupd {lookupd} names an address for topic {topic} that cannot be one: {addresses}"
     ),
+    "discovery.address.refused": (
+        "nsqlookupd {lookupd} names an nsqd for topic {topic} that nsq.allow_nsqds does not list: {addresses}"
+    ),
     "discovery.depth.unknown": "nsqd does not tell how deep topic {topic} is: {error}",
     "consumer.nsqd.found": "nsqlookupd {lookupd} names an nsqd for topic {topic}: {nsqd}",
     "consumer.nsqd.forgotten": (

@@ -153,6 +153,9 @@ METRICS: dict[str, Declared] = {
     "lookupd_failures_total": _counter(
         ("topic", "reason"), "Lookups that failed, over all nsqlookupds.", reason=LookupProblem
     ),
+    "nsqds_refused_total": _counter(
+        ("topic",), "Addresses of nsqds that a nsqlookupd named and nsq.allow_nsqds does not list."
+    ),
     "channel_depth": _gauge(
         ("topic",), "Messages that wait in nsqd for this channel; counts only nsqds that a nsqlookupd names."
     ),

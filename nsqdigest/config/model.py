@@ -83,6 +83,8 @@ class Nsq:
     lookupd_http_addresses: tuple[Address, ...]
     lookupd_poll_interval_ms: int
     lookupd_poll_jitter: float
+    allow_nsqds: tuple[str, ...]
+    """Beside those of the file. Empty: all that a nsqlookupd names."""
     channel: str
     max_in_flight: int
     batch_size: int

@@ -122,6 +122,12 @@ NSQ = Section(
             0.3,
             "up to this fraction of the interval later, drawn each time",
         ),
+        Option(
+            "allow_nsqds",
+            ListOf(Text(texts.allowed_host), '"10.0.0.0/8", "*.nsq.internal"', unique=True),
+            [],
+            'of those that nsqlookupds name, [] for all: ["10.0.0.0/8", "*.nsq.internal"]',
+        ),
         Option("channel", Text(texts.channel), "nsqdigest", "daemons that name the same channel share the work"),
         Option(
             "max_in_flight",

@@ -77,6 +77,8 @@ def nsq(values: Values, spot: Spot) -> None:
                 f"{NSQD_HTTP_PORT} is the HTTP port of most nsqds",
                 f"the HTTP port of most nsqlookupds is {LOOKUPD_TCP_PORT + 1}; an nsqd stands in nsqd_tcp_addresses",
             )
+    if values.get("allow_nsqds") and values.get("lookupd_http_addresses") == ():
+        (spot / "allow_nsqds").warning("has no use: the file names no nsqlookupd", "leave it out")
     warn_of_http_ports(values, spot)
 
 

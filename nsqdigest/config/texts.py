@@ -12,6 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from nsq.protocol import valid_channel_name, valid_topic_name
 
+from nsqdigest.base.allowed_hosts import Allowed
 from nsqdigest.base.templates import Template, TemplateError, path_of
 from nsqdigest.config import redis_urls
 from nsqdigest.config.model import Secret
@@ -101,6 +102,17 @@ def token(text: str) -> Secret | None:
 def auth_secret(text: str) -> Secret | None:
     """Any text: nsqd passes it to its auth server as it is."""
     return Secret(text) if text else None
+
+
+def allowed_host(text: str) -> str:
+    try:
+        Allowed([text])
+    except ValueError:
+        raise Wrong(
+            "is neither a host nor a network",
+            'write one like "hooks.internal", "*.svc.internal" or "10.0.0.0/8"',
+        ) from None
+    return text
 
 
 def url_parts(text: str, example: str) -> SplitResult:

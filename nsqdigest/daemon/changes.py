@@ -40,6 +40,7 @@ NEEDS: Mapping[str, Need] = {
     "nsq.lookupd_http_addresses": Need.LOOKUPDS,
     "nsq.lookupd_poll_interval": Need.LOOKUPDS,
     "nsq.lookupd_poll_jitter": Need.LOOKUPDS,
+    "nsq.allow_nsqds": Need.LOOKUPDS,
     "nsq.channel": Need.CONSUMERS,
     "nsq.max_in_flight": Need.IN_PLACE,
     "nsq.batch_size": Need.IN_PLACE,

@@ -18,7 +18,7 @@ from nsqdigest.base.findings import Doubt, Finding, Reached, State, from_message
 from nsqdigest.base.reasons import LookupProblem
 from nsqdigest.base.shown import printable
 from nsqdigest.base.words import listed
-from nsqdigest.nsq.directory import BROADCAST_HINT, FILE
+from nsqdigest.nsq.directory import ALLOW_HINT, BROADCAST_HINT, FILE
 from nsqdigest.store.keys import mismatch
 from nsqdigest.store.route import ORPHAN, orphan_remedy
 
@@ -176,13 +176,20 @@ _REMEDY_OF_LOOKUP = {
 }
 
 
-def of_lookupd(address: str, nsqds: int, topics: int, unusable: Collection[str]) -> list[Finding]:
+def of_lookupd(
+    address: str, nsqds: int, topics: int, unusable: Collection[str], refused: Collection[str]
+) -> list[Finding]:
     detail = f"answers; names {_count(nsqds, 'nsqd')} for {_count(topics, 'topic')}"
     found = [Finding(address, State.OK, detail)]
     found += [
         Finding(address, State.FAIL, f'names "{text}", which is no address', BROADCAST_HINT)
         for text in sorted(unusable)
     ]
+    if refused:
+        first, *others = sorted(refused)
+        more = f" and {_count(len(others), 'other nsqd')}" if others else ""
+        detail = f"names {first}{more}, which nsq.allow_nsqds does not list"
+        found.append(Finding(address, State.WARN, detail, ALLOW_HINT))
     return found
 
 

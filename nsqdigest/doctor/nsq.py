@@ -25,7 +25,7 @@ from nsqdigest.doctor import judgements
 from nsqdigest.doctor.judgements import NsqdFacts
 from nsqdigest.doctor.reach import peer_of, resolve, try_to_reach
 from nsqdigest.nsq.connection import options_of
-from nsqdigest.nsq.directory import FILE, Named, read_answer, usual_host
+from nsqdigest.nsq.directory import FILE, Named, allowed_nsqds, read_answer, usual_host
 from nsqdigest.nsq.handshake import Established, refused_in_the_clear, shake_hands
 from nsqdigest.nsq.lookups import CONCURRENT_LOOKUPS, ask, get, open_session
 
@@ -50,6 +50,7 @@ class NsqExaminer:
         self._config = config
         self._fenced = fenced
         self._options = options_of(config.nsq)
+        self._allowed = allowed_nsqds(config.nsq)
         self._topics = list(dict.fromkeys(route.topic for route in config.routes))
         self._sources: dict[Address, set[str]] = {}
         self._handshakes: dict[Address, asyncio.Task[NsqdFacts]] = {}
@@ -135,7 +136,8 @@ class NsqExaminer:
 
                 async def look_up(topic: str) -> Named:
                     async with slots:
-                        return read_answer(*await ask(session, address, topic))
+                        status, body = await ask(session, address, topic)
+                        return read_answer(status, body, self._allowed)
 
                 try:
                     await try_to_reach(address.host, address.port)
@@ -155,14 +157,16 @@ class NsqExaminer:
     def _heard(self, lookupd: Address, answers: Sequence[Named]) -> list[Finding]:
         nsqds: set[Address] = set()
         unusable: set[str] = set()
+        refused: set[str] = set()
         for topic, named in zip(self._topics, answers, strict=True):
             addresses = {Address(host, port) for host, port in named.addresses}
             self._named.setdefault(topic, set()).update(addresses)
             nsqds |= addresses
             unusable |= named.unusable
+            refused |= {str(Address(*each)) for each in named.refused}
         for address in sorted(nsqds):
             self._know(address, str(lookupd))
-        return judgements.of_lookupd(str(lookupd), len(nsqds), len(self._topics), unusable)
+        return judgements.of_lookupd(str(lookupd), len(nsqds), len(self._topics), unusable, refused)
 
 
 class _Info(msgspec.Struct):

@@ -29,6 +29,7 @@ from nsqdigest.nsq.directory import FILE
 from nsqdigest.nsq.farewell import part_slowly
 
 if TYPE_CHECKING:
+    from nsqdigest.base.allowed_hosts import Allowed
     from nsqdigest.base.metrics import Metrics
     from nsqdigest.config import Address
     from nsqdigest.nsq.connection import ConnectionOptions
@@ -64,7 +65,7 @@ class ManagedAddress:
         """In a row."""
         self.was_open = False
         self.is_leaving = False
-        """Its connection ends because the file does not name it any more."""
+        """Its connection ends because the file no longer names or allows it."""
         self.down_since_s: float | None = None
         self.logged_failure = ""
         """The `signature` of the failure that was logged last; "" once it has recovered."""
@@ -160,9 +161,9 @@ class Connections:
 
     # -- another file
 
-    def change(self, fixed: Sequence[Address], gone: Sequence[str]) -> None:
-        """The file's addresses from now on, and the nsqlookupds that are asked no more."""
-        change = self._directory.change(fixed, gone, self.connected, time.monotonic())
+    def change(self, fixed: Sequence[Address], gone: Sequence[str], allowed: Allowed | None) -> None:
+        """The file's addresses from now on, the nsqlookupds that it no longer names, and the nsqds that it allows."""
+        change = self._directory.change(fixed, gone, allowed, self.connected, time.monotonic())
         self._manage(change.found)
         self._forget_all(change.forgotten)
         for address in change.leaving:

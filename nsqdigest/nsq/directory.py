@@ -6,6 +6,7 @@ nsqlookupd neither proves that an nsqd is there nor that it is gone.
 Invariants:
 - An address that any source names is known, once, however many name it.
 - A nsqlookupd stops being a source of an address after three answers in a row that do not name it.
+- An address that `nsq.allow_nsqds` does not list has no source but the file.
 - An address without a source is forgotten once nothing is connected to it: a live connection proves more than any
   directory. The file's addresses are never forgotten.
 """
@@ -20,18 +21,20 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from nsqdigest.backoff import retry_wait_ms
+from nsqdigest.base.allowed_hosts import Allowed
 from nsqdigest.base.errors import LookupFailed
 from nsqdigest.base.host_names import is_host
 from nsqdigest.base.reasons import LookupProblem
 
 if TYPE_CHECKING:
-    from nsqdigest.config import Address
+    from nsqdigest.config import Address, Nsq
 
 FORGET_AFTER_ANSWERS = 3
 MOST_PRODUCERS = 1000
 """In one answer. No topic has so many: such an answer is not a nsqlookupd's, or its directory is broken."""
 FILE = "file"
 BROADCAST_HINT = "give that nsqd a -broadcast-address that can be reached from here"
+ALLOW_HINT = "if that nsqd is yours, add its host or network to nsq.allow_nsqds"
 
 UNKNOWN_TOPIC_MS = 5000
 """The longest wait before the next lookup of a topic that no nsqlookupd has named yet."""
@@ -69,13 +72,24 @@ class Named(NamedTuple):
     """Broadcast addresses that cannot be an address."""
     http: frozenset[tuple[str, int]] = frozenset()
     """The HTTP addresses of these nsqds."""
+    refused: frozenset[tuple[str, int]] = frozenset()
+    """Addresses that the file does not allow."""
 
 
-def read_answer(status: int, body: bytes) -> Named:
+def allowed_nsqds(settings: Nsq) -> Allowed | None:
+    """None: all."""
+    return Allowed(settings.allow_nsqds) if settings.allow_nsqds else None
+
+
+def _is_refused(host: str, allowed: Allowed | None) -> bool:
+    return allowed is not None and not allowed.as_written(host)
+
+
+def read_answer(status: int, body: bytes, allowed: Allowed | None) -> Named:
     """The nsqds that an answer to `/lookup` names. Raises LookupFailed where it is no such answer.
 
     "No nsqd has this topic" is an ordinary answer. A broadcast address that cannot be an address is left out: one
-    nsqd's mistake must not hide the others.
+    nsqd's mistake must not hide the others. So is one that is not allowed: anybody may register it.
     """
     try:
         answer = msgspec.json.decode(body, type=_Answer)
@@ -96,16 +110,18 @@ def read_answer(status: int, body: bytes) -> Named:
         raise LookupFailed(LookupProblem.GARBAGE, "not the answer of a nsqlookupd: it has no list of producers")
     if len(producers) > MOST_PRODUCERS:
         raise LookupFailed(LookupProblem.TOO_LARGE, f"names {len(producers)} nsqds; {MOST_PRODUCERS} is the most")
-    addresses, unusable, http = set(), set(), set()
+    addresses, unusable, http, refused = set(), set(), set(), set()
     for producer in producers:
         host = usual_host(producer.broadcast_address)
-        if 1 <= producer.tcp_port <= 65535 and is_host(host):
+        if not (1 <= producer.tcp_port <= 65535 and is_host(host)):
+            unusable.add(f"{producer.broadcast_address[:_SHOWN_CHARACTERS]}:{producer.tcp_port}")
+        elif _is_refused(host, allowed):
+            refused.add((host, producer.tcp_port))
+        else:
             addresses.add((host, producer.tcp_port))
             if 1 <= producer.http_port <= 65535:
                 http.add((host, producer.http_port))
-        else:
-            unusable.add(f"{producer.broadcast_address[:_SHOWN_CHARACTERS]}:{producer.tcp_port}")
-    return Named(frozenset(addresses), frozenset(unusable), frozenset(http))
+    return Named(frozenset(addresses), frozenset(unusable), frozenset(http), frozenset(refused))
 
 
 def usual_host(host: str) -> str:
@@ -144,7 +160,7 @@ class Change(NamedTuple):
     """Known, and named again by a nsqlookupd whose last answer did not name it: worth a try at once."""
     forgotten: tuple[Address, ...] = ()
     leaving: tuple[Address, ...] = ()
-    """Connected, and taken out of the file: their connections are to end."""
+    """Connected, and taken out of the file, or no longer allowed: their connections are to end."""
 
 
 class Directory:
@@ -183,10 +199,16 @@ class Directory:
         return Change(found, returned, forgotten)
 
     def change(
-        self, fixed: Iterable[Address], gone: Collection[str], connected: Collection[Address], now_s: float
+        self,
+        fixed: Iterable[Address],
+        gone: Collection[str],
+        allowed: Allowed | None,
+        connected: Collection[Address],
+        now_s: float,
     ) -> Change:
-        """Another file: its addresses, and the nsqlookupds that it names no more. An address that only such a
-        nsqlookupd named stays while it is connected: its nsqd may be one that the others are about to name."""
+        """Another file: its addresses, the nsqlookupds that it no longer names, and the nsqds that it allows. An
+        address that only such a nsqlookupd named stays while it is connected: its nsqd may be one that the others are
+        about to name."""
         before, self._fixed = self._fixed, frozenset(_usual(address) for address in fixed)
         found = tuple(sorted(self._fixed - self._seen_s.keys()))
         for address in self._fixed - before:
@@ -195,11 +217,15 @@ class Directory:
         for misses in self._misses.values():
             for lookupd in gone:
                 misses.pop(lookupd, None)
+        refused = {address for address in self._misses if _is_refused(address.host, allowed)}
+        for address in refused:
+            self._misses[address].clear()
         unsourced = [address for address in self._seen_s if not self._has_source(address)]
         forgotten = tuple(address for address in unsourced if address not in connected)
         for address in forgotten:
             self._forget(address)
-        return Change(found, (), forgotten, tuple(each for each in unsourced if each in connected and each in before))
+        leaving = tuple(each for each in unsourced if each in connected and (each in before or each in refused))
+        return Change(found, (), forgotten, leaving)
 
     def forget_if_unsourced(self, address: Address) -> bool:
         """To be called when nothing is connected to it any more. Returns whether it is forgotten now."""

@@ -1,4 +1,4 @@
-"""Which nsqds have a topic, asked once: those that the file names, and those that its nsqlookupds name."""
+"""The nsqds of a topic, asked once: those of the file, and those that its nsqlookupds name and it allows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nsqdigest.base.errors import LookupFailed
 from nsqdigest.config import Address
-from nsqdigest.nsq.directory import read_answer
+from nsqdigest.nsq.directory import allowed_nsqds, read_answer
 from nsqdigest.nsq.lookups import ask, open_session
 
 if TYPE_CHECKING:
@@ -23,10 +23,12 @@ class Nsqds(NamedTuple):
 async def nsqds_of(settings: Nsq, topic: str) -> Nsqds:
     addresses = dict.fromkeys(settings.nsqd_tcp_addresses)
     problems: list[str] = []
+    allowed = allowed_nsqds(settings)
 
     async def look_up(lookupd: Address) -> None:
         try:
-            named = read_answer(*await ask(session, lookupd, topic))
+            status, body = await ask(session, lookupd, topic)
+            named = read_answer(status, body, allowed)
         except LookupFailed as error:
             problems.append(f"nsqlookupd at {lookupd}: {error}")
         else:

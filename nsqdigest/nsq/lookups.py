@@ -7,6 +7,7 @@ Invariants:
   goes to the log and to a counter.
 - A nsqlookupd's failure is logged on start and on change, and its recovery once; not each round.
 - A topic that no nsqlookupd has named yet is asked for every 5 s, whatever the interval.
+- An nsqd that the file does not allow is never passed on, nor its HTTP address kept.
 - No answer is trusted: its size is bounded while it is read, redirects and encodings are not followed.
 """
 
@@ -24,7 +25,14 @@ from nsqdigest.base import log, tasks
 from nsqdigest.base.errors import LookupFailed
 from nsqdigest.base.reasons import LookupProblem
 from nsqdigest.config import Address
-from nsqdigest.nsq.directory import BROADCAST_HINT, UNKNOWN_TOPIC_MS, poll_wait_s, read_answer
+from nsqdigest.nsq.directory import (
+    ALLOW_HINT,
+    BROADCAST_HINT,
+    UNKNOWN_TOPIC_MS,
+    allowed_nsqds,
+    poll_wait_s,
+    read_answer,
+)
 
 if TYPE_CHECKING:
     from nsqdigest.base.metrics import Metrics
@@ -43,7 +51,7 @@ OnLookupAnswer = Callable[[str, Sequence[Address]], None]
 
 
 class Lookupd:
-    """One nsqlookupd, and what its last answers were."""
+    """One nsqlookupd and its last answers."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -54,6 +62,8 @@ class Lookupd:
         self.has_answered = False
         self.unusable: dict[str, frozenset[str]] = {}
         """By topic, broadcast addresses in its answer that cannot be an address."""
+        self.refused: dict[str, frozenset[str]] = {}
+        """By topic, addresses in its answer that the file does not allow."""
         self.http: dict[str, frozenset[Address]] = {}
         """By topic, the HTTP addresses of the nsqds that it named."""
         self.slots = asyncio.Semaphore(CONCURRENT_LOOKUPS)
@@ -80,6 +90,7 @@ class Discovery:
         self.lookupds: list[Lookupd] = [
             known.get(address) or Lookupd(address) for address in settings.lookupd_http_addresses
         ]
+        self._allowed = allowed_nsqds(settings)
         self._interval_ms = settings.lookupd_poll_interval_ms
         self._jitter = settings.lookupd_poll_jitter
         self._topics = topics
@@ -142,13 +153,14 @@ class Discovery:
             async with lookupd.slots:
                 assert self._session is not None
                 status, body = await ask(self._session, lookupd.address, topic)
-            named = read_answer(status, body)
+            named = read_answer(status, body, self._allowed)
         except LookupFailed as failure:
             self._metrics.add("lookupd_failures_total", topic=topic, reason=failure.reason)
             return failure
         if named.addresses:
             self._unknown.discard(topic)
         self._log_unusable(lookupd, topic, named.unusable)
+        self._log_refused(lookupd, topic, frozenset(str(Address(*each)) for each in named.refused))
         lookupd.http[topic] = frozenset(Address(host, port) for host, port in named.http)
         self._topics[topic](str(lookupd.address), [Address(host, port) for host, port in named.addresses])
         return None
@@ -181,17 +193,31 @@ class Discovery:
             _log.warning("discovery.lookupd.failed", lookupd=str(lookupd.address), reason=failure.reason, error=failure)
 
     def _log_unusable(self, lookupd: Lookupd, topic: str, unusable: frozenset[str]) -> None:
-        known = {text for each in self.lookupds for texts in each.unusable.values() for text in texts}
+        known = _all(each.unusable for each in self.lookupds)
         lookupd.unusable[topic] = unusable
-        if news := sorted(unusable - known):
+        self._log_left_out("discovery.address.unusable", lookupd, topic, sorted(unusable - known), BROADCAST_HINT)
+
+    def _log_refused(self, lookupd: Lookupd, topic: str, refused: frozenset[str]) -> None:
+        known = _all(each.refused for each in self.lookupds)
+        lookupd.refused[topic] = refused
+        if news := sorted(refused - known):
+            self._metrics.add("nsqds_refused_total", len(news), topic=topic)
+            self._log_left_out("discovery.address.refused", lookupd, topic, news, ALLOW_HINT)
+
+    def _log_left_out(self, event: str, lookupd: Lookupd, topic: str, news: Sequence[str], hint: str) -> None:
+        if news:
             _log.warning(
-                "discovery.address.unusable",
+                event,
                 lookupd=str(lookupd.address),
                 topic=topic,
                 addresses=", ".join(news[:_SHOWN_ADDRESSES]),
                 count=len(news),
-                hint=BROADCAST_HINT,
+                hint=hint,
             )
+
+
+def _all(by_topic: Iterable[Mapping[str, frozenset[str]]]) -> set[str]:
+    return {text for topics in by_topic for texts in topics.values() for text in texts}
 
 
 def open_session() -> aiohttp.ClientSession:

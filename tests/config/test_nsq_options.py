@@ -312,6 +312,24 @@ def test_a_secret_in_the_clear_for_whoever_a_nsqlookupd_names_is_warned_about(fo
     assert Read(folder, nsq=nsq, tables="[nsq.tls]").warnings == []
 
 
+def test_allowed_nsqds_without_a_nsqlookupd_have_no_use(folder: Path) -> None:
+    nsq = 'allow_nsqds = ["10.0.0.0/8", "*.nsq.internal"]'
+    assert Read(folder, nsq=nsq).warnings == [
+        "3: nsq.allow_nsqds: has no use: the file names no nsqlookupd; leave it out"
+    ]
+    both = Read(folder, nsq=f'{nsq}\nlookupd_http_addresses = ["127.0.0.1:4161"]')
+    assert both.warnings == []
+    assert both.nsq.allow_nsqds == ("10.0.0.0/8", "*.nsq.internal")
+
+
+def test_an_allowed_nsqd_is_a_host_or_a_network(folder: Path) -> None:
+    nsq = 'allow_nsqds = ["10.0.0.1:4150"]\nlookupd_http_addresses = ["127.0.0.1:4161"]'
+    assert Read(folder, nsq=nsq).problems == [
+        '3: nsq.allow_nsqds[0]: "10.0.0.1:4150" is neither a host nor a network; '
+        'write one like "hooks.internal", "*.svc.internal" or "10.0.0.0/8"'
+    ]
+
+
 def test_a_secret_in_the_clear_over_the_network_is_warned_about(folder: Path) -> None:
     far = Read(folder, nsq='auth_secret = "s"', address="10.0.0.1:4150")
     assert far.warnings == ["3: nsq.auth_secret: goes to 10.0.0.1:4150 in the clear; write [nsq.tls] as well"]

@@ -83,6 +83,7 @@ def test_equal_files_differ_in_nothing() -> None:
             "nsq", 'lookupd_http_addresses = ["a:4161", "[::1]:4161"]', Need.LOOKUPDS,
             "nsq.lookupd_http_addresses [] → [a:4161, [::1]:4161]",
         ),
+        ("nsq", 'allow_nsqds = ["10.0.0.0/8"]', Need.LOOKUPDS, 'nsq.allow_nsqds [] → ["10.0.0.0/8"]'),
         ("limits", 'event = "1MiB"', Need.IN_PLACE, "limits.event 64KiB → 1MiB"),
         ("backoff", "slow_start = false", Need.IN_PLACE, "backoff.slow_start true → false"),
         ("redis", 'namespace = "other"', Need.RESTART, 'redis.namespace "nsqdigest" → "other"'),

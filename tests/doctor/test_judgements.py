@@ -150,7 +150,14 @@ def test_what_an_nsqd_itself_refuses_keeps_its_remedy_whoever_named_it() -> None
 
 
 def test_what_a_nsqlookupd_names_that_is_no_address_is_a_failure_each() -> None:
-    assert states(judgements.of_lookupd("a:4161", 2, 1, {"x y:1", ":2"})) == [OK, FAIL, FAIL]
+    assert states(judgements.of_lookupd("a:4161", 2, 1, {"x y:1", ":2"}, ())) == [OK, FAIL, FAIL]
+
+
+def test_nsqds_that_the_file_does_not_allow_are_a_warning() -> None:
+    _, one = judgements.of_lookupd("a:4161", 1, 1, (), {"evil:4150"})
+    assert (one.state, one.detail) == (WARN, "names evil:4150, which nsq.allow_nsqds does not list")
+    _, many = judgements.of_lookupd("a:4161", 1, 1, (), {"evil:4150", "h:2", "h:1"})
+    assert many.detail == "names evil:4150 and 2 other nsqds, which nsq.allow_nsqds does not list"
 
 
 @pytest.mark.parametrize("problem", list(LookupProblem))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from nsqdigest.base.allowed_hosts import Allowed
 from nsqdigest.base.errors import LookupFailed
 from nsqdigest.base.reasons import LookupProblem
 from nsqdigest.config import Address
@@ -41,7 +42,7 @@ def answer(*producers: dict[str, Any]) -> bytes:
 
 def failure(status: int, body: bytes) -> tuple[LookupProblem, str]:
     with pytest.raises(LookupFailed) as caught:
-        read_answer(status, body)
+        read_answer(status, body, None)
     return caught.value.reason, str(caught.value)
 
 
@@ -49,7 +50,7 @@ def failure(status: int, body: bytes) -> tuple[LookupProblem, str]:
 
 
 def test_an_answer_names_nsqds() -> None:
-    assert read_answer(200, answer(producer(), producer("nsqd-2", 4250))).addresses == {
+    assert read_answer(200, answer(producer(), producer("nsqd-2", 4250)), None).addresses == {
         ("10.0.0.1", 4150),
         ("nsqd-2", 4250),
     }
@@ -57,7 +58,7 @@ def test_an_answer_names_nsqds() -> None:
 
 def test_the_envelope_of_old_versions_is_opened() -> None:
     body = json.dumps({"status_code": 200, "status_txt": "OK", "data": {"channels": [], "producers": [producer()]}})
-    assert read_answer(200, body.encode()).addresses == {("10.0.0.1", 4150)}
+    assert read_answer(200, body.encode(), None).addresses == {("10.0.0.1", 4150)}
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_the_envelope_of_old_versions_is_opened() -> None:
     ],
 )
 def test_a_topic_that_nobody_has_is_an_ordinary_answer(status: int, body: bytes) -> None:
-    assert read_answer(status, body) == Named(frozenset(), frozenset())
+    assert read_answer(status, body, None) == Named(frozenset(), frozenset())
 
 
 @pytest.mark.parametrize(
@@ -107,14 +108,14 @@ def test_anything_else_is_a_failure_with_its_reason(status: int, body: bytes, re
     "host", ["", "two words", "[::1", "a" * 300, "http://nsqd", "nsqd:4150", "-x", "ü", "x" * 64, "a..b", "fe80::1%\0"]
 )
 def test_what_can_be_no_host_is_set_apart_and_hides_nobody(host: str) -> None:
-    named = read_answer(200, answer(producer(host), producer("nsqd-2")))
+    named = read_answer(200, answer(producer(host), producer("nsqd-2")), None)
     assert named.addresses == {("nsqd-2", 4150)}
     assert named.unusable == {f"{host[:60]}:4150"}
 
 
 @pytest.mark.parametrize("port", [0, -1, 65536])
 def test_nor_is_a_number_that_can_be_no_port(port: int) -> None:
-    named = read_answer(200, answer(producer(port=port), producer("nsqd-2")))
+    named = read_answer(200, answer(producer(port=port), producer("nsqd-2")), None)
     assert named.addresses == {("nsqd-2", 4150)}
     assert named.unusable == {f"10.0.0.1:{port}"}
 
@@ -131,7 +132,7 @@ def test_nor_is_a_number_that_can_be_no_port(port: int) -> None:
 )
 def test_a_host_has_one_spelling(written: str, usual: str) -> None:
     assert usual_host(written) == usual
-    assert read_answer(200, answer(producer(written))).addresses == {(usual, 4150)}
+    assert read_answer(200, answer(producer(written)), None).addresses == {(usual, 4150)}
 
 
 # -- when to ask
@@ -252,27 +253,36 @@ def test_the_file_is_never_forgotten(directory: Directory) -> None:
 
 
 def test_addresses_of_another_file_are_found_and_those_of_before_leave(directory: Directory) -> None:
-    assert directory.change([TWO], [], [], 1.0) == Change(found=(TWO,), forgotten=(ONE,))
+    assert directory.change([TWO], [], None, [], 1.0) == Change(found=(TWO,), forgotten=(ONE,))
     assert directory.addresses == (TWO,)
-    assert directory.change([THREE], [], [TWO], 2.0) == Change(found=(THREE,), leaving=(TWO,))
+    assert directory.change([THREE], [], None, [TWO], 2.0) == Change(found=(THREE,), leaving=(TWO,))
     assert directory.entry(TWO).sources == ()
     assert directory.forget_if_unsourced(TWO)
 
 
 def test_an_address_that_a_nsqlookupd_names_stays_when_the_file_does_not(directory: Directory) -> None:
     directory.answered(L1, [ONE], [ONE], 0.0)
-    assert directory.change([], [], [ONE], 1.0) == Change()
+    assert directory.change([], [], None, [ONE], 1.0) == Change()
     assert directory.entry(ONE).sources == (L1,)
 
 
 def test_without_its_nsqlookupd_an_address_stays_only_while_it_is_connected(directory: Directory) -> None:
     directory.answered(L1, [TWO, THREE], [], 0.0)
-    assert directory.change([ONE], [L1], [TWO], 1.0) == Change(forgotten=(THREE,))
+    assert directory.change([ONE], [L1], None, [TWO], 1.0) == Change(forgotten=(THREE,))
     assert directory.answered(L2, [TWO], [TWO], 2.0) == Change(returned=(TWO,))
     assert directory.entry(TWO).sources == (L2,)
 
 
+def test_an_nsqd_that_is_no_longer_allowed_leaves(directory: Directory) -> None:
+    """The file's own stay. A connection that lives proves nothing: whoever registered that nsqd may be at its end."""
+    directory.answered(L1, [ONE, TWO, THREE], [], 0.0)
+    allowed = Allowed(["192.168.0.0/16"])
+    assert directory.change([ONE], [], allowed, [ONE, TWO], 1.0) == Change(forgotten=(THREE,), leaving=(TWO,))
+    assert directory.entry(ONE).sources == ("file",)
+    assert directory.forget_if_unsourced(TWO)
+
+
 def test_the_same_file_changes_nothing(directory: Directory) -> None:
     directory.answered(L1, [TWO], [], 0.0)
-    assert directory.change([ONE], [], [ONE], 1.0) == Change()
+    assert directory.change([ONE], [], None, [ONE], 1.0) == Change()
     assert directory.entry(ONE) == Entry(("file",), 0.0)

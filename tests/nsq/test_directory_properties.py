@@ -99,19 +99,19 @@ statuses = st.sampled_from([200, 204, 301, 404, 500])
 @given(statuses, st.binary(max_size=200))
 def test_any_bytes_are_an_answer_or_a_failure(status: int, body: bytes) -> None:
     with contextlib.suppress(LookupFailed):
-        read_answer(status, body)
+        read_answer(status, body, None)
 
 
 @given(statuses, json_values)
 def test_any_json_is_an_answer_or_a_failure(status: int, value: Any) -> None:
     with contextlib.suppress(LookupFailed):
-        read_answer(status, json.dumps(value).encode())
+        read_answer(status, json.dumps(value).encode(), None)
 
 
 @given(st.lists(st.tuples(st.text(max_size=40), st.integers(-5, 70_000)), max_size=20))
 def test_every_address_that_is_taken_can_be_one(producers: list[tuple[str, int]]) -> None:
     body = json.dumps({"producers": [{"broadcast_address": host, "tcp_port": port} for host, port in producers]})
-    answer = read_answer(200, body.encode("utf-8", "replace"))
+    answer = read_answer(200, body.encode("utf-8", "replace"), None)
     assert len(answer.addresses) + len(answer.unusable) <= len(producers) <= MOST_PRODUCERS
     for host, port in answer.addresses:
         assert 1 <= port <= 65535

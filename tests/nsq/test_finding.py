@@ -38,6 +38,12 @@ async def test_a_nsqlookupd_in_trouble_hides_no_other() -> None:
     )
 
 
+async def test_an_nsqd_that_the_file_does_not_allow_is_left_out() -> None:
+    async with ScriptedLookupd(naming((HOST, 4160), ("evil.example", 4150))) as lookupd:
+        settings = replace(NSQ, lookupd_http_addresses=(Address(*lookupd.http_address),), allow_nsqds=("127.0.0.0/8",))
+        assert await nsqds_of(settings, "dead") == Nsqds([Address(HOST, 4160)], [])
+
+
 async def test_a_topic_that_nobody_has() -> None:
     async with ScriptedLookupd(Reply(http("404 Not Found", b'{"message":"TOPIC_NOT_FOUND"}'))) as lookupd:
         settings = replace(NSQ, lookupd_http_addresses=(Address(*lookupd.http_address),))

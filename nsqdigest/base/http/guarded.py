@@ -10,8 +10,9 @@ import socket
 from collections.abc import Sequence
 
 from nsqdigest.base import resolver
+from nsqdigest.base.allowed_hosts import Allowed
 from nsqdigest.base.http.client import Resolve
-from nsqdigest.base.http.public_addresses import Allowed, refusal
+from nsqdigest.base.http.public_addresses import refusal
 
 MOST_ADDRESSES = 8
 """Of a name: as many are tried. All are looked at."""

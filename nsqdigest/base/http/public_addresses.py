@@ -12,9 +12,10 @@ Invariants:
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from nsqdigest.base.host_names import is_ip, is_name
+from nsqdigest.base.allowed_hosts import Allowed
+from nsqdigest.base.host_names import is_ip
 
 _NOT_PUBLIC_V4 = tuple(
     map(
@@ -40,36 +41,6 @@ def is_public(address: str) -> bool:
     if isinstance(found, ipaddress.IPv4Address):
         return not any(found in network for network in _NOT_PUBLIC_V4)
     return found in _PUBLIC_V6 and not any(found in network for network in _NOT_PUBLIC_V6)
-
-
-class Allowed:
-    """Hosts and networks beside the public ones. Raises ValueError for an entry that is neither."""
-
-    def __init__(self, entries: Iterable[str] = ()) -> None:
-        self._names: set[str] = set()
-        self._endings: list[str] = []
-        self._networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
-        for entry in entries:
-            self._add(entry.lower().removesuffix("."))
-
-    def _add(self, entry: str) -> None:
-        bare = entry.removeprefix("*.")
-        if "/" in entry or is_ip(entry):
-            self._networks.append(ipaddress.ip_network(entry))
-        elif not is_name(bare):
-            raise ValueError("is neither a host nor a network")
-        elif bare != entry:
-            self._endings.append(f".{bare}")
-        else:
-            self._names.add(entry)
-
-    def host(self, name: str) -> bool:
-        """Whether it may lead to any address."""
-        return name in self._names or any(name.endswith(ending) for ending in self._endings)
-
-    def address(self, address: str) -> bool:
-        found = ipaddress.ip_address(address)
-        return any(found in network for network in self._networks)
 
 
 def refusal(host: str, addresses: Sequence[str], allowed: Allowed) -> str:

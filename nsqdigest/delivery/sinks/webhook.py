@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import nsqdigest
+from nsqdigest.base.allowed_hosts import Allowed
 from nsqdigest.base.errors import Unreachable
 from nsqdigest.base.findings import Finding, Reached, State, from_message
 from nsqdigest.base.http.errors import NoHttp, Overdue, PostFailed, StaleConnection
-from nsqdigest.base.http.public_addresses import Allowed
 from nsqdigest.base.http.target import header_line
 from nsqdigest.base.reasons import Verdict
 from nsqdigest.base.tls import client_context
-from nsqdigest.config import Secret, SinkSettings, rules
+from nsqdigest.config import Secret, SinkSettings, rules, texts
 from nsqdigest.config.options import REQUIRED, Option
 from nsqdigest.config.problems import INVALID, Spot, Wrong
 from nsqdigest.config.readers import HiddenTemplate, HiddenText, ListOf, Reader, Switch, Text, take, text_of
@@ -96,17 +96,6 @@ class WebhookSinkSettings(SinkSettings):
     def has_many_hosts(self) -> bool:
         """Whether the host comes from the digest."""
         return webhook_url.has_host_fields(self.url)
-
-
-def allowed_host(text: str) -> str:
-    try:
-        Allowed([text])
-    except ValueError:
-        raise Wrong(
-            "is neither a host nor a network",
-            'write one like "hooks.internal", "*.svc.internal" or "10.0.0.0/8"',
-        ) from None
-    return text
 
 
 def webhook_secret(text: str) -> Secret:
@@ -368,7 +357,7 @@ KIND = SinkKind(
         Option("allow_http", Switch(), False, "digests in the clear over the network"),
         Option(
             "allow_hosts",
-            ListOf(Text(allowed_host), '"hooks.internal", "10.0.0.0/8"', unique=True),
+            ListOf(Text(texts.allowed_host), '"hooks.internal", "10.0.0.0/8"', unique=True),
             [],
             'beside public ones, where the host is a template: ["hooks.internal", "10.0.0.0/8"]',
         ),

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
-from contextlib import suppress
+import socket
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Self
 
 from support.ports import HOST
+from support.servers import Nsqlookupd
+from support.waiting import wait_until
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,17 @@ def naming(*addresses: tuple[str, int]) -> Reply:
         {"broadcast_address": host, "tcp_port": port, "http_port": port + 1} for host, port in addresses
     )
     return Reply(http("200 OK", json.dumps({"channels": [], "producers": list(producers)}).encode()))
+
+
+@contextmanager
+def registered(lookupd: Nsqlookupd, topic: str, host: str, port: int) -> Iterator[None]:
+    """An nsqd that only claims to be one: a real nsqlookupd names it as long as this lasts."""
+    facts = {"broadcast_address": host, "hostname": host, "tcp_port": port, "http_port": port, "version": "1.3.0"}
+    body = json.dumps(facts).encode()
+    with socket.create_connection(lookupd.tcp_address) as connection:
+        connection.sendall(b"  V1IDENTIFY\n" + struct.pack(">i", len(body)) + body + f"REGISTER {topic}\n".encode())
+        wait_until(lambda: (host, port) in lookupd.nsqds_of(topic), what="the registration")
+        yield
 
 
 class ScriptedLookupd:

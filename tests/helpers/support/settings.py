@@ -8,7 +8,7 @@ from nsqdigest.delivery.sinks.webhook import WebhookSinkSettings
 
 NSQ = Nsq(
     nsqd_tcp_addresses=(), lookupd_http_addresses=(), lookupd_poll_interval_ms=60_000, lookupd_poll_jitter=0,
-    channel="ch", max_in_flight=2500, batch_size=500, heartbeat_interval_ms=30_000, msg_timeout_ms=0,
+    allow_nsqds=(), channel="ch", max_in_flight=2500, batch_size=500, heartbeat_interval_ms=30_000, msg_timeout_ms=0,
     compression="none", auth_secret=None, tls=None, requeue_delay_ms=1000, dead_letter_topic="dead",
     drain_timeout_ms=1000,
 )  # fmt: skip
