@@ -36,27 +36,40 @@ def daemon(stage: Stage) -> Daemon:
     return daemon
 
 
-def take_the_rest(daemon: Daemon) -> None:
-    """The limit becomes the lowest number that is free."""
-    taken = {int(name) for name in os.listdir(Path("/proc") / str(daemon.pid) / "fd")}
-    free = next(number for number in range(len(taken) + 1) if number not in taken)
-    _, hard = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (free, hard))
+def descriptors(daemon: Daemon) -> dict[int, str]:
+    """What each stands for."""
+    found = {}
+    for entry in (Path("/proc") / str(daemon.pid) / "fd").iterdir():
+        with suppress(FileNotFoundError):
+            found[int(entry.name)] = os.readlink(entry)
+    return found
+
+
+def has_spare(daemon: Daemon) -> bool:
+    return any(number > 2 and what == os.devnull for number, what in descriptors(daemon).items())
 
 
 @contextmanager
 def no_descriptors_left(daemon: Daemon) -> Iterator[None]:
-    limits = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
-    take_the_rest(daemon)
-    yield
-    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, limits)
+    """The limit becomes the lowest number that is free while the daemon has its spare."""
+    wait_until(lambda: has_spare(daemon), what="its spare descriptor")
+    taken = descriptors(daemon)
+    free = next(number for number in range(len(taken) + 1) if number not in taken)
+    soft, hard = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        yield
+    finally:
+        resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def names_the_cause(daemon: Daemon) -> bool:
-    """The daemon has closed connections since, to its receiver for example: it gets a lower limit each time."""
-    take_the_rest(daemon)
-    shown = " ".join(run_command("status", "-c", str(daemon.config_path)).stdout.split())
-    return bool(re.search(r"[Dd]escriptors are nearly used up: .* raise LimitNOFILE=", shown))
+    """It may close connections meanwhile, to its receiver for example, and then has free descriptors."""
+    with no_descriptors_left(daemon):
+        shown = " ".join(run_command("status", "-c", str(daemon.config_path)).stdout.split())
+        ready = http_get(daemon.ports[0], "/readyz?verbose")[1]
+    said = re.search(r"[Dd]escriptors are nearly used up: .* raise LimitNOFILE=", shown)
+    return said is not None and "[!] descriptors: " in ready
 
 
 def lines(daemon: Daemon) -> int:
@@ -75,7 +88,7 @@ def answer(connection: socket.socket) -> bytes:
 def test_a_daemon_without_descriptors_answers_and_loses_nothing(stage: Stage, daemon: Daemon) -> None:
     publisher = stage.publisher(stage.nsqds[0])
     publisher.publish(100)
-    stage.wait_until_shown(100)
+    stage.wait_until_all_is_delivered()
     before = lines(daemon)
     with no_descriptors_left(daemon), ExitStack() as crowd:
         connections = [
@@ -84,14 +97,12 @@ def test_a_daemon_without_descriptors_answers_and_loses_nothing(stage: Stage, da
         ]
         for connection in connections:
             connection.sendall(GET)
-        publisher.publish(100)
         # None ends by itself. A slow daemon may close some unanswered, so that others get an answer.
         assert any(b"ready\n" in received for received in [answer(connection) for connection in connections])
+        publisher.publish(100)
         assert lines(daemon) - before < MOST_LINES
-        crowd.close()
-        wait_until(lambda: names_the_cause(daemon), what="the sentence of status")
-        wait_until(lambda: "[!] descriptors: " in http_get(daemon.ports[0], "/readyz?verbose")[1], what="the check")
-        assert 1 <= len(daemon.said("admin.accept")) < CROWD
+    wait_until(lambda: names_the_cause(daemon), what="the sentence of status")
+    assert 1 <= len(daemon.said("admin.accept")) < CROWD
     assert "descriptors:" not in http_get(daemon.ports[0], "/readyz?verbose")[1]
     wait_until(lambda: daemon.metric("descriptors_used_ratio") < 0.9, what="free descriptors")
     publisher.publish(100)
