@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nsqdigest.audit.ledger import Audit, Census, Found, FoundDead, Recount, RouteAudit, records
 from nsqdigest.base.shown import printable
+from nsqdigest.store.damage import number
 from nsqdigest.store.dead import route_and_total
 from nsqdigest.store.keys import shown_timeline
 from nsqdigest.store.operations import Operations
@@ -88,9 +89,12 @@ class Auditor:
             tuple(
                 (
                     Census(known, waiting, leased),
-                    {_shown(field): int(value) for field, value in zip(flat[::2], flat[1::2], strict=True)},
+                    {
+                        _shown(field): number(value, of.ledger)
+                        for field, value in zip(flat[::2], flat[1::2], strict=True)
+                    },
                 )
-                for known, waiting, leased, *flat in answers
+                for of, (known, waiting, leased, *flat) in zip(of_routes, answers, strict=True)
             ),
         )
 

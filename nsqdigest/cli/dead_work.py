@@ -141,11 +141,11 @@ def _read_exported(file: Path) -> tuple[tuple[str, ...], list[Handled]]:
 
     try:
         with file.open("rb") as lines:
-            found = {each.id: each.missing for each in read(lines)}
+            found = {each.id: each.is_whole for each in read(lines)}
     except (OSError, ValueError) as error:
         raise click.UsageError(f"{printable(str(file))}: {getattr(error, 'strerror', None) or error}") from None
-    whole = tuple(each for each, missing in found.items() if not missing)
-    return whole, [Handled(each, Result.NOT_WHOLE, None) for each, missing in found.items() if missing]
+    whole = tuple(each for each, is_whole in found.items() if is_whole)
+    return whole, [Handled(each, Result.NOT_WHOLE, None) for each, is_whole in found.items() if not is_whole]
 
 
 def _refuse_unclear(ids: Sequence[str], is_all: bool, wanted: Filters) -> None:

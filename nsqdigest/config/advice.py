@@ -20,7 +20,7 @@ EPHEMERAL = "#ephemeral"
 MOST_HELD_BYTES = 1 << 30
 
 # Each is a whole value. The text of one that matches is compared as it stands.
-_PATTERN_LIKE = re.compile(r"^~|^/.+/[a-z]*$|\.[*+].|^\.[*+]|\.\+$|^[*].|^\^")
+_PATTERN_LIKE = re.compile(r"^~|^/[^/]+/[gimsux]*$|\.[*+].|^\.[*+]|\.\+$|^[*].|^\^")
 _NEGATION = re.compile(r"!(?![=~]) *(\S.*)", re.DOTALL)
 _ALTERNATIVES = re.compile(r"[\w.-]+(?: *([|,]) *[\w.-]+(?: *\1 *[\w.-]+)*)")
 _CLASS = re.compile(r"([1-9])xx", re.IGNORECASE)

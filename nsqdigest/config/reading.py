@@ -10,6 +10,7 @@ Invariants:
 from __future__ import annotations
 
 import re
+import stat
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from nsqdigest.base.errors import ConfigError, Mistake
+from nsqdigest.base.files import LARGEST_BYTES, FileProblem
 from nsqdigest.base.words import nearest
 from nsqdigest.config import advice, overrides, rules, toml_mistakes
 from nsqdigest.config.model import Config
@@ -71,7 +73,9 @@ def load(path: Path, environ: Mapping[str, str], kinds: Kinds, *, without_secret
         return ConfigError([Mistake(problem, remedy, file=str(path), line=line)])
 
     try:
-        data = path.read_bytes()
+        data = _bytes_of(path)
+    except FileProblem as problem:
+        raise wrong(problem.what, problem.remedy) from None
     except FileNotFoundError:
         raise wrong("there is no such file", _remedy_of_missing(path)) from None
     except IsADirectoryError:
@@ -87,6 +91,20 @@ def load(path: Path, environ: Mapping[str, str], kinds: Kinds, *, without_secret
         line = data.count(b"\n", 0, error.start) + 1
         raise wrong(f"byte 0x{data[error.start]:02x} is not UTF-8", "save the file as UTF-8", line) from None
     return parse_text(text, str(path), environ, kinds, without_secrets=without_secrets)
+
+
+def _bytes_of(path: Path) -> bytes:
+    """Reads a plain file, or a pipe that the shell has opened: `-c <(...)`. A named pipe could keep a reload waiting
+    for ever. Raises FileProblem and OSError."""
+    mode = path.stat().st_mode
+    is_of_the_shell = stat.S_ISFIFO(mode) and str(path).startswith(("/dev/", "/proc/self/fd/"))
+    if not (is_of_the_shell or stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise FileProblem("is not a plain file", "name one: no pipe, no device")
+    with path.open("rb") as file:
+        data = file.read(LARGEST_BYTES + 1)
+    if len(data) > LARGEST_BYTES:
+        raise FileProblem(f"is larger than {LARGEST_BYTES >> 10:,} KiB", "name a smaller file")
+    return data
 
 
 def _remedy_of_missing(path: Path) -> str:

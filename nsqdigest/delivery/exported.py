@@ -26,11 +26,25 @@ _PLACE = b"\0"
 """Stands for the records. No JSON has this byte."""
 
 
+class _Data(msgspec.Struct, frozen=True):
+    total: int
+    records: list[msgspec.Raw]
+
+
+class _Digest(msgspec.Struct, frozen=True):
+    data: _Data
+
+
 class Exported(msgspec.Struct, frozen=True):
     """A line, as far as a drop needs it."""
 
     id: str
     missing: int
+    digest: _Digest
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.missing and len(self.digest.data.records) == self.digest.data.total
 
 
 class Line:

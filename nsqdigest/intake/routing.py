@@ -30,7 +30,7 @@ from nsqdigest.intake import bodies
 from nsqdigest.intake.bodies import Rejected
 from nsqdigest.intake.names import KeyRenderer, Renderer, TimelineNames, key_renderer, renderer
 from nsqdigest.intake.shapes import Reader, Shape
-from nsqdigest.intake.timestamps import arrival_us, timestamp_ms
+from nsqdigest.intake.timestamps import LATEST_ARRIVAL_US, arrival_us, timestamp_ms
 from nsqdigest.store.record import A_SILENT_END, AN_END, Record
 
 if TYPE_CHECKING:
@@ -114,9 +114,9 @@ class Router:
     def _refinement(self, route: IntakeRoute, zone: Template | None) -> Refine | None:
         settings, why_no_target = route.settings, route.why_no_target
         oldest_us, drops = 1000 * settings.max_event_age_ms, bool(settings.drop)
-        # The keys of messages say in which order they arrived, and an end is newer than what it ends, whenever it
-        # arrived.
-        has_arrival = bool(settings.key and settings.timestamp and not settings.cancel)
+        # The keys of messages say in which order they arrived. Whether a route has `cancel` changes no record's place:
+        # a reload may add it while records wait.
+        has_arrival = bool(settings.key and settings.timestamp)
         if not (settings.urgent or settings.cancel or drops or oldest_us or zone or has_arrival or why_no_target):
             return None
         zone_of = self._zone_reader(settings.name, zone) if zone else None
@@ -129,13 +129,14 @@ class Router:
             if oldest_us and 1000 * now_ms - record.timestamp_us > oldest_us:
                 self.too_old[settings.name] += 1
                 return False
-            if has_arrival:
-                arrived_ns = cast("Message", record.source).timestamp_ns
-                record.timestamp_us += arrival_us(record.timestamp_us // 1000, arrived_ns)
-            if is_urgent is not None and is_urgent(event):
-                record.is_urgent = True
             if is_end is not None and is_end(event):
                 record.end = end
+            if has_arrival:
+                arrived_ns = cast("Message", record.source).timestamp_ns
+                delay_us = LATEST_ARRIVAL_US if record.end else arrival_us(record.timestamp_us // 1000, arrived_ns)
+                record.timestamp_us += delay_us
+            if is_urgent is not None and is_urgent(event):
+                record.is_urgent = True
             if zone_of is not None:
                 record.zone = zone_of(event, record.value)
             if drops:

@@ -17,6 +17,8 @@ _SMALLEST_MS_TIMESTAMP = 1e11
 """A smaller number is in seconds."""
 _LATEST_MS = 2**52 // 1000  # in microseconds it is a score in Redis, exact to half a microsecond up to 2^52
 _EARLIEST_ARRIVAL_MS, _ARRIVAL_STEP_MS = 500, 2
+LATEST_ARRIVAL_US = 999
+"""An end is newer than what it ends, whenever it arrived."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -58,4 +60,4 @@ def arrival_us(timestamp_ms: int, arrived_ns: int) -> int:
     from half a second before the timestamp to a second and a half after it.
     """
     delay_ms = arrived_ns // 1_000_000 - timestamp_ms
-    return min(max((delay_ms + _EARLIEST_ARRIVAL_MS) // _ARRIVAL_STEP_MS, 0), 999)
+    return min(max((delay_ms + _EARLIEST_ARRIVAL_MS) // _ARRIVAL_STEP_MS, 0), LATEST_ARRIVAL_US)

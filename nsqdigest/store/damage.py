@@ -1,7 +1,7 @@
 """Damaged keys: a script that works on several routes or digests stops where a key of one of them has another type.
 
 What is damaged stops no other: `one_by_one` then gives each route a call of its own, `halved` divides the call until
-the damaged one stands alone.
+the damaged one stands alone. `number` reads a number that something else may have written.
 """
 
 from __future__ import annotations
@@ -9,13 +9,24 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from nsqdigest.base.errors import NsqdigestError, StoreError
+from nsqdigest.base.errors import Applied, NsqdigestError, StoreError
+from nsqdigest.base.shown import printable
 
 Item = TypeVar("Item")
 T = TypeVar("T")
 
 ANOTHER_TYPE = StoreError("redis-script", "a key has another type")
 """Of a digest whose call went well for its neighbours."""
+
+
+def number(text: bytes | int | None, key: bytes) -> int:
+    """Return the number that a field of this key has; 0 if the field is not there."""
+    try:
+        return int(text or 0)
+    except ValueError:
+        found = printable(bytes(text or b"")[:40].decode("utf-8", "replace"))
+        where = printable(key.decode("utf-8", "replace"))
+        raise StoreError("redis-script", f'{where} has "{found}" in place of a number', Applied.NO) from None
 
 
 def damaged(error: StoreError) -> NsqdigestError:

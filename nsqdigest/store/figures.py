@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from nsqdigest.store.damage import number
 from nsqdigest.store.dead import Details, Unreadable
 from nsqdigest.store.packing import RECORDS_PER_CALL
 from nsqdigest.store.schedule import EXEMPT_MS, instant_ms, released_ms
@@ -119,7 +120,7 @@ class StoreFigures:
             RouteFigures(
                 waiting,
                 leased,
-                int(open_records or 0),
+                number(open_records, self._namespace.keys[partition, name].ledger),
                 overdue,
                 released_ms(instant_ms(first[1]), self._quiet.get(name)) if first else None,
             )

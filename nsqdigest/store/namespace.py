@@ -22,7 +22,7 @@ from uuid import uuid4
 
 from nsqdigest.base.errors import Applied, StoreError, StoreMismatch, Unreachable, remedy_of_redis
 from nsqdigest.store import scripts
-from nsqdigest.store.damage import damaged
+from nsqdigest.store.damage import damaged, number
 from nsqdigest.store.keys import SCHEMA, DeadKeys, Keys, mismatch
 from nsqdigest.store.servers.client import RedisClient
 from nsqdigest.store.servers.facts import ServerFacts, StoreFacts
@@ -125,7 +125,7 @@ class Namespace:
         tag = self.tags[partition]
         arguments: Words = [b"", SCHEMA, self.partitions, uuid4().hex, *routes]
         stored = await self._run(tag, "hello", [tag + b"layout", tag + b"routes"], arguments)
-        self._refuse_mismatch(Layout(int(stored[0]), int(stored[1])))
+        self._refuse_mismatch(Layout(*(number(each, tag + b"layout") for each in stored[:2])))
         return str(stored[2].decode())
 
     def _refuse_mismatch(self, layout: Layout) -> None:
@@ -187,8 +187,9 @@ class Namespace:
 
     async def stored_layout(self) -> Layout | None:
         """None where no daemon ever used the namespace."""
-        ((schema, partitions),) = await self.send(0, [[b"HMGET", self.tags[0] + b"layout", b"schema", b"partitions"]])
-        return None if schema is None or partitions is None else Layout(int(schema), int(partitions))
+        key = self.tags[0] + b"layout"
+        ((schema, partitions),) = await self.send(0, [[b"HMGET", key, b"schema", b"partitions"]])
+        return None if schema is None or partitions is None else Layout(number(schema, key), number(partitions, key))
 
     async def refused(self, commands: Sequence[str]) -> set[str] | None:
         """Which of these the user may not send, on any server that has a partition. None: this Redis cannot check."""

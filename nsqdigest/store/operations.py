@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nsqdigest.store.damage import number
 from nsqdigest.store.head import burying_id
 from nsqdigest.store.holds import field_of
 from nsqdigest.store.keys import shown_timeline
@@ -57,8 +58,9 @@ class Operations:
 
     async def routes(self) -> dict[str, int]:
         """Every route that a daemon ever had, and when a daemon that has it last checked in (ms)."""
-        (flat,) = await self._namespace.send(0, [[b"HGETALL", self._namespace.tags[0] + b"routes"]])
-        return {name.decode(): int(seen_ms) for name, seen_ms in zip(flat[::2], flat[1::2], strict=True)}
+        key = self._namespace.tags[0] + b"routes"
+        (flat,) = await self._namespace.send(0, [[b"HGETALL", key]])
+        return {name.decode(): number(seen_ms, key) for name, seen_ms in zip(flat[::2], flat[1::2], strict=True)}
 
     async def counts(self, route: str) -> RouteCounts:
         found = await asyncio.gather(
@@ -72,20 +74,18 @@ class Operations:
             partition,
             [[b"ZCARD", of.waiting], [b"ZCARD", of.leased], [b"HMGET", of.ledger, b"open", b"snapshots"]],
         )
-        return RouteCounts(waiting, leased, int(records or 0), int(in_snapshots or 0))
+        return RouteCounts(waiting, leased, number(records, of.ledger), number(in_snapshots, of.ledger))
 
     async def ledger(self, route: str) -> dict[str, int]:
         """The counters of a route over all partitions."""
         total: dict[str, int] = {}
+        keys = [self._namespace.keys[partition, route].ledger for partition in range(self._namespace.partitions)]
         answers = await asyncio.gather(
-            *(
-                self._namespace.send(partition, [[b"HGETALL", self._namespace.keys[partition, route].ledger]])
-                for partition in range(self._namespace.partitions)
-            )
+            *(self._namespace.send(partition, [[b"HGETALL", key]]) for partition, key in enumerate(keys))
         )
-        for (flat,) in answers:
+        for key, (flat,) in zip(keys, answers, strict=True):
             for field, value in zip(flat[::2], flat[1::2], strict=True):
-                total[field.decode()] = total.get(field.decode(), 0) + int(value)
+                total[field.decode()] = total.get(field.decode(), 0) + number(value, key)
         return total
 
     async def orphans(self, configured: set[str]) -> dict[str, RouteCounts]:

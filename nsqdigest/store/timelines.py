@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from nsqdigest.store.answers import Added, WrongTypes
+from nsqdigest.store.damage import number
 from nsqdigest.store.keys import partition_limit
 from nsqdigest.store.packing import NOTHING_SPECIAL, Special, pack_batch
 from nsqdigest.store.route import StoreRoute
@@ -92,7 +93,8 @@ class Timelines:
             partition, [[b"HGET", self._namespace.keys[partition, route].ledger, b"added"] for route, _ in known]
         )
         for (route, when_sent), answer in zip(known, answers, strict=True):
-            self._acknowledged.compare(route, partition, when_sent, int(answer or 0))
+            added = number(answer, self._namespace.keys[partition, route].ledger)
+            self._acknowledged.compare(route, partition, when_sent, added)
 
     async def wrong_types(self, route: str, partition: int, timeline: bytes) -> WrongTypes:
         """Keys that hold another type than theirs: those that an add shares with its neighbours, and its own."""

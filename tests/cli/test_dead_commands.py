@@ -234,6 +234,17 @@ def test_a_digest_that_was_not_exported_whole_stays(operated: Operated) -> None:
     assert ids_of(operated.json("dead", "list")) == [ada]
 
 
+def test_a_line_that_lost_its_records_drops_nothing(operated: Operated) -> None:
+    operated.start()
+    bury(operated, "ada")
+    file, (line,) = exported(operated)
+    line["digest"]["data"]["records"] = []
+    file.write_text(json.dumps(line) + "\n", encoding="utf-8")
+    done = operated.run("dead", "drop", "--exported", str(file), "--yes")
+    assert "stays: the file does not hold all of its records" in done.stdout
+    assert ids_of(operated.json("dead", "list")) == [line["id"]]
+
+
 def test_a_file_that_was_cut_off_drops_nothing(operated: Operated) -> None:
     operated.start()
     bury(operated, "ada", "bob")
@@ -388,7 +399,7 @@ def test_a_sample_digest_and_what_became_of_it(operated: Operated) -> None:
     file.write_text(text.replace("[sinks.hook]", '[sinks.hook]\nbody = "file:body.j2"'), encoding="utf-8")
     unmade = operated.run("test-sink", "hook", file=file)
     assert unmade.returncode == EXIT_NO
-    assert "makes no body of the sample" in unmade.stdout
+    assert "no body could be made of the sample" in unmade.stdout
     assert "body.j2:1: " in unmade.stdout
 
     unknown = operated.run("test-sink", "hok")

@@ -83,6 +83,23 @@ def test_check_answers_at_once(folder: Path, instead: str) -> None:
     assert time.process_time() - began_s < 10
 
 
+@pytest.mark.parametrize("instead", ["pipe", "/dev/zero", "large"])
+def test_the_configuration_itself_is_a_plain_file_of_bounded_size(folder: Path, instead: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(folder / instead, {}, KINDS)
+    assert INSTEAD[instead] in str(caught.value)
+
+
+def test_a_pipe_that_the_shell_has_opened_may_hold_the_configuration(folder: Path) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, written(folder, "redis.url", "x").read_bytes().replace(b'[redis]\nurl = "file:x"', b""))
+    os.close(writing)
+    try:
+        assert load(Path(f"/dev/fd/{reading}"), {}, KINDS).routes
+    finally:
+        os.close(reading)
+
+
 def test_a_file_has_its_contents_and_its_mode(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x" * files.LARGEST_BYTES)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from nsqdigest.audit.ledger import balances, unfinished
-from support.daemon import Daemon
+from support.daemon import Daemon, run_command
 from support.publishing import Publisher
 from support.receiver import Receiver
 from support.servers import Nsqd
@@ -77,6 +77,26 @@ def test_a_damaged_layout_is_said_and_stops_nothing(
     assert "WRONGTYPE" in daemon.said("store.damaged")[0]["error"]
     stage.publisher(nsqd, timelines=4).publish(20)
     stage.wait_until_all_is_delivered()
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [("layout", "schema"), ("routes", "r"), (f"ledger:{TOPIC}", "open"), (f"ledger:{TOPIC}", "added")],
+)
+def test_a_text_in_place_of_a_number_is_said_and_stops_nothing(  # noqa: PLR0917
+    stage: Stage, receiver: Receiver, nsqd: Nsqd, daemon: Daemon, kind: str, field: str
+) -> None:
+    stage.publisher(nsqd, timelines=4).publish(20)
+    stage.wait_until_all_is_delivered()
+    was = stage.store.cli("HGET", f"{TAG}{kind}", field)
+    stage.store.cli("HSET", f"{TAG}{kind}", field, "abc")
+    command = run_command("timelines", "-c", str(daemon.config_path))
+    assert "Traceback" not in command.stderr
+    wait_until(lambda: daemon.said("store.damaged"), what="the daemon to say it")
+    assert 'has "abc" in place of a number' in daemon.said("store.damaged")[0]["error"]
+    stage.store.cli("HSET", f"{TAG}{kind}", field, was or "1")
+    Publisher(nsqd, OTHER, timelines=4, prefix="o").publish(20)
+    wait_until(lambda: {f"o-{number}" for number in range(20)} <= shown(receiver), what="the other route's digests")
 
 
 def test_a_damaged_key_of_turns_is_said_and_stops_nothing(

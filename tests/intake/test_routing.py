@@ -21,7 +21,7 @@ from nsqdigest.intake import bodies, names
 from nsqdigest.intake.decoding import suspicions
 from nsqdigest.intake.names import NAMES_BYTES
 from nsqdigest.intake.routing import IntakeRoute, Router
-from nsqdigest.intake.timestamps import arrival_us
+from nsqdigest.intake.timestamps import LATEST_ARRIVAL_US, arrival_us
 from nsqdigest.nsq.frames import Message
 from nsqdigest.store.record import A_SILENT_END, AN_END, NO_END, Record
 from support.routes import LIMITS, Refused, intake_route, routed
@@ -628,13 +628,14 @@ def test_the_arrival_is_less_than_a_millisecond_of_a_timestamp(delay_ms: int, us
     assert arrival_us(1_700_000_000_000, (1_700_000_000_000 + delay_ms) * 1_000_000 + 999_999) == us
 
 
-def test_of_equal_timestamps_with_keys_of_their_own_the_later_arrival_is_newer_but_for_ends() -> None:
+def test_of_equal_timestamps_with_keys_of_their_own_the_later_arrival_is_newer_and_an_end_the_newest() -> None:
     body = b'{"user":"a","at":%d}' % (MESSAGE_NS // 10**9)
     own, plain = intake_route(key="{user}", timestamp="at"), intake_route(timestamp="at")
-    can_end = intake_route(key="{user}", timestamp="at", cancel=(("user", ("b",)),))
+    can_end, ends = (intake_route(key="{user}", timestamp="at", cancel=[("user", (user,))]) for user in "ba")
     assert record_of(body, own).timestamp_us > record_of(body, plain).timestamp_us
     assert record_of(body, own).timestamp_us // 1000 == record_of(body, plain).timestamp_us // 1000
-    assert record_of(body, can_end).timestamp_us == record_of(body, plain).timestamp_us
+    assert record_of(body, can_end).timestamp_us == record_of(body, own).timestamp_us, "a reload may add cancel"
+    assert record_of(body, ends).timestamp_us == record_of(body, plain).timestamp_us + LATEST_ARRIVAL_US
 
 
 def test_a_timestamp_that_is_missing_is_refused() -> None:

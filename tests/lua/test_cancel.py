@@ -236,6 +236,18 @@ def test_whatever_the_order_the_same_is_left(
         assert len(left) == 1
 
 
+def test_an_end_that_died_unseen_hides_no_later_one(store: Scripts) -> None:
+    add(store, fires(1))
+    deliver(store)
+    add(store, ends(2), fires(2, b"other"))
+    store.opened(claim := store.claim_one(T), "dies")
+    assert store.bury(claim, "dies", base_ms=NOW_MS)[0] == "buried"
+    assert set(store.memory(T)) == {b"k", b"other"}
+    assert add(store, ends(3)).counts == {"added": 1}
+    assert shown(store) == {b"k": (3, b"ended")}
+    assert is_balanced(store)
+
+
 # -- what was forgotten makes one too many, never one too few
 
 

@@ -11,9 +11,9 @@ local function becomes_memory(total, remembered)
   return total <= remembered and total <= MOST_OF_A_DIGEST
 end
 
--- Remembers the keys of a snapshot of `total` records. is_over: nobody needs the snapshot any more, so it may become
--- the memory; known: entries of the memory now; remember_ms (as text): '0': not at all; remembered: most entries of
--- the memory.
+-- Remembers the keys of a snapshot of `total` records. is_over: it was delivered, so it may become the memory. Of a
+-- digest that died the ends (lib/cancel.lua) are not remembered: no receiver saw them, so the next one is news.
+-- known: entries of the memory now; remember_ms (as text): '0': not at all; remembered: most entries of the memory.
 -- Returns whether the snapshot became the memory, and how many keys are forgotten for want of room.
 local function remember(memory, snapshot, total, is_over, known, remember_ms, remembered)
   if remember_ms == '0' or total == 0 then
@@ -31,9 +31,13 @@ local function remember(memory, snapshot, total, is_over, known, remember_ms, re
       local last = math.min(start + ENTRIES_PER_CALL, MOST_OF_A_DIGEST) - 1
       local page, entries = redis.call('ZRANGE', snapshot, start, last, 'WITHSCORES'), {}
       for place = 1, #page, 2 do
-        entries[place], entries[place + 1] = page[place + 1], page[place]
+        if is_over or tonumber(page[place + 1]) % 1 == 0 then
+          entries[#entries + 1], entries[#entries + 2] = page[place + 1], page[place]
+        end
       end
-      redis.call('ZADD', memory, 'LT', unpack(entries))
+      if #entries > 0 then
+        redis.call('ZADD', memory, 'LT', unpack(entries))
+      end
     end
     forgotten = total - math.min(total, remembered, MOST_OF_A_DIGEST)
       + redis.call('ZREMRANGEBYRANK', memory, remembered, -1)
