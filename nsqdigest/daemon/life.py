@@ -49,6 +49,7 @@ from nsqdigest.daemon.systemd import Notifier
 from nsqdigest.daemon.view import View
 from nsqdigest.delivery.sinks.kind import SinkKinds
 from nsqdigest.delivery.sinks.table import KINDS
+from nsqdigest.nsq.held_frames import MOST_BYTES as HELD_FRAMES_BYTES
 from nsqdigest.nsq.publisher import Bounds
 from nsqdigest.store.servers.facts import StoreFacts
 
@@ -358,9 +359,10 @@ def tune_garbage_collection() -> None:
 
 
 def _intake_at_most_mib(parts: Parts) -> int:
-    """The most memory that intake holds: bodies of each topic, and dead letters that nsqd has not acknowledged yet."""
+    """The most memory that intake holds: bodies of each topic, frames that are not complete, and dead letters that nsqd
+    has not acknowledged yet."""
     topic_bytes = most_held_bytes(parts.config.nsq, parts.config.limits.event_bytes)
-    return (len(parts.consumers) * topic_bytes + Bounds().size_bytes) >> 20
+    return (len(parts.consumers) * topic_bytes + HELD_FRAMES_BYTES + Bounds().size_bytes) >> 20
 
 
 def _longest_recovery_s(config: Config) -> float:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from nsqdigest.base.errors import NsqdigestError, PublishError
+from nsqdigest.nsq.frames import CutMessage
 
 if TYPE_CHECKING:
     from nsqdigest.base.reasons import DeadLetterReason
@@ -46,7 +47,7 @@ class Letter(NamedTuple):
 
 def shortened(message: Message) -> Whole:
     """Cuts the message's body to what a letter holds. Returns the facts of the whole body."""
-    whole = _whole(message.body)
+    whole = Whole(message.length, message.sha256) if isinstance(message, CutMessage) else _whole(message.body)
     message.body = message.body[:BODY_BYTES]
     return whole
 

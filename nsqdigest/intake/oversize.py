@@ -47,8 +47,9 @@ class Oversize:
             elif min(size_bytes, BODY_BYTES) > left_bytes:
                 beyond.append(message)
             else:
-                why = too_large(size_bytes, self.event_bytes)
-                letters.append(Letter(message, why.reason, why.detail, shortened(message)))
+                whole = shortened(message)
+                why = too_large(whole.length, self.event_bytes)
+                letters.append(Letter(message, why.reason, why.detail, whole))
                 left_bytes -= len(message.body)
         self._is_full |= bool(beyond)
         result = BatchResult(Verdict.NOT_ASKED, {arrival.epoch: len(letters) + len(beyond)})

@@ -65,6 +65,7 @@ MOST_HEARTBEATS = 20
 """In one interval. nsqd sends one; a few more wait in the socket after this process stood still."""
 _LATE_HEARTBEAT = 1.5
 _SILENT_HEARTBEATS = 2
+_SLOWEST = "its frame is not complete, and all connections together hold too much of such frames"
 _NOT_FATAL = (b"E_FIN_FAILED", b"E_REQ_FAILED", b"E_TOUCH_FAILED")
 
 
@@ -117,6 +118,8 @@ class NsqConnection:
         """When a message came or was answered last."""
         self._heartbeat_s = options.heartbeat_interval_ms / 1000
         self._last_read_s = 0.0
+        self._held_bytes = 0
+        """Of a frame that is not complete."""
         self._heartbeats = 0
         """Since `_heartbeats_since_s`."""
         self._heartbeats_since_s = 0.0
@@ -346,7 +349,7 @@ class NsqConnection:
                             return
         except (OSError, StreamClosedError) as error:
             reason = ConnectionLost(f"nsqd at {self.address}: {cause(error)}")
-        except (ProtocolError, NsqdRefused) as error:
+        except (ConnectionLost, ProtocolError, NsqdRefused) as error:
             reason = error
         except Exception as error:
             _log.error("connection.reader.bug", nsqd=str(self.address), error=error, exc_info=error)
@@ -356,6 +359,8 @@ class NsqConnection:
 
     def _pass_on(self, data: bytes, splitter: FrameSplitter) -> None:
         messages, others = splitter.feed(data)
+        if splitter.held_bytes or self._held_bytes:
+            self._note_held(splitter.held_bytes, is_new=bool(messages or others))
         if messages:
             if not self.subscribed:  # nothing would count or finish them
                 raise ProtocolError(f"nsqd at {self.address} sent messages to a connection without a subscription")
@@ -368,6 +373,14 @@ class NsqConnection:
             self._watch_window()
         if others:
             self._on_frames(others)
+
+    def _note_held(self, held_bytes: int, *, is_new: bool) -> None:
+        self._held_bytes = held_bytes
+        slowest = self._options.held_frames.hold(self, held_bytes, is_new=is_new)
+        if slowest is self and held_bytes:
+            raise ConnectionLost(f"nsqd at {self.address}: {_SLOWEST}")
+        if slowest is not None:
+            slowest.close(_SLOWEST)
 
     def _on_frames(self, frames: list[tuple[int, bytes]]) -> None:
         heartbeats = frames.count((FrameType.RESPONSE, HEARTBEAT))
@@ -456,6 +469,8 @@ class NsqConnection:
         if self._reason is not None:
             return self._reason
         self._reason = reason
+        if self._held_bytes:
+            self._note_held(0, is_new=True)
         for timer in (self._silence, self._settling):
             if timer is not None:
                 timer.cancel()

@@ -29,7 +29,7 @@ from nsqdigest.base.resolver import NSQDS
 from nsqdigest.config import Address
 from nsqdigest.nsq import commands, negotiation, tls
 from nsqdigest.nsq.compression import Stage, stage_of
-from nsqdigest.nsq.frames import HEARTBEAT, MAX_FRAME_BYTES, FrameSplitter, FrameType
+from nsqdigest.nsq.frames import HEARTBEAT, MAX_ANSWER_BYTES, FrameSplitter, FrameType
 from nsqdigest.nsq.negotiation import ConnectionOptions, Negotiated
 
 HANDSHAKE_TIMEOUT_S = 5.0
@@ -39,9 +39,9 @@ AUTH_TIMEOUT_S = 10.0
 MOST_HEARTBEATS = 1000
 """Before the last answer. The shortest interval that nsqd takes is a second; servers of tests send them faster."""
 READ_BYTES = 256 * 1024
+MOST_UNREAD_BYTES = 4 * READ_BYTES
 TLS_READ_BYTES = 16 * 1024
 """One record of TLS, the most that one read brings."""
-_RESPONSE_LIMIT_BYTES = 1 << 20
 _OK = b"OK"
 
 
@@ -133,7 +133,7 @@ class _Handshake:
         self._options = options
         self._stream: IOStream | None = None
         self._stage: Stage | None = None
-        self._splitter = FrameSplitter(MAX_FRAME_BYTES)
+        self._splitter = FrameSplitter()
         self._frames: deque[tuple[int, bytes]] = deque()
         self._round_trip_s = 0.0
         self._heartbeats = 0
@@ -167,7 +167,7 @@ class _Handshake:
 
     async def _connect(self) -> IOStream:
         client = TCPClient(_Names())
-        stream = await client.connect(self._address.host, self._address.port, max_buffer_size=2 * MAX_FRAME_BYTES)
+        stream = await client.connect(self._address.host, self._address.port, max_buffer_size=MOST_UNREAD_BYTES)
         self._stream = stream
         stream.set_nodelay(True)
         stream.read_chunk_size = READ_BYTES
@@ -239,7 +239,7 @@ class _Handshake:
         if other := negotiation.spoken_instead(beginning):
             raise ProtocolError(f"{self._where}: {other}")
         size = int.from_bytes(beginning, "big", signed=True)
-        if not 4 <= size <= _RESPONSE_LIMIT_BYTES:
+        if not 4 <= size <= MAX_ANSWER_BYTES:
             raise ProtocolError(f"{self._where} began with a frame of {size} bytes: is it an nsqd?")
         data = await self._stream.read_bytes(size)
         return int.from_bytes(data[:4], "big", signed=True), data[4:]

@@ -10,12 +10,13 @@ Invariants:
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
 from nsqdigest.base.errors import NsqdMismatch, NsqdRefused, ProtocolError
+from nsqdigest.nsq.held_frames import HeldFrames
 
 if TYPE_CHECKING:
     from nsqdigest.config import Secret
@@ -42,6 +43,8 @@ class ConnectionOptions:
     """None: in the clear."""
     compression: Compression = "none"
     auth_secret: Secret | None = None
+    held_frames: HeldFrames[Any] = field(default_factory=HeldFrames, repr=False, compare=False)
+    """Shared by all connections that are made with these options."""
 
 
 _Count = Annotated[int, msgspec.Meta(ge=1)]

@@ -73,7 +73,7 @@ def test_what_unfolds_to_much_comes_in_bounded_pieces(make: Make) -> None:
 def test_a_bomb_is_refused_before_it_takes_memory(make: Make) -> None:
     """A gibibyte of nothing in a mebibyte: its first four bytes cannot be the size of a frame."""
     bomb = make().encode(b"\0" * (64 << 20)) if make is Snappy else _deflated_zeros(1 << 30)
-    stage, splitter = make(), FrameSplitter(64 << 20)
+    stage, splitter = make(), FrameSplitter()
     tracemalloc.start()
     try:
         with pytest.raises(ProtocolError, match="a frame of 0 bytes"):
@@ -94,7 +94,7 @@ def _deflated_zeros(size_bytes: int) -> bytes:
 def test_frames_come_through_as_they_were(make: Make) -> None:
     messages = [Message(b"%016d" % number, number, 1, RANDOM[:number]) for number in range(0, 5_000, 37)]
     stream = b"".join(map(message_frame, messages)) + frame(FrameType.RESPONSE, b"OK")
-    here, there, splitter = make(), make(), FrameSplitter(1 << 20)
+    here, there, splitter = make(), make(), FrameSplitter()
     packed = here.encode(stream)
     seen: list[Message] = []
     for at in range(0, len(packed), 1_000):

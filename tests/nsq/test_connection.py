@@ -21,6 +21,7 @@ from nsqdigest.nsq import connection as connection_module
 from nsqdigest.nsq import handshake, negotiation
 from nsqdigest.nsq.connection import ConnectionOptions, NsqConnection
 from nsqdigest.nsq.frames import HEARTBEAT, FrameType, Message, frame, message_frame
+from nsqdigest.nsq.held_frames import HeldFrames
 from support.nsqclient import NsqClient
 from support.ports import HOST, free_port
 from support.servers import Nsqd
@@ -745,6 +746,31 @@ async def test_a_flood_of_heartbeats_ends_the_connection_unanswered(
     async with asyncio.timeout(PATIENCE_S):
         assert "heartbeats within" in str(await connection.closed())
     assert len(peer.params_of("NOP")) <= before + 1
+
+
+async def test_frames_that_do_not_end_are_bounded_over_all_connections(
+    embedded: EmbeddedNsqd, to: Make, recorder: Recorder, topic: str
+) -> None:
+    """The connection ends that waits longest. Half a frame behind a whole one is read together with it."""
+    held_frames: HeldFrames[NsqConnection] = HeldFrames(1_000)
+    slow = await subscribed(to(embedded, held_frames=held_frames), topic)
+    sound = await subscribed(to(embedded, held_frames=held_frames), topic)
+    whole = message_frame(Message(b"0" * 16, 1, 1, b"x" * 1_000))
+    for count, peer in enumerate(embedded.connections, 1):
+        peer.send_raw(whole + whole[:600])
+        await recorder.take(count)
+    async with asyncio.timeout(PATIENCE_S):
+        assert "its frame is not complete" in str(await slow.closed())
+    embedded.connections[1].send_raw(whole[600:])
+    await recorder.take(3)
+    assert sound.is_open
+
+
+async def test_a_frame_that_is_too_much_alone_ends_its_connection(embedded: EmbeddedNsqd, to: Make, topic: str) -> None:
+    connection = await subscribed(to(embedded, held_frames=HeldFrames(1_000)), topic)
+    embedded.connections[0].send_raw(message_frame(Message(b"0" * 16, 1, 1, b"x" * 2_000))[:1_500])
+    async with asyncio.timeout(PATIENCE_S):
+        assert "its frame is not complete" in str(await connection.closed())
 
 
 async def test_silence_of_two_heartbeats_ends_the_connection(

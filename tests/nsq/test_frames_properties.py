@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 from msgspec.structs import astuple
 
 from nsqdigest.base.errors import ProtocolError
-from nsqdigest.nsq.frames import FrameSplitter, FrameType, Message, frame, message_frame
+from nsqdigest.nsq.frames import KEPT_BODY_BYTES, FrameSplitter, FrameType, Message, frame, message_frame
 
 pytestmark = pytest.mark.property
-
-LIMIT_BYTES = 4096
 
 messages = st.builds(
     Message,
@@ -35,7 +33,7 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut(
     items: list[Message | tuple[int, bytes]], sizes: list[int]
 ) -> None:
     stream = b"".join(encoded(item) for item in items)
-    splitter = FrameSplitter(LIMIT_BYTES)
+    splitter = FrameSplitter()
     seen_messages: list[Message] = []
     seen_others: list[tuple[int, bytes]] = []
     position = turn = 0
@@ -48,12 +46,12 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut(
         turn += 1
     assert list(map(astuple, seen_messages)) == [astuple(item) for item in items if isinstance(item, Message)]
     assert seen_others == [item for item in items if not isinstance(item, Message)]
-    assert splitter._held_bytes == 0
+    assert splitter.held_bytes == 0
 
 
 @given(st.lists(st.binary(max_size=64), max_size=20))
 def test_any_bytes_give_frames_or_a_protocol_error(pieces: list[bytes]) -> None:
-    splitter = FrameSplitter(LIMIT_BYTES)
+    splitter = FrameSplitter()
     with contextlib.suppress(ProtocolError):
         for piece in pieces:
             splitter.feed(piece)
@@ -61,8 +59,8 @@ def test_any_bytes_give_frames_or_a_protocol_error(pieces: list[bytes]) -> None:
 
 @given(st.lists(st.binary(max_size=2_000), max_size=20))
 def test_what_is_held_is_never_more_than_one_frame_and_one_read(pieces: list[bytes]) -> None:
-    splitter = FrameSplitter(LIMIT_BYTES)
+    splitter = FrameSplitter()
     with contextlib.suppress(ProtocolError):
         for piece in pieces:
             splitter.feed(piece)
-            assert splitter._held_bytes < LIMIT_BYTES + 4
+            assert splitter.held_bytes <= KEPT_BODY_BYTES + 34

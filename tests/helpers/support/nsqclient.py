@@ -16,8 +16,6 @@ from nsqdigest.nsq.commands import MAGIC_V2
 from nsqdigest.nsq.frames import HEARTBEAT, FrameSplitter, FrameType, Message
 from support.waiting import PATIENCE_S
 
-MAX_FRAME_BYTES = 8 << 20
-
 
 class NsqClient:
     """`async with await NsqClient.connect(nsqd.tcp_address) as client:`. Every wait ends with a TimeoutError."""
@@ -25,7 +23,7 @@ class NsqClient:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self._splitter = FrameSplitter(MAX_FRAME_BYTES)
+        self._splitter = FrameSplitter()
         self._ended = False
         self.messages: list[Message] = []
         self.responses: list[bytes] = []
