@@ -108,7 +108,7 @@ connection. What the options do, and which to choose, is in [tuning](tuning.md).
 - **The wait is drawn once a backoff**, after the level is known and from 0.1 s on, so that jitter is left at both ends.
   When Redis has answered another part of the daemon again, a small wait of at least 0.1 s may replace it, once.
 - **A receiver that names a time gets it.** No backoff of a sink ends before the `Retry-After` of its receiver, cut to
-  `retry_after_max`.
+  `retry_after_max`. A reload that rebuilds the sink begins anew.
 - **Every probe leads on.** Whatever becomes of it, a verdict or a timer ends it, and where it was lost another one
   follows.
 - **What the table does not know is an error**, raised before anything has changed.

@@ -78,7 +78,7 @@ def test_every_option_that_it_shows_may_be_taken_as_it_stands() -> None:
     text = starter.text(KINDS)
     for row in SHOWN:
         text = text.replace(f"# {row}\n", f"{row}\n")
-    config = parse_text(text, "f.toml", {"HOOK_SECRET": "whsec_" + "A" * 44, "NSQDIGEST_TOKEN": "x"}, KINDS)
+    config = parse_text(text, "f.toml", {"HOOK_SECRET": "whsec_" + "A" * 44, "NSQDIGEST_TOKEN": "x" * 16}, KINDS)
     assert [warning.path for warning in config.warnings] == ["sinks.hook"], "which no route names yet"
     assert len(locate(text)) > len(locate(starter.text(KINDS))) + 20
 
@@ -91,7 +91,7 @@ def test_each_option_that_it_shows_stands_in_its_table(row: str) -> None:
     for each in wanted:
         text = text.replace(f"# {each}\n", f"{each}\n", 1)
     try:
-        parse_text(text, "f.toml", {"HOOK_SECRET": "whsec_" + "A" * 44, "NSQDIGEST_TOKEN": "x"}, KINDS)
+        parse_text(text, "f.toml", {"HOOK_SECRET": "whsec_" + "A" * 44, "NSQDIGEST_TOKEN": "x" * 16}, KINDS)
     except ConfigError as error:
         pytest.fail(str(error))
 

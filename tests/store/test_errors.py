@@ -112,7 +112,7 @@ async def test_a_layout_of_another_version_is_refused_with_the_remedy(
     open_store: OpenStore, redis_url: str, plain: Scripts
 ) -> None:
     plain.hello(schema=1)
-    with pytest.raises(StoreMismatch, match=r"layout 1, this version writes 3: run the version that wrote it"):
+    with pytest.raises(StoreMismatch, match=r"layout 1, this version writes 4: run the version that wrote it"):
         await open_store(redis_url).start()
 
 
