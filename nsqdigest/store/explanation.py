@@ -221,7 +221,8 @@ def _of_retry(known: Known, digest: Head, sink: SinkSettings) -> Iterator[_Step]
         )
         yield _Step(text, known.base_ms, f"as attempt {digest.attempt:,} of its digest")
     else:
-        yield _Step("it was not sent yet, and is to be", known.base_ms, "with a digest that was opened and not sent")
+        text = "no attempt of it counts yet: it was not sent, or a 410 stopped its sink"
+        yield _Step(text, known.base_ms, "with a digest of which no attempt counts yet")
     if known.records:
         came = f"{counted(known.records, 'record')} that came since wait for the digest after it"
         yield _Step(f"{came}, and do not postpone this one", known.base_ms)
