@@ -195,25 +195,25 @@ class Discovery:
     def _log_unusable(self, lookupd: Lookupd, topic: str, unusable: frozenset[str]) -> None:
         known = _all(each.unusable for each in self.lookupds)
         lookupd.unusable[topic] = unusable
-        self._log_left_out("discovery.address.unusable", lookupd, topic, sorted(unusable - known), BROADCAST_HINT)
+        if news := sorted(unusable - known):
+            _log.warning(
+                "discovery.address.unusable", lookupd=str(lookupd.address), topic=topic, addresses=_first_of(news),
+                count=len(news), hint=BROADCAST_HINT,
+            )  # fmt: skip
 
     def _log_refused(self, lookupd: Lookupd, topic: str, refused: frozenset[str]) -> None:
         known = _all(each.refused for each in self.lookupds)
         lookupd.refused[topic] = refused
         if news := sorted(refused - known):
             self._metrics.add("nsqds_refused_total", len(news), topic=topic)
-            self._log_left_out("discovery.address.refused", lookupd, topic, news, ALLOW_HINT)
-
-    def _log_left_out(self, event: str, lookupd: Lookupd, topic: str, news: Sequence[str], hint: str) -> None:
-        if news:
             _log.warning(
-                event,
-                lookupd=str(lookupd.address),
-                topic=topic,
-                addresses=", ".join(news[:_SHOWN_ADDRESSES]),
-                count=len(news),
-                hint=hint,
-            )
+                "discovery.address.refused", lookupd=str(lookupd.address), topic=topic, addresses=_first_of(news),
+                count=len(news), hint=ALLOW_HINT,
+            )  # fmt: skip
+
+
+def _first_of(addresses: Sequence[str]) -> str:
+    return ", ".join(addresses[:_SHOWN_ADDRESSES])
 
 
 def _all(by_topic: Iterable[Mapping[str, frozenset[str]]]) -> set[str]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
+from redis.exceptions import ResponseError
 
 from nsqdigest.base.errors import Applied, StoreError, Unreachable
 from support.daemon import Daemon
@@ -148,8 +150,16 @@ def replaced_while_it_works(sentinels: SentinelSet, _daemon: Daemon) -> None:
     """As an operator does it, or as Sentinels do when it was slow for too long: until they have told the other replica,
     the old primary takes writes, and that replica confirms them."""
     primary = sentinels.primary
-    sentinels.sentinels[0].cli("SENTINEL", "FAILOVER", "main")
+    wait_until(partial(begins_a_failover, sentinels), what="the failover before to be over")
     follow(primary, sentinels.wait_for_another(primary))
+
+
+def begins_a_failover(sentinels: SentinelSet) -> bool:
+    """A Sentinel refuses while one is in progress, or knows no replica that is fit."""
+    with suppress(ResponseError):
+        sentinels.sentinels[0].cli("SENTINEL", "FAILOVER", "main")
+        return True
+    return False
 
 
 def follow(server: RedisServer, primary: RedisServer) -> None:

@@ -493,10 +493,15 @@ class Model:
             self._remember(claim, digest)
         return "closed"
 
-    def _remember(self, claim: Claim, digest: Digest) -> None:
-        memory = self.memories.setdefault((claim.route, claim.timeline), {})
+    def _remember(self, claim: Claim, digest: Digest, *, died: bool = False) -> None:
+        """No receiver saw the ends of a digest that died."""
+        place = claim.route, claim.timeline
+        memory = self.memories.get(place, {})
         for key, (timestamp_ms, _) in digest.records.items():
-            memory[key] = max(memory.get(key, -1), timestamp_ms)
+            if not (died and is_end(timestamp_ms)):
+                memory[key] = max(memory.get(key, -1), timestamp_ms)
+        if memory:
+            self.memories[place] = memory
         over = sorted(memory, key=lambda key: (-memory[key], key))[self.remembered :]
         self.forgotten = len(over)
         for key in over:
@@ -518,7 +523,7 @@ class Model:
         self.count(claim.route, "buried", len(digest.records))
         self.dead[digest_id] = Dead(claim.route, now_ms, details, digest.records)
         if is_remembered:
-            self._remember(claim, digest)
+            self._remember(claim, digest, died=True)
         return "buried", len(self.dead)
 
     def _end_digest(self, claim: Claim, digest_id: str, after_ms: tuple[int, int]) -> tuple[str, Digest | None]:
