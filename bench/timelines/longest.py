@@ -47,7 +47,7 @@ from nsqdigest.store.store import Store
 from nsqdigest.store.upkeep import MENDED_TIMELINES
 
 OPENED_PER_CALL = 100
-"""As many digests as the daemon puts into a call; `CLAIM` of ends."""
+"""The most digests that the daemon puts into one call; `CLAIM` is that of ends."""
 LARGEST_DIGEST = 10_000
 ADOPTED, REMEMBERED = 8_000, 500_000
 HOUR_MS = 3_600_000
@@ -80,7 +80,7 @@ class Watched:
             yield store
 
     def forget(self) -> None:
-        """What was called so far only made the case."""
+        """Leaves out the calls so far: they only made the case."""
         self.took_us.clear()
 
     def write(self, *command: Any) -> None:
@@ -303,7 +303,7 @@ CASES: tuple[tuple[str, str, float, int, Play], ...] = (
     (f"mend: {MENDED_TIMELINES:,} timelines", "mend", USUAL_BAR_MS, 3, mends),
     ("rescore: a page of 200 timelines", "rescore", USUAL_BAR_MS, 1, rescores),
 )  # fmt: skip
-"""What it is, the script, the bar, how often the case is made, and how."""
+"""The name of the case, its script, its bar, the number of rounds, and the function that makes it."""
 
 
 def longest(*, is_quick: bool = False) -> list[Longest]:

@@ -16,7 +16,7 @@ GROWTH_GOAL = 2.5
 IDLE_GOAL_PERCENT = 1.0
 SLOWEST_GOAL_MS = 10.0
 USUAL_BAR_MS, LARGEST_BAR_MS = 15.0, 30.0
-"""Of a single call: at the default limits, and at the largest that `check` admits."""
+"""Bars of a single call: at the default limits, and at the largest that `check` admits."""
 LONGEST = "## The longest calls"
 
 

@@ -50,7 +50,7 @@ class Door:
         self._waiting: OrderedDict[_Connection, float] = OrderedDict()
         """Each with the time of the event loop since when it waits, the one that has waited longest first."""
         self._busy: set[_Connection] = set()
-        """Those that answer something else than health and metrics."""
+        """Connections that answer anything but health and metrics."""
         self._all: dict[asyncio.BaseTransport, _Connection] = {}
 
     def __call__(self) -> asyncio.Protocol:

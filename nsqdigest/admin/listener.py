@@ -23,7 +23,7 @@ from nsqdigest.base.descriptors import EXHAUSTED, Spare
 GIVES_WAY_AFTER_S = 1.0
 """A client sends its request at once. Later than that it is idle, or too slow."""
 _AT_ONCE = 100
-"""As many are accepted in one turn of the event loop."""
+"""Connections accepted in one turn of the event loop, at most."""
 _PAUSE_S = 0.02
 _LOGGED_EVERY_S = 60.0
 

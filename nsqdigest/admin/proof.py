@@ -22,9 +22,9 @@ import hmac
 import re
 
 SCHEME = "nsqdigest-proof"
-"""Of the authorization header: `Nsqdigest-Proof NONCE SHA256-OF-THE-BODY PROOF`."""
+"""The authorization header: `Nsqdigest-Proof NONCE SHA256-OF-THE-BODY PROOF`."""
 HEADER = "nsqdigest-proof"
-"""Of the answer."""
+"""The header of the answer."""
 NONCE_PATH = "/api/nonce"
 FRESH_S = 30.0
 

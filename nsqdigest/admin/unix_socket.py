@@ -20,7 +20,7 @@ from nsqdigest.base.errors import Unreachable
 _MODE = 0o660
 _LOOKS_FOR_S = 1.0
 _CREDENTIALS = struct.Struct("3i")
-"""Of a peer: process, user and group."""
+"""Process, user and group of a peer."""
 
 
 def is_taken(path: str) -> bool:

@@ -42,7 +42,7 @@ _end_of_value = json.JSONDecoder().raw_decode
 
 
 class _Level(NamedTuple):
-    """What becomes of the members of an object on the way of a path."""
+    """The members of an object on the way of a path: those that stay, and those that go."""
 
     below: dict[str, _Level]
     going: frozenset[str]

@@ -71,7 +71,7 @@ def _channel(nsq: Values, spot: Spot) -> None:
 
 
 def _memory(nsq: Values, limits: Values, routes: Sequence[Values], root: Spot) -> None:
-    """Only what the file writes: the defaults hold more with many topics, and nobody has chosen that."""
+    """Looks at options that the file writes alone: with many topics the defaults hold more, and that is no choice."""
     spot = (root / "nsq").first_written("max_in_flight")
     if not spot.written and (root / "limits" / "event").written:
         spot = root / "limits" / "event"

@@ -26,7 +26,7 @@ NSQD_MSG_TIMEOUT_MS = 60_000
 """nsqd's default for `--msg-timeout`."""
 LOOKUPD_TCP_PORT = 4160
 SHORTEST_TOKEN = 16
-"""Of `openssl rand -hex` these are 64 bits: no rate of guesses finds them."""
+"""With `openssl rand -hex` that is 64 bits, which no rate of guesses finds."""
 
 
 def _have(values: Values, *names: str) -> bool:
