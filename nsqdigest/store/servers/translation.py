@@ -181,15 +181,19 @@ def _of_no_connection(error: BaseException, place: Place, text: str) -> StoreErr
         why = os.strerror(cause.errno)
     else:
         why = ", ".join(os.strerror(int(number)) for number in numbers) or text
-    # A server with TLS closes a connection that begins without.
     is_closed = isinstance(cause, ConnectionResetError) or cause is None
-    remedy = "see that it runs; if it has TLS, write rediss:// for redis:// in redis.url"
-    return StoreError(
-        "redis-connection",
-        f"cannot connect to {place.at}: {why}",
-        Applied.NO,
-        remedy if is_closed and not place.is_encrypted else "",
-    )
+    remedy = _remedy_of_closed(place) if is_closed else ""
+    return StoreError("redis-connection", f"cannot connect to {place.at}: {why}", Applied.NO, remedy)
+
+
+def _remedy_of_closed(place: Place) -> str:
+    """A server with TLS closes a connection that begins without, and one whose certificate it refuses. Its reason can
+    get lost: what a closed connection still had to deliver is thrown away."""
+    if not place.is_encrypted:
+        return "see that it runs; if it has TLS, write rediss:// for redis:// in redis.url"
+    fault = TlsFault.OURS_REFUSED if place.has_certificate else TlsFault.OURS_MISSING
+    asks = "if it refuses the client certificate" if place.has_certificate else "if it asks for a client certificate"
+    return f"see that it runs; {asks}, {_REMEDY_OF_TLS[fault]}"
 
 
 def _translate_refusal(error: redis_errors.ResponseError, text: str, where: str) -> StoreError:
