@@ -119,7 +119,7 @@ class NsqConnection:
         self._heartbeat_s = options.heartbeat_interval_ms / 1000
         self._last_read_s = 0.0
         self._held_bytes = 0
-        """Of a frame that is not complete."""
+        """The bytes of a frame that is not complete."""
         self._heartbeats = 0
         """Since `_heartbeats_since_s`."""
         self._heartbeats_since_s = 0.0

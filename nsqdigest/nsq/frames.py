@@ -43,7 +43,7 @@ _MESSAGE = struct.Struct(">iiqH16s")
 _SMALLEST_FRAME = 4
 _ANSWERS = (int(FrameType.RESPONSE), int(FrameType.ERROR))
 _LARGEST_FRAME = 4 + MESSAGE_OVERHEAD_BYTES + KEPT_BODY_BYTES
-"""Of those that are kept whole."""
+"""The largest frame that is kept whole."""
 _MOST_PIECES = 256
 _BODY_AT = 34
 """Where the body begins in a frame of a message."""
